@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -84,9 +84,6 @@ class ServingRow:
     engine: str
     precision: str
     cards: int
-    batch_size: int
-    prompt: int
-    new: int
     #: measured
     first_token: float | None
     per_token: float
@@ -105,6 +102,20 @@ class ServingRow:
         return self.estimate.first_token / self.first_token
 
 
+class _Asked(NamedTuple):
+    """The arguments of an estimate."""
+
+    name: str
+    prompt: int
+    new: int
+    device: str
+    engine: Any
+    compute: Any
+    weights: str | None
+    cards: int
+    batch_size: int
+
+
 @lru_cache(2)
 def _model(name: str) -> nn.Module:
     import transformers
@@ -118,90 +129,115 @@ def _model(name: str) -> nn.Module:
     return model.eval()
 
 
-@lru_cache(1024)
-def _estimate(name: str, prompt: int, new: int, asked: tuple[tuple[str, Any], ...]) -> Generation:
-    arguments = dict(asked)
-    cards = arguments.pop("cards")
-    mesh = {} if cards == 1 else {"mesh": {"tp": cards}}
-    found = analyze_generation(_model(name), prompt, new, progress=False, **arguments, **mesh)
-    assert isinstance(found, Generation)
-    return found
+def _estimates(asked: Sequence[_Asked]) -> Iterator[Generation | None]:
+    """Estimate the rows, those that differ in the batch only together."""
+    batches: dict[_Asked, set[int]] = {}
+    for each in asked:
+        batches.setdefault(each._replace(batch_size=0), set()).add(each.batch_size)
+    known: dict[_Asked, Generation] = {}
+    for each in sorted(batches, key=lambda each: each.name):
+        for generation in _sweep(each, sorted(batches[each])):
+            known[each._replace(batch_size=generation.batch_size)] = generation
+    for each in asked:
+        yield known.get(each)
 
 
-def engine_rows(every: int = 1) -> Iterator[ServingRow]:
+def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
+    mesh = {} if asked.cards == 1 else {"mesh": {"tp": asked.cards}}
+    try:
+        return analyze_generation(
+            _model(asked.name),
+            asked.prompt,
+            asked.new,
+            batch_size=batches,
+            device=asked.device,
+            engine=asked.engine,
+            compute=asked.compute,
+            weights=asked.weights,
+            progress=False,
+            **mesh,
+        ).generations
+    except (TorchscanError, RuntimeError) as error:
+        print(f"{asked}: {str(error)[:160]}", file=sys.stderr)
+        return ()
+
+
+def engine_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
     """Estimate the rows of InferenceMAX: several requests at once, one after another."""
     with gzip.open(TRUTH / "serve_inferencemax_silicon.csv.gz", "rt") as file:
-        rows = [row for row in csv.DictReader(file) if row["model_path"] in _MODELS]
-    for row in rows[::every]:
-        cards, precision = int(row["tp_size"]), row["gemm_quant_mode"]
-        batch, prompt, new = (int(row[name]) for name in ("batch_size", "isl", "osl"))
-        if row["attention_dp_size"] not in ("", "1"):
-            continue
-        arguments = {
-            "batch_size": batch,
-            "device": _DEVICES[row["system"]],
-            "engine": _ENGINES[row["backend"]],
-            "compute": _COMPUTE[precision],
-            "weights": _WEIGHTS.get(precision),
-            "cards": cards,
-        }
-        estimate = _try(row["model_path"], prompt, new, arguments)
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["model_path"] in _MODELS
+            and row["attention_dp_size"] in ("", "1")
+            and only in f"{row['model_path']} {row['backend']} {row['system']} tp{row['tp_size']}"
+        ][::every]
+    asked = [
+        _Asked(
+            name=row["model_path"],
+            prompt=int(row["isl"]),
+            new=int(row["osl"]),
+            device=_DEVICES[row["system"]],
+            engine=_ENGINES[row["backend"]],
+            compute=_COMPUTE[row["gemm_quant_mode"]],
+            weights=_WEIGHTS.get(row["gemm_quant_mode"]),
+            cards=int(row["tp_size"]),
+            batch_size=int(row["batch_size"]),
+        )
+        for row in rows
+    ]
+    for row, each, estimate in zip(rows, asked, _estimates(asked), strict=True):
         if estimate is not None:
             yield ServingRow(
-                model=row["model_path"].partition("/")[2],
+                model=each.name.partition("/")[2],
                 device=row["system"],
                 engine=row["backend"],
-                precision=precision or "bf16",
-                cards=cards,
-                batch_size=batch,
-                prompt=prompt,
-                new=new,
+                precision=row["gemm_quant_mode"] or "bf16",
+                cards=each.cards,
                 first_token=float(row["silicon_ttft_ms"]) / 1e3,
                 per_token=float(row["silicon_tpot_ms"]) / 1e3,
                 estimate=estimate,
             )
 
 
-def qwen_rows(every: int = 1) -> Iterator[ServingRow]:
+def qwen_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
     """Estimate the rows of Qwen2.5's speed benchmark: one sequence."""
     with gzip.open(TRUTH / "serve_qwen2_qwen25_a100.csv.gz", "rt") as file:
-        rows = [row for row in csv.DictReader(file) if row["model"] in _MODELS]
-    for row in rows[::every]:
-        if row["quantization"] not in _STORED or not row["speed_tokens_per_s"]:
-            continue
-        cards, prompt, new = (int(row[name]) for name in ("gpus", "input_tokens", "output_tokens"))
-        arguments = {
-            "batch_size": int(row["batch"]),
-            "device": _DEVICES[row["gpu"]],
-            "engine": _ENGINES[row["engine"]],
-            "weights": _STORED[row["quantization"]],
-            "cards": cards if row["engine"] == "vLLM" else 1,
-        }
-        estimate = _try(row["model"], prompt, new, arguments)
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["model"] in _MODELS
+            and row["quantization"] in _STORED
+            and row["speed_tokens_per_s"]
+            and only in f"{row['model']} {row['engine']}"
+        ][::every]
+    asked = [
+        _Asked(
+            name=row["model"],
+            prompt=int(row["input_tokens"]),
+            new=int(row["output_tokens"]),
+            device=_DEVICES[row["gpu"]],
+            engine=_ENGINES[row["engine"]],
+            compute=None,
+            weights=_STORED[row["quantization"]],
+            cards=int(row["gpus"]) if row["engine"] == "vLLM" else 1,
+            batch_size=int(row["batch"]),
+        )
+        for row in rows
+    ]
+    for row, each, estimate in zip(rows, asked, _estimates(asked), strict=True):
         if estimate is not None:
-            time = 1 / float(row["speed_tokens_per_s"])
             yield ServingRow(
-                model=row["model"],
+                model=each.name,
                 device=row["gpu"],
                 engine=row["engine"],
                 precision=row["quantization"],
-                cards=cards,
-                batch_size=int(row["batch"]),
-                prompt=prompt,
-                new=new,
+                cards=int(row["gpus"]),
                 first_token=None,
-                # the whole time over all tokens, that for the prompt included
-                per_token=time - estimate.first_token / new,
+                # measured over all tokens, with the time for the prompt
+                per_token=1 / float(row["speed_tokens_per_s"]) - estimate.first_token / each.new,
                 estimate=estimate,
             )
-
-
-def _try(name: str, prompt: int, new: int, arguments: Mapping[str, Any]) -> Generation | None:
-    try:
-        return _estimate(name, prompt, new, tuple(arguments.items()))
-    except (TorchscanError, RuntimeError) as error:
-        print(f"{name}, {dict(arguments)}: {str(error)[:160]}", file=sys.stderr)
-        return None
 
 
 # -- printing ------------------------------------------------------------------------------------
@@ -213,12 +249,17 @@ def compare_serving(every: int = 1) -> None:
     for source in (engine_rows, qwen_rows):
         rows = list(source(every))
         _print("all", rows)
-        _print("  batch up to 8", [row for row in rows if row.batch_size <= 8])
+        _print("  batch up to 8", [row for row in rows if row.estimate.batch_size <= 8])
         _by(rows, lambda row: f"  {row.engine}")
         _by(rows, lambda row: f"  {row.engine}, {row.device}, {row.model}, {row.precision}")
-        _by(rows, lambda row: f"  {row.engine}, {row.precision}, batch {_region(row.batch_size)}")
+        _by(
+            rows,
+            lambda row: (
+                f"  {row.engine}, {row.precision}, batch {_region(row.estimate.batch_size)}"
+            ),
+        )
         _by(rows, lambda row: f"  {row.engine}, {row.precision}, {row.cards} cards")
-        _by(rows, lambda row: f"  {row.engine}, prompt {row.prompt}")
+        _by(rows, lambda row: f"  {row.engine}, prompt {row.estimate.prompt}")
 
 
 def _region(batch: int) -> str:

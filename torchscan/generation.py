@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -21,6 +21,7 @@ from torchscan.analyses.generation.engines import Engine, EngineName, engine_nam
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute, Serving
+from torchscan.analyses.generation.serving_margin import serving_margin_of
 from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
@@ -116,14 +117,15 @@ def analyze_generation(
         price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
-        weights: the format in which weights of products are stored, except the last product: "int8", "fp8", "int4", "nf4",
-            "fp4", "mxfp4", "nvfp4"; with the number of weights that share a scale, "int4:32". Kernels unpack them.
+        weights: the format in which weights of products are stored, except the last product:
+            "int8", "fp8", "int4", "nf4", "fp4", "mxfp4", "nvfp4"; with the number of weights that
+            share a scale, "int4:32". Kernels unpack them.
         cache: the format in which keys and values are stored: "fp8", "int8".
         compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
             quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
-        engine: the program that serves the model: "cuda-graph" (compiled, one CUDA graph, no time of the host), "vllm",
-            "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager PyTorch, kernel by kernel), or a
-            ``torchscan.types.Engine``.
+        engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph, without
+            time of the host), "vllm", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
+            PyTorch), or a ``torchscan.types.Engine``.
         inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
@@ -138,16 +140,64 @@ def analyze_generation(
     sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
     _require_sizes(sizes)
     _require_price(price, is_sweep=not isinstance(batch_size, int))
+    opened = opened_generation(
+        module,
+        prompt,
+        new,
+        device=device,
+        precision=precision,
+        weights=weights,
+        cache=cache,
+        compute=compute,
+        engine=engine,
+        inputs=inputs,
+        step=step,
+        mesh=mesh,
+        apply=apply,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+        progress=progress,
+    )
+    with opened as answer:
+        generations = tuple(answer(size) for size in dict.fromkeys(sizes))
+    if isinstance(batch_size, int):
+        return generations[0]
+    return GenerationSweep(generations=generations, price=price)
+
+
+@contextlib.contextmanager
+def opened_generation(
+    module: nn.Module,
+    prompt: Tokens,
+    new: Tokens,
+    *,
+    device: str | None = None,
+    precision: Precision | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    compute: Compute | None = None,
+    engine: EngineName | Engine = "cuda-graph",
+    inputs: Mapping[str, Tensor] | None = None,
+    step: Step | None = None,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = False,
+) -> Iterator[Callable[[int], Generation]]:
+    """Return a function that estimates a batch size, which shares records with the others.
+
+    The arguments are those of :func:`analyze_generation`.
+    """
     module = original_of(module)
     found_engine = engine_named(engine)
-    serving = _serving(weights, cache, compute, found_engine)
     setting = _setting(
         module,
         prompt,
         new,
         device=device,
         precision=precision,
-        serving=serving,
+        serving=_serving(weights, cache, compute, found_engine),
         engine=found_engine,
     )
     setting = _joined(setting, mesh, per_machine, network_gbs)
@@ -155,11 +205,7 @@ def analyze_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        question = _GenerationQuestion(spread, step, setting, inputs)
-        generations = tuple(question.answer(size) for size in dict.fromkeys(sizes))
-    if isinstance(batch_size, int):
-        return generations[0]
-    return GenerationSweep(generations=generations, price=price)
+        yield _GenerationQuestion(spread, step, setting, inputs).answer
 
 
 def _require_price(price: float | None, *, is_sweep: bool) -> None:
@@ -276,6 +322,7 @@ def _serving(
         appends=engine.is_graphed,
         has_flash_3=engine.has_flash_3,
         fuses_quantization=engine.fuses_quantization,
+        joins_projections=engine.joins_projections,
     )
 
 
@@ -442,7 +489,7 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prompts:
-    """What the pass over the prompts takes."""
+    """Time and memory of the pass over the prompts."""
 
     #: seconds of one prompt, and until each sequence has its first token
     time_of_one: float
@@ -523,10 +570,19 @@ class _GenerationQuestion:
             work_bytes=work,
             prompt_work_bytes=prompts.work,
             max_context=longest(self._cache, (room - peak) // batch_size, prompt + new, limit),
-            max_batch_size=self._max_batch_size(room, at_end, work // batch_size, prompts),
+            max_batch_size=self._max_batch_size(
+                room, at_end, work // batch_size, batch_size, prompts
+            ),
             first_token=prompts.time_of_one,
             first_token_of_all=prompts.time_of_all,
             per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
+            margin=serving_margin_of(
+                asked.device,
+                asked.engine,
+                batch_size,
+                decode.error_margin,
+                is_quantized=serving.weights is not None,
+            ),
             prefill=prefill,
             decode=decode,
             num_traces=self._num_records - before,
@@ -573,10 +629,12 @@ class _GenerationQuestion:
         )
 
     @staticmethod
-    def _max_batch_size(room: int, cache: int, work: int, prompts: _Prompts) -> int:
+    def _max_batch_size(
+        room: int, cache: int, work: int, batch_size: int, prompts: _Prompts
+    ) -> int:
         """Return the number of sequences that fit, each with a cache and the bytes of its token."""
         if prompts.is_of_all:
-            return max(0, room) // max(1, cache + work)
+            return max(0, room) // max(1, cache + max(work, prompts.work // batch_size))
         return max(0, room - prompts.work) // max(1, cache + work)
 
     @once

@@ -33,6 +33,8 @@ class Engine:
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
     fuses_quantization: bool = False
+    #: True if queries, keys and values are one product, and a gate and what it gates another
+    joins_projections: bool = False
 
     def __post_init__(self) -> None:
         """Refuse figures that no engine has."""
@@ -40,10 +42,13 @@ class Engine:
             raise InputError.of_value("name", self.name, "give the name of the engine")
         for name in ("host_time", "host_time_per_sequence"):
             seconds = getattr(self, name)
-            if not isinstance(seconds, int | float) or not 0 <= seconds < 60:
+            is_number = isinstance(seconds, int | float)
+            if not is_number or not 0 <= seconds < 60:
                 raise InputError.of_value(name, seconds, "give seconds, from 0 to 60")
         chunk = self.prompt_chunk
-        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        if chunk is None:
+            return
+        if not isinstance(chunk, int) or chunk < 1:
             raise InputError.of_value(
                 "prompt_chunk", chunk, "give a number of tokens of 1 or more, or None"
             )
@@ -72,6 +77,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; vLLM's defaults of max_num_batched_tokens",
             host_time=0.6e-3,
             prompt_chunk=8192,
+            joins_projections=True,
         ),
         Engine(
             name="vllm-0.6",
@@ -79,6 +85,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="Qwen2.5's speed benchmark on A100",
             host_time=2.0e-3,
             has_flash_3=False,
+            joins_projections=True,
         ),
         Engine(
             name="sglang",
@@ -86,6 +93,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; SGLang's default of chunked_prefill_size",
             host_time=0.5e-3,
             prompt_chunk=8192,
+            joins_projections=True,
         ),
         Engine(
             name="tensorrt-llm",
@@ -93,6 +101,7 @@ _ENGINES: Mapping[str, Engine] = {
             source="InferenceMAX's runs on H100; TensorRT-LLM's default of max_num_tokens",
             prompt_chunk=8192,
             fuses_quantization=True,
+            joins_projections=True,
         ),
         Engine(
             name="transformers",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from torchscan.analyses.generation.engines import Engine
+from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.roofline.roofline_result import Limiter
 from torchscan.notes import Note
@@ -66,6 +67,8 @@ class Generation(Result):
     first_token_of_all: float
     #: mean seconds from one new token to the next, without other requests' prompts
     per_token: float
+    #: margin of the time per token under load
+    margin: ServingMargin
     #: roofline of the pass over one prompt
     prefill: Roofline
     #: roofline of a token in the middle of the generated ones
@@ -131,11 +134,13 @@ class Generation(Result):
         plain = {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if each.name not in ("prefill", "decode", "mesh", "engine")
+            if each.name not in ("prefill", "decode", "mesh", "engine", "margin")
         }
         figures: dict[str, Any] = {
             "engine": self.engine.to_dict(),
             "per_token_under_load": self.per_token_under_load,
+            "margin": [self.margin.low, self.margin.high],
+            "margin_reason": to_plain(self.margin.reason),
             "tokens_per_second": self.tokens_per_second,
             "limiter": self.limiter,
             "fits": self.fits,

@@ -48,6 +48,8 @@ class Serving:
     has_flash_3: bool = False
     #: True if inputs of products in 8 or 4 bits are quantized by the kernel before
     fuses_quantization: bool = False
+    #: True if products of the same input with several weights are one product
+    joins_projections: bool = False
 
 
 AS_IT_IS = Serving(appends=False)
@@ -73,6 +75,30 @@ class Served:
     packed: tuple[Packed, ...]
     #: the calls that append to a cache, of which the rest was not touched since the last token
     appends: frozenset[int] = frozenset()
+
+
+def joined_projections(trace: Trace) -> dict[int, int]:
+    """Return the first of the products that an engine computes as one, by the index of each other.
+
+    Engines store the weights of queries, keys and values one below the other, and those of a gate
+    and what it gates.
+    """
+    firsts: dict[tuple[object, ...], int] = {}
+    joined: dict[int, int] = {}
+    for index, op in enumerate(trace.ops):
+        if op.signature.operator not in ("aten.mm", "aten.addmm", "aten.linear"):
+            continue
+        records = [trace.tensors[tensor] for tensor in op.inputs]
+        matrices = [each for each in records if len(each.spec.shape) >= 2]
+        kinds = [trace.storages[each.storage].kind for each in matrices]
+        if kinds.count("parameter") != 1 or len(matrices) != 2:
+            continue
+        source = matrices[1 - kinds.index("parameter")]
+        key = source.storage, source.spec.shape, source.spec.stride, op.phase
+        first = firsts.setdefault(key, index)
+        if first != index:
+            joined[index] = first
+    return joined
 
 
 class Repriced:

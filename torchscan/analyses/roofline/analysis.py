@@ -7,7 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
+from torchscan.analyses.generation.serving_costs import (
+    AS_IT_IS,
+    Repriced,
+    Serving,
+    joined_projections,
+)
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
@@ -91,6 +96,8 @@ def roofline_of(
             graphed=graphed,
         )
     kernels = fused_kernels(trace, costs, served.appends) if compiled else _each_its_own(trace)
+    joined = joined_projections(trace) if serving and serving.joins_projections else {}
+    kernels = [kernels[joined.get(index, index)] for index in range(len(kernels))]
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
@@ -108,7 +115,13 @@ def roofline_of(
             index,
             op,
             moved[index],
-            Near(cached[index], cached_at_least[index], handed[index], *served.packed[index]),
+            Near(
+                cached[index],
+                cached_at_least[index],
+                handed[index],
+                *served.packed[index],
+                is_joined=index in joined,
+            ),
         )
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None and index not in times

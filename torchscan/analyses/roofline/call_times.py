@@ -116,6 +116,8 @@ class Near(NamedTuple):
     unpacked: int = 0
     #: bytes of inputs that are quantized, for products in fewer than 16 bits
     quantized: int = 0
+    #: True if a product is part of a kernel that an earlier product begins
+    is_joined: bool = False
 
 
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
@@ -251,7 +253,7 @@ class CallTimes:
             around=(kernel.more_bytes + apart + quantised)
             / (rates.bandwidth * STREAMING * rates.streamed)
             + UNPACKING * near.unpacked / rates.vector_peak("fp32")
-            + kernel.alone,
+            + (0.0 if near.is_joined else kernel.alone),
         )
 
     def _quantization_bytes(self, cost: OpCost, form: Format, near: Near) -> float:

@@ -1,0 +1,264 @@
+"""``parallel.search_serving``: how to serve a language model within limits of latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
+from torchscan.analyses.generation.generation_result import Generation
+from torchscan.analyses.generation.serving_costs import Compute
+from torchscan.analyses.generation.serving_margin import ServingMargin
+from torchscan.analyses.generation.serving_search import (
+    ServingChoice,
+    ServingLimits,
+    ServingSearch,
+    by_rate,
+)
+from torchscan.errors import Argument, InputError, TorchscanError, Value
+from torchscan.generation import opened_generation
+from torchscan.hardware.device_specs import Device, device_named
+from torchscan.notes import Note
+from torchscan.precisions import Precision
+from torchscan.progress import progress as told
+from torchscan.recording.request import require_module, require_positive
+from torchscan.units import Tokens, tokens_of
+from torchscan.wrong_arguments import explain_wrong_types
+
+#: sequences at once that engines allow by default
+_MOST_SEQUENCES = 256
+
+
+@explain_wrong_types
+def search_serving(
+    module: nn.Module,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
+    *,
+    num_gpus: int,
+    device: str | None = None,
+    max_first_token: float | None = None,
+    max_per_token: float | None = None,
+    price: float | None = None,
+    engine: EngineName | Engine = "cuda-graph",
+    precision: Precision | None = None,
+    formats: Sequence[Compute | None] | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    max_batch_size: int = _MOST_SEQUENCES,
+    separate: bool = False,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = True,
+) -> ServingSearch:
+    """Find the way to serve a language model with the most tokens per second within limits.
+
+    Compare degrees of tensor parallelism, formats of products and batch sizes, under a steady load:
+    a request arrives whenever one ends. Only shapes are computed.
+
+    Args:
+        module: the model, as for :func:`torchscan.analyze_generation`.
+        prompt: the number of tokens that each request begins with.
+        new: the number of tokens that are generated for each request.
+        num_gpus: the number of devices.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
+        max_first_token: the longest time until the first token of a request, in seconds.
+        max_per_token: the longest time per further token, in seconds, with the prompts of others.
+        price: the price of a device per hour, in any currency.
+        engine: the program that serves the model, as for :func:`torchscan.analyze_generation`.
+        precision: the format that the model is converted to; None: the model as it is.
+        formats: the formats of products to compare; None stands for the model's own. By default,
+            this one, and "fp8" if the device has it.
+        weights: the format in which weights are stored, if products are not computed in it.
+        cache: the format in which keys and values are stored.
+        max_batch_size: the largest number of sequences of one copy of the model at once.
+        separate: compare GPUs that only process prompts, with others that only generate, too.
+        per_machine: the number of devices in a machine. Tensor parallelism stays inside one.
+        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes
+            per second.
+        progress: show what takes more than a second, in a terminal or a notebook.
+    """
+    require_module(module)
+    require_positive("num_gpus", num_gpus)
+    require_positive("max_batch_size", max_batch_size)
+    for name, limit in (("max_first_token", max_first_token), ("max_per_token", max_per_token)):
+        _require_seconds(name, limit)
+    found = device_named(device)
+    compared = _formats(found, formats, weights)
+    question = _ServingQuestion(
+        module=module,
+        prompt=tokens_of("prompt", prompt),
+        new=tokens_of("new", new),
+        device=found,
+        engine=engine_named(engine),
+        precision=precision,
+        weights=weights,
+        cache=cache,
+        most=max_batch_size,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+        limits=ServingLimits(
+            num_gpus=num_gpus,
+            max_first_token=max_first_token,
+            max_per_token=max_per_token,
+            price=price,
+        ),
+    )
+    with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
+        return question.answer(compared, separate=separate)
+
+
+def _require_seconds(name: str, limit: object) -> None:
+    if limit is None:
+        return
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not is_number or not limit > 0:  # type: ignore[operator]
+        raise InputError.of_value(name, limit, "give seconds, more than 0")
+
+
+def _formats(
+    device: Device, formats: Sequence[Compute | None] | None, weights: str | None
+) -> Sequence[Compute | None]:
+    """Return the formats to compare: the model's own, and fp8 if the device has it."""
+    if formats is None:
+        has_fp8 = "fp8" in device.flops_per_second and weights is None
+        return (None, "fp8") if has_fp8 else (None,)
+    if isinstance(formats, str) or not formats:
+        raise InputError.of_value(
+            "formats", formats, "give formats to compare, such as ", Value([None, "fp8"])
+        )
+    if weights is not None and any(each is not None for each in formats):
+        raise InputError(
+            Argument("weights"), " and ", Argument("formats"), " are both given: give one of them"
+        )
+    return tuple(dict.fromkeys(formats))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A degree of tensor parallelism and a format, with the estimates of batches that fit."""
+
+    tp: int
+    generations: Sequence[Generation]
+
+    @property
+    def num_traces(self) -> int:
+        """Number of recorded passes."""
+        return max(each.num_traces for each in self.generations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServingQuestion:
+    """All of a search."""
+
+    module: nn.Module
+    prompt: int
+    new: int
+    device: Device
+    engine: Engine
+    precision: Precision | None
+    weights: str | None
+    cache: str | None
+    most: int
+    per_machine: int
+    network_gbs: float
+    limits: ServingLimits
+
+    def answer(self, formats: Sequence[Compute | None], *, separate: bool) -> ServingSearch:
+        """Estimate all ways, and sort them."""
+        limits = self.limits
+        ways, refused = self._ways(formats)
+        choices = [limits.combined(each, way.tp) for way in ways for each in way.generations]
+        if separate:
+            choices += self._separated(ways)
+        ordered = by_rate(choices)
+        margin: ServingMargin | None = None
+        assumptions: tuple[Note, ...] = ()
+        if ordered:
+            best = ordered[0].generation
+            margin, assumptions = best.margin, best.assumptions
+        if separate:
+            assumptions = (*assumptions, Note.of("prompts-apart"))
+        return ServingSearch(
+            device=self.device.name,
+            num_gpus=limits.num_gpus,
+            engine=self.engine.name,
+            prompt=self.prompt,
+            new=self.new,
+            max_first_token=limits.max_first_token,
+            max_per_token=limits.max_per_token,
+            price=limits.price,
+            choices=ordered,
+            refused=refused,
+            margin=margin,
+            assumptions=assumptions,
+            num_traces=sum(way.num_traces for way in ways),
+        )
+
+    def _ways(self, formats: Sequence[Compute | None]) -> tuple[list[_Way], dict[str, Note]]:
+        """Return the ways that fit, and the reasons why others were left out."""
+        ways: list[_Way] = []
+        refused: dict[str, Note] = {}
+        for tp in self._degrees():
+            for compute in formats:
+                name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
+                try:
+                    generations = tuple(self._estimate(tp, compute))
+                except TorchscanError as error:
+                    refused[name] = Note.of("way-refused", reason=str(error))
+                    continue
+                if generations:
+                    ways.append(_Way(tp=tp, generations=generations))
+                else:
+                    refused[name] = Note.of("model-has-no-room", device=self.device.name)
+        return ways, refused
+
+    def _degrees(self) -> list[int]:
+        """Return the numbers of GPUs of a copy: those that divide all GPUs, inside a machine."""
+        most = min(self.limits.num_gpus, self.per_machine)
+        return [tp for tp in range(1, most + 1) if self.limits.num_gpus % tp == 0]
+
+    def _estimate(self, tp: int, compute: Compute | None) -> Iterator[Generation]:
+        """Estimate growing batches, until one does not fit or is slower than the limit."""
+        opened = opened_generation(
+            self.module,
+            self.prompt,
+            self.new,
+            device=self.device.name,
+            precision=self.precision,
+            weights=self.weights,
+            cache=self.cache,
+            compute=compute,
+            engine=self.engine,
+            mesh=None if tp == 1 else {"tp": tp},
+            per_machine=self.per_machine,
+            network_gbs=self.network_gbs,
+        )
+        with opened as answer:
+            generation = answer(1)
+            if not generation.fits:
+                return
+            yield generation
+            most = min(self.most, generation.max_batch_size or self.most)
+            while not self._is_slow(generation) and generation.batch_size < most:
+                generation = answer(min(2 * generation.batch_size, most))
+                yield generation
+            if self._is_slow(generation) and generation.batch_size > 2:
+                yield answer(generation.batch_size * 3 // 4)
+
+    def _is_slow(self, generation: Generation) -> bool:
+        limit = self.limits.max_per_token
+        return limit is not None and generation.per_token_under_load > limit
+
+    def _separated(self, ways: Sequence[_Way]) -> Iterator[ServingChoice]:
+        for prompts in ways:
+            for tokens in ways:
+                first = prompts.generations[0]
+                if first.compute != tokens.generations[0].compute:
+                    continue
+                for each in tokens.generations:
+                    choice = self.limits.separated(first, prompts.tp, each, tokens.tp)
+                    if choice is not None:
+                        yield choice
