@@ -33,6 +33,7 @@ from torchscan.analyses.roofline import (
     roofline_of,
 )
 from torchscan.errors import Argument, Give, InputError, RecordError, Value
+from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.once import once
@@ -498,6 +499,8 @@ class _Prompts:
     work: int
     #: True if these are the bytes of all prompts at once
     is_of_all: bool
+    #: a pass over prompts, without the layers that were left out
+    trace: Trace
 
 
 class _GenerationQuestion:
@@ -527,6 +530,11 @@ class _GenerationQuestion:
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
         require_positive("batch_size", batch_size)
+        with collected_later():
+            return self._answer_with_any_layers(batch_size)
+
+    def _answer_with_any_layers(self, batch_size: int) -> Generation:
+        """Leave out layers that are equal to others if possible."""
         try:
             return self._answer(batch_size)
         except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
@@ -540,7 +548,6 @@ class _GenerationQuestion:
         prompt, new = asked.length.prompt, asked.length.generated
         passes.require_room(prompt)
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
-        first = passes.prompted(Length(prompt))
         middle = passes.continued(Length(prompt, new // 2))
         prefill = self._prefill(1, prompt)
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
@@ -586,7 +593,7 @@ class _GenerationQuestion:
             prefill=prefill,
             decode=decode,
             num_traces=self._num_records - before,
-            without_formula=_unpriced(first.short, middle.short),
+            without_formula=_unpriced(prompts.trace, middle.short),
             unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
@@ -626,6 +633,7 @@ class _GenerationQuestion:
             time_of_all=max(whole, alone),
             work=work_bytes(kept) // num_passes,
             is_of_all=chunk is None,
+            trace=kept.short,
         )
 
     @staticmethod

@@ -246,18 +246,21 @@ class Generating:
         return self._recorded(self._request, inputs, cache)
 
     def fold(self, length: Length) -> None:
-        """Leave out layers that are equal to others, unless it makes a difference to so many tokens, or to the next one."""
+        """Leave out layers that are equal to others, unless it makes a difference to so many tokens.
+
+        One pass over all layers decides; in every other pass, those that run are compared.
+        """
         self._run_all()
-        whole = self._both(length)
+        whole = self.prompted(length)
         if self.leave_out():
             self._forget()
             if not self._agrees(whole, length):
                 self._run_all()
 
-    def _agrees(self, whole: tuple[Kept, Kept], length: Length) -> bool:
-        """Return whether the passes are the same without the layers that are left out."""
+    def _agrees(self, whole: Kept, length: Length) -> bool:
+        """Return whether a pass is the same without the layers that are left out."""
         try:
-            return all(map(_are_alike, whole, self._both(length))) and self.folded is not None
+            return _are_alike(whole, self.prompted(length)) and self.folded is not None
         except (UnfoldableError, TorchscanError):
             return False
 
@@ -269,9 +272,6 @@ class Generating:
         """Leave out layers that look equal to others, for a glance at what a pass is like. Whether there are any."""
         self.folded = Folded.of(self._request.module, self._like)
         return self.folded is not None
-
-    def _both(self, length: Length) -> tuple[Kept, Kept]:
-        return self.prompted(length), self.continued(length)
 
     def _forget(self) -> None:
         self.prompted.cache_clear()
