@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from functools import lru_cache
+from typing import Any, overload
 
-import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.generation.active_parameters import (
@@ -22,6 +22,7 @@ from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute, Serving
 from torchscan.analyses.generation.serving_margin import serving_margin_of
+from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses, SpreadModel
 from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
@@ -40,23 +41,18 @@ from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError, without_equal_layers
+from torchscan.recording.folding import UnfoldableError
 from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
-from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+from torchscan.recording.sharding import Apply
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-#: tokens of a prompt that shows something in a moment
-_SHORT = 3
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
@@ -185,10 +181,12 @@ def opened_generation(
     per_machine: int = 8,
     network_gbs: float = 50.0,
     progress: bool = False,
-) -> Iterator[Callable[[int], Generation]]:
+    checks: dict[Length, LayerCheck] | None = None,
+) -> Iterator[Callable[..., Generation]]:
     """Return a function that estimates a batch size, which shares records with the others.
 
-    The arguments are those of :func:`analyze_generation`.
+    Its second argument is ``compute``. The arguments are those of :func:`analyze_generation`;
+    ``checks`` is what other calls found out about this model and precision.
     """
     module = original_of(module)
     found_engine = engine_named(engine)
@@ -206,7 +204,27 @@ def opened_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        yield _GenerationQuestion(spread, step, setting, inputs).answer
+        shared = SharedPasses(
+            spread,
+            step=step,
+            inputs=inputs,
+            kernels=setting.kernels,
+            precision=setting.precision,
+            length=setting.length,
+            limit=setting.limit,
+            checks={} if checks is None else checks,
+        )
+
+        @lru_cache(maxsize=8)
+        def question_for(compute: Compute | None) -> _GenerationQuestion:
+            _require_rate(setting.device, compute)
+            serving = _serving(weights, cache, compute, found_engine)
+            return _GenerationQuestion(shared, replace(setting, serving=serving))
+
+        def answer(batch_size: int, compute: Compute | None = compute) -> Generation:
+            return question_for(compute).answer(batch_size)
+
+        yield answer
 
 
 def _require_price(price: float | None, *, is_sweep: bool) -> None:
@@ -306,6 +324,12 @@ class _Setting:
     @property
     def is_gpu(self) -> bool:
         return self.device.vendor != "CPU"
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """The kind of device whose kernels are recorded."""
+        device_type = "cuda" if self.is_gpu else "cpu"
+        return {"device_type": device_type, "has_flash": self.device.has_flash}
 
 
 def _serving(
@@ -409,47 +433,8 @@ def _joined(
     return replace(setting, mesh=mesh, fabric=fabric)
 
 
-class _Spread:
-    """The model as the first device of a mesh has it."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        devices: DeviceMesh | None,
-        apply: Apply | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        #: the model before it was spread
-        self.module = module
-        self._devices = devices
-        self._apply = apply
-        self._dtype = dtype
-
-    @once
-    def all_layers(self) -> nn.Module:
-        """The part of this device, with all layers."""
-        return self._shard(self.module)
-
-    @once
-    def some_layers(self) -> nn.Module | None:
-        """The same, in which layers that are equal to others are empty, so that sharding is quick.
-
-        None: there are none, or the user's function shards the model, which may count on all.
-        """
-        if self._devices is None or self._apply is not None:
-            return None
-        short = without_equal_layers(self.module)
-        return None if short is None else self._shard(short)
-
-    def _shard(self, module: nn.Module) -> nn.Module:
-        if self._devices is None:
-            return module
-        apply = self._apply or by_its_own_plan
-        return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
-
-
 @contextlib.contextmanager
-def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[_Spread]:
+def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[SpreadModel]:
     """Simulate the mesh."""
     if setting.mesh is None:
         if apply is not None:
@@ -459,11 +444,11 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
                 Give("mesh", {"tp": 8}),
                 ", for example",
             )
-        yield _Spread(module, None, None, None)
+        yield SpreadModel(module, None, None, None)
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield _Spread(module, devices, apply, dtype)
+        yield SpreadModel(module, devices, apply, dtype)
 
 
 def _require_sizes(batch_sizes: object) -> None:
@@ -506,48 +491,31 @@ class _Prompts:
 class _GenerationQuestion:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(
-        self,
-        spread: _Spread,
-        step: Step | None,
-        setting: _Setting,
-        inputs: Mapping[str, Tensor] | None,
-    ) -> None:
-        self._spread = spread
-        self._step = step
+    def __init__(self, shared: SharedPasses, setting: _Setting) -> None:
+        self._shared = shared
         self._setting = setting
-        self._inputs = inputs
-        self._forget()
-
-    def _forget(self) -> None:
-        #: passes by batch size
-        self._known_passes: dict[int, Generating] = {}
         #: rooflines of passes over prompts by batch size
-        self._known_prefills: dict[int, Roofline] = {}
-        for name in ("_alone", "_cache", "_folded"):
-            vars(self).pop(name, None)
+        self._prefills: dict[int, Roofline] = {}
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
         require_positive("batch_size", batch_size)
         with collected_later():
-            return self._answer_with_any_layers(batch_size)
-
-    def _answer_with_any_layers(self, batch_size: int) -> Generation:
-        """Leave out layers that are equal to others if possible."""
-        try:
-            return self._answer(batch_size)
-        except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
-            self._forget()
-            vars(self)["_short"] = vars(self)["_folded"] = None
-            return self._answer(batch_size)
+            try:
+                return self._answer(batch_size)
+            except UnfoldableError:  # in longer passes, layers differ that are equal in short ones
+                self._shared.run_all_layers()
+                self._prefills.clear()
+                vars(self).pop("_cache", None)
+                return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        before = self._num_records
-        asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
+        before = self._shared.num_records
+        asked, serving, shared = self._setting, self._setting.serving, self._shared
         prompt, new = asked.length.prompt, asked.length.generated
-        passes.require_room(prompt)
-        passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
+        shared.alone.require_room(prompt)
+        # before all else: then only one pass of all layers is recorded
+        passes = shared.of_batch(batch_size)
         middle = passes.continued(Length(prompt, new // 2))
         prefill = self._prefill(1, prompt)
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
@@ -592,19 +560,12 @@ class _GenerationQuestion:
             ),
             prefill=prefill,
             decode=decode,
-            num_traces=self._num_records - before,
+            num_traces=shared.num_records - before,
             without_formula=_unpriced(prompts.trace, middle.short),
             unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
-
-    @property
-    def _num_records(self) -> int:
-        """Number of passes that were recorded so far."""
-        singles = [vars(self).get(name) for name in ("_alone", "_unspread")]
-        known = [each for each in singles if each is not None]
-        return sum(each.records for each in (*known, *self._known_passes.values()))
 
     def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
         """Return what the prompts take, given the roofline of one.
@@ -624,10 +585,9 @@ class _GenerationQuestion:
             whole, together = self._prefill(batch_size, prompt).time_estimate + host, batch_size
         else:
             together = min(batch_size, max(1, chunk // prompt))
-            self._passes(together).folded = self._folded
             of_pass = self._prefill(together, prompt).time_estimate
             whole = batch_size / together * (of_pass + host * num_passes)
-        kept = self._passes(together).prompted(Length(prompt))
+        kept = self._shared.of_batch(together).prompted(Length(prompt))
         return _Prompts(
             time_of_one=alone,
             time_of_all=max(whole, alone),
@@ -646,93 +606,22 @@ class _GenerationQuestion:
         return max(0, room - prompts.work) // max(1, cache + work)
 
     @once
-    def _folded(self) -> Folded | None:
-        """The model with fewer layers, or None if layers that look equal are not.
-
-        That is found out in the passes that were asked for or, if these take a step for each
-        token, in short ones; of a model that is spread by its own plan, before it is spread.
-        """
-        if self._short is not None:
-            return self._alone.folded
-        self._alone.leave_out()
-        self._alone.fold(self._length_of(self._cache))
-        return self._alone.folded
-
-    def _length_of(self, cache: CacheSize) -> Length:
-        """Return the length at which layers are compared."""
-        asked = self._setting.length
-        if cache.is_loop:
-            return Length(_SHORT, _SHORT)
-        return Length(asked.prompt, asked.generated // 2)
-
-    @once
-    def _short(self) -> nn.Module | None:
-        """The part of a device with fewer layers, or None if all have to be sharded."""
-        short = self._spread.some_layers if self._step is None else None
-        if short is None:
-            return None
-        alone = self._unspread
-        alone.leave_out()
-        alone.fold(self._length_of(self._cache_of(alone)))
-        return None if alone.folded is None else short
-
-    @once
-    def _unspread(self) -> Generating:
-        """One sequence in the model before it was spread."""
-        precision = self._setting.precision
-        return self._generating(self._spread.module, 1, precision=precision)
-
-    @once
-    def _alone(self) -> Generating:
-        """One sequence, of which the cache is measured."""
-        return self._passes_of(1)
-
-    @once
     def _cache(self) -> CacheSize:
-        return self._cache_of(self._alone)
-
-    def _cache_of(self, passes: Generating) -> CacheSize:
         asked = self._setting
-        return CacheSize(passes, asked.length, asked.serving.cache, asked.limit)
-
-    def _passes(self, batch_size: int) -> Generating:
-        if batch_size == 1:
-            return self._alone
-        if batch_size not in self._known_passes:
-            self._known_passes[batch_size] = self._passes_of(batch_size)
-        return self._known_passes[batch_size]
-
-    def _passes_of(self, batch_size: int) -> Generating:
-        if self._short is not None:
-            passes = self._generating(self._short, batch_size, lacks_layers=True)
-            if batch_size == 1:
-                passes.leave_out()
-            return passes
-        spread, asked = self._spread, self._setting
-        precision = asked.precision if asked.mesh is None else None  # it is converted by then
-        return self._generating(spread.all_layers, batch_size, precision=precision)
-
-    def _generating(self, module: nn.Module, batch_size: int, **options: Any) -> Generating:
-        kernels = {
-            "device_type": "cuda" if self._setting.is_gpu else "cpu",
-            "has_flash": self._setting.device.has_flash,
-        }
-        step, like = self._step, self._spread.module
-        return Generating(
-            module if step is None else Stepping(module, step),
-            batch_size=batch_size,
-            kernels=kernels,
-            inputs=self._inputs,
-            like=like if step is None else Stepping(like, step),
-            **options,
+        return CacheSize(
+            self._shared.of_batch(1),
+            asked.length,
+            asked.serving.cache,
+            asked.limit,
+            is_loop=self._shared.is_loop,
         )
 
     def _prefill(self, batch_size: int, prompt: int) -> Roofline:
         """Return the roofline of a pass over the prompts of so many sequences."""
-        if batch_size not in self._known_prefills:
-            kept = self._passes(batch_size).prompted(Length(prompt))
-            self._known_prefills[batch_size] = self._roofline(kept)
-        return self._known_prefills[batch_size]
+        if batch_size not in self._prefills:
+            kept = self._shared.of_batch(batch_size).prompted(Length(prompt))
+            self._prefills[batch_size] = self._roofline(kept)
+        return self._prefills[batch_size]
 
     def _roofline(self, kept: Kept, *, graphed: bool = False) -> Roofline:
         asked = self._setting
