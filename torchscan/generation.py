@@ -526,6 +526,8 @@ class _GenerationQuestion:
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
         peak = max(work, prompts.work)
+        params = sum(each.numel for each in distinct_parameters(middle.short))
+        repeated = shared.num_repeated(params)
         return Generation(
             device=asked.device.name,
             precision=asked.precision,
@@ -537,8 +539,8 @@ class _GenerationQuestion:
             new=new,
             batch_size=batch_size,
             mesh=asked.mesh,
-            params=sum(each.numel for each in distinct_parameters(middle.short)),
-            active_params=active_parameters(middle.short, middle.repeats),
+            params=params - repeated,
+            active_params=active_parameters(middle.short, middle.repeats) - repeated,
             weights_bytes=held,
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),

@@ -68,6 +68,12 @@ class SpreadModel:
         """True if the part of a device has its precision already."""
         return self._devices is not None
 
+    def num_repeated(self, params: int) -> int:
+        """Return how many of the parameters are copies, made for devices that share heads."""
+        if self._devices is None or self._apply is not None:
+            return 0
+        return params - sum(each.numel() for each in self.module.parameters())
+
     def _shard(self, module: nn.Module) -> nn.Module:
         if self._devices is None:
             return module
@@ -120,6 +126,10 @@ class SharedPasses:
         passes = self.alone if batch_size == 1 else self._by_batch[batch_size]
         passes.folded = self.folded
         return passes
+
+    def num_repeated(self, params: int) -> int:
+        """Return how many of the parameters are copies, made for devices that share heads."""
+        return self._spread.num_repeated(params)
 
     def run_all_layers(self) -> None:
         """Forget all passes, and record all layers from now on."""

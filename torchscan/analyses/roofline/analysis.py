@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from torchscan.analyses.generation.serving_costs import (
     AS_IT_IS,
@@ -56,6 +56,7 @@ from torchscan.trace.trace import Trace
 
 #: bytes that a pass must read for layers not to find anything in the cache, in sizes of it
 _CACHES_READ = 2
+_LOAD_FIELDS = [each.name for each in fields(OperatorLoad)]
 #: for a bound that does not hold for any routing
 _ROUTING_OF_THIS_PASS = Note.of("routing-of-this-pass")
 
@@ -345,16 +346,19 @@ class _Loads:
         self._rates = rates
         self._runs = {run.index: run for run in runs}
         self._bounds = bounds
-        self._known: dict[tuple[int, float, Limiter], OperatorLoad] = {}
+        #: loads of calls in the trace, with their values
+        self._known: dict[tuple[int, float, Limiter], tuple[OperatorLoad, dict[str, Any]]] = {}
 
     def load(self, timing: _Timing) -> OperatorLoad:
         key = timing.at, timing.seconds, timing.limiter
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._new(timing)
+        if key not in self._known:
+            new = self._new(timing)
+            self._known[key] = new, {name: getattr(new, name) for name in _LOAD_FIELDS}
+        load, values = self._known[key]
         if timing.layer is None:
-            return known
-        return replace(known, layer=timing.layer.renamed(known.layer) or known.layer)
+            return load
+        layer = timing.layer.renamed(load.layer) or load.layer
+        return OperatorLoad(**{**values, "layer": layer})
 
     def _new(self, timing: _Timing) -> OperatorLoad:
         index, seconds = timing.at, timing.seconds
@@ -467,7 +471,7 @@ def _result(
         ),
         operators=tuple(loads),
         layers=_layers(trace, loads, timings, repeats),
-        by_kind=_kinds(loads),
+        by_kind=_kinds(loads, timings),
         assumptions=(
             *trace.provenance.assumptions,
             *_unverified_values(rates, forms),
@@ -564,14 +568,35 @@ def _unverified_values(rates: Rates, forms: Iterable[str]) -> list[Note]:
     return [Note.of("unverified-values", device=rates.device.name, values=values)]
 
 
-def _kinds(loads: Sequence[OperatorLoad]) -> dict[str, GroupLoad]:
-    members: dict[str, list[OperatorLoad]] = {}
-    for load in loads:
-        members.setdefault(load.operator, []).append(load)
-    groups = [group(name, each) for name, each in members.items()]
+def _kinds(loads: Sequence[OperatorLoad], timings: Sequence[_Timing]) -> dict[str, GroupLoad]:
+    members: dict[str, _Members] = {}
+    for load, timing in zip(loads, timings, strict=True):
+        members.setdefault(load.operator, _Members()).add(load, timing)
+    groups = [each.group(name) for name, each in members.items()]
     return {
         each.name: each for each in sorted(groups, key=lambda each: -rounded(each.time_estimate))
     }
+
+
+class _Members:
+    """The loads of a group. Equal calls of layers that are repeated are counted."""
+
+    def __init__(self) -> None:
+        self._loads: dict[tuple[int, float, Limiter], OperatorLoad] = {}
+        self._counts: dict[tuple[int, float, Limiter], int] = {}
+
+    def add(self, load: OperatorLoad, timing: _Timing) -> None:
+        key = timing.at, timing.seconds, timing.limiter
+        self._loads[key] = load
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for groups of equal calls."""
+        return tuple(self._counts.items())
+
+    def group(self, name: str) -> GroupLoad:
+        return group(name, list(self._loads.values()), list(self._counts.values()))
 
 
 def rounded(time: float) -> float:
@@ -587,23 +612,22 @@ def _layers(
 ) -> tuple[GroupLoad, ...]:
     """Each layer with everything that it calls, in order of first call; equal ones are added up once."""
     around = enclosing_paths(trace)
-    members: dict[str, list[int]] = {path: [] for path in _paths(trace, repeats)}
-    known: dict[tuple[int, int | None], list[list[int]]] = {}
-    for position, (index, layer, _, _) in enumerate(timings):
-        place = trace.ops[index].module_call
+    members = {path: _Members() for path in _paths(trace, repeats)}
+    known: dict[tuple[int, int | None], list[_Members]] = {}
+    for load, timing in zip(loads, timings, strict=True):
+        place, layer = trace.ops[timing.at].module_call, timing.layer
         key = place, None if layer is None else layer.call.index
         if key not in known:
             renamed = [(layer and layer.renamed(path)) or path for path in around[place]]
             known[key] = [members[path] for path in renamed]
         for each in known[key]:
-            each.append(position)
-    found: dict[tuple[tuple[int, float], ...], GroupLoad] = {}
+            each.add(load, timing)
+    found: dict[Hashable, GroupLoad] = {}
     layers = []
-    for path, positions in members.items():
-        alike = tuple([(timings[each].at, timings[each].seconds) for each in positions])
-        if alike not in found:
-            found[alike] = group(path, [loads[each] for each in positions])
-        layers.append(replace(found[alike], name=path))
+    for path, inside in members.items():
+        if inside.key not in found:
+            found[inside.key] = inside.group(path)
+        layers.append(replace(found[inside.key], name=path))
     return tuple(layers)
 
 
@@ -619,29 +643,32 @@ def _paths(trace: Trace, repeats: Repeats | None) -> Iterable[str]:
     return paths
 
 
-def group(name: str, loads: Sequence[OperatorLoad]) -> GroupLoad:
-    """Several calls as one."""
+def group(
+    name: str, loads: Sequence[OperatorLoad], counts: Sequence[int] | None = None
+) -> GroupLoad:
+    """Several calls as one; ``counts`` is how often each takes place."""
+    counted = list(zip(loads, counts or [1] * len(loads), strict=True))
     heaviest = max(loads, key=lambda each: each.time_estimate, default=None)
     lost: dict[Limiter, float] = {}
-    for each in loads:
-        lost[each.limiter] = lost.get(each.limiter, 0.0) + each.time_estimate
+    for each, count in counted:
+        lost[each.limiter] = lost.get(each.limiter, 0.0) + count * each.time_estimate
     flops, read, written = (
-        sum(getattr(each, figure) for each in loads)
+        sum(count * getattr(each, figure) for each, count in counted)
         for figure in ("flops", "bytes_read", "bytes_written")
     )
     return GroupLoad(
         name=name,
-        calls=len(loads),
-        macs=sum(each.macs for each in loads),
+        calls=sum(count for _, count in counted),
+        macs=sum(count * each.macs for each, count in counted),
         flops=flops,
-        elements_read=sum(each.elements_read for each in loads),
-        elements_written=sum(each.elements_written for each in loads),
+        elements_read=sum(count * each.elements_read for each, count in counted),
+        elements_written=sum(count * each.elements_written for each, count in counted),
         bytes_read=read,
         bytes_written=written,
         intensity=_intensity(flops, read + written),
         ridge=heaviest.ridge if heaviest else None,
         precision=heaviest.precision if heaviest else None,
         limiter=max(lost, key=lambda limiter: lost[limiter]) if lost else "memory",
-        time_bound=math.fsum(each.time_bound for each in loads),
-        time_estimate=math.fsum(each.time_estimate for each in loads),
+        time_bound=math.fsum(count * each.time_bound for each, count in counted),
+        time_estimate=math.fsum(count * each.time_estimate for each, count in counted),
     )
