@@ -215,6 +215,7 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
 
 
 def language_model(kind: str, **sizes: Any) -> Any:
+    pytest.importorskip("tests.torchvision_cpu")  # transformers imports torchvision
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(kind, **{**_SIZES, **LANGUAGE_MODELS[kind], **sizes})
     with torch.device("meta"):

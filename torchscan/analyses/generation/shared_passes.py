@@ -23,7 +23,7 @@ _SHORT = 3
 
 
 class LayerCheck(NamedTuple):
-    """What was found out about a model and the tokens that are asked for."""
+    """Facts about a model and the tokens that are asked for, which one pass shows."""
 
     #: True if layers that look equal are
     is_equal: bool
@@ -54,7 +54,7 @@ class SpreadModel:
 
     @once
     def some_layers(self) -> nn.Module | None:
-        """The same, in which layers that are equal to others are empty, so that sharding is quick.
+        """The part of this device, in which layers that are equal to others are empty.
 
         None: there are none, or the user's function shards the model, which may count on all.
         """
@@ -118,6 +118,7 @@ class SharedPasses:
         self._limit = limit
         self._checks = checks
         self._by_batch: dict[int, Generating] = {}
+        self._all: list[Generating] = []
 
     def of_batch(self, batch_size: int) -> Generating:
         """Return the passes of so many sequences."""
@@ -146,9 +147,7 @@ class SharedPasses:
     @property
     def num_records(self) -> int:
         """Number of passes that were recorded so far."""
-        singles = [vars(self).get(name) for name in ("alone", "_unspread")]
-        known = [each for each in singles if each is not None]
-        return sum(each.records for each in (*known, *self._by_batch.values()))
+        return sum(each.records for each in self._all)
 
     @once
     def alone(self) -> Generating:
@@ -174,13 +173,9 @@ class SharedPasses:
         if short is None:
             return None
         if self._length not in self._checks:
-            self._fold(self._unspread)
+            module = self._spread.module
+            self._fold(self._generating(module, 1, precision=self._precision))
         return short if self._check.is_equal else None
-
-    @once
-    def _unspread(self) -> Generating:
-        """One sequence in the model before it was sharded."""
-        return self._generating(self._spread.module, 1, precision=self._precision)
 
     def _fold(self, passes: Generating) -> None:
         """Leave out layers if they are equal to others.
@@ -208,12 +203,16 @@ class SharedPasses:
         return self._generating(self._spread.all_layers, batch_size, precision=precision)
 
     def _generating(self, module: nn.Module, batch_size: int, **options: Any) -> Generating:
-        step, like = self._step, self._spread.module
-        return Generating(
-            module if step is None else Stepping(module, step),
+        like = self._spread.module
+        if self._step is not None:
+            module, like = Stepping(module, self._step), Stepping(like, self._step)
+        passes = Generating(
+            module,
             batch_size=batch_size,
             kernels=self._kernels,
             inputs=self._inputs,
-            like=like if step is None else Stepping(like, step),
+            like=like,
             **options,
         )
+        self._all.append(passes)
+        return passes

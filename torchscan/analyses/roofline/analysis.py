@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from torchscan.analyses.generation.serving_costs import (
@@ -49,7 +50,7 @@ from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
 from torchscan.notes import Note
 from torchscan.ops import OpCost
-from torchscan.recording.folding.repeats import Repeats
+from torchscan.recording.folding.layer_repeats import Repeats
 from torchscan.recording.folding.unfolded import LeftOut
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -135,7 +136,7 @@ def roofline_of(
         shares,
         kernels,
         times,
-        _order(trace, repeats),
+        repeats,
         compiled=compiled,
         has_host=not (rates.is_host or graphed),
     )
@@ -143,9 +144,7 @@ def roofline_of(
     if compiled:
         bounds = _with_bound_of_whole(trace, rates, costs, runs, bounds, repeats)
     waits = exposed(trace, times, _computing(trace, timings))
-    timings = [
-        each._replace(seconds=waits[each.at]) if each.at in waits else each for each in timings
-    ]
+    timings = [each._replace(seconds=waits.get(each.at, each.seconds)) for each in timings]
     loads = list(map(_Loads(trace, rates, runs, bounds).load, timings))
     warned = [*warnings]
     unknown = operators_without_formula(trace, costs)
@@ -173,9 +172,12 @@ def _stays_equal(
 
     They may not if these fit into the cache, or if collectives of one layer run behind another.
     """
+    if any(is_in_background(trace.ops[index]) for index in collectives):
+        return False
+    if not rates.cache:
+        return True
     num_read = sum(cost.min_bytes_read for cost in costs)
-    is_larger = num_read > _CACHES_READ * (rates.cache or 0)
-    return is_larger and not any(is_in_background(trace.ops[index]) for index in collectives)
+    return num_read > _CACHES_READ * rates.cache
 
 
 class _Timing(NamedTuple):
@@ -186,13 +188,6 @@ class _Timing(NamedTuple):
     layer: LeftOut | None
     seconds: float
     limiter: Limiter
-
-
-def _order(trace: Trace, repeats: Repeats | None) -> Iterable[tuple[int, LeftOut | None]]:
-    """Return the index of each call of the pass in order, with the layer that repeats it."""
-    if repeats is not None:
-        return repeats.order()
-    return ((index, None) for index in range(len(trace.ops)))
 
 
 def _counts(trace: Trace, repeats: Repeats | None) -> Sequence[int]:
@@ -299,7 +294,7 @@ def _timed(
     shares: Mapping[int, _Apart],
     kernels: Sequence[int | None],
     collectives: Collection[int],
-    order: Iterable[tuple[int, LeftOut | None]],
+    repeats: Repeats | None,
     *,
     compiled: bool,
     has_host: bool,
@@ -318,6 +313,9 @@ def _timed(
         + launch * run.launches * (kernels[run.index] == run.index)
         for run in runs
     }
+    order: Iterable[tuple[int, LeftOut | None]] = zip(range(len(trace.ops)), repeat(None))
+    if repeats is not None:
+        order = repeats.order()
     queue, timings = _Queue(), []
     for index, layer in order:
         if index in device:
@@ -592,7 +590,7 @@ class _Members:
 
     @property
     def key(self) -> Hashable:
-        """What is equal for groups of equal calls."""
+        """A key that groups of equal calls have in common."""
         return tuple(self._counts.items())
 
     def group(self, name: str) -> GroupLoad:
@@ -633,7 +631,8 @@ def _layers(
 
 def _paths(trace: Trace, repeats: Repeats | None) -> Iterable[str]:
     """Return the paths of all modules that are called, in order of first call."""
-    layers = {} if repeats is None else {each.call.index: each for each in repeats.layers}
+    left_out = () if repeats is None else repeats.layers
+    layers = {each.call.index: each for each in left_out}
     paths: dict[str, None] = {}
     for call in trace.modules:
         layer = layers.get(call.index)
@@ -652,17 +651,18 @@ def group(
     lost: dict[Limiter, float] = {}
     for each, count in counted:
         lost[each.limiter] = lost.get(each.limiter, 0.0) + count * each.time_estimate
-    flops, read, written = (
-        sum(count * getattr(each, figure) for each, count in counted)
-        for figure in ("flops", "bytes_read", "bytes_written")
-    )
+
+    def total(figure: str) -> int:
+        return sum(count * getattr(each, figure) for each, count in counted)
+
+    flops, read, written = map(total, ("flops", "bytes_read", "bytes_written"))
     return GroupLoad(
         name=name,
         calls=sum(count for _, count in counted),
-        macs=sum(count * each.macs for each, count in counted),
+        macs=total("macs"),
         flops=flops,
-        elements_read=sum(count * each.elements_read for each, count in counted),
-        elements_written=sum(count * each.elements_written for each, count in counted),
+        elements_read=total("elements_read"),
+        elements_written=total("elements_written"),
         bytes_read=read,
         bytes_written=written,
         intensity=_intensity(flops, read + written),

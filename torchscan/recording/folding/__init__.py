@@ -15,7 +15,7 @@ from torch import nn
 
 from torchscan.recording.folding.emptied import Slots, emptied, slots_of, with_parameters
 from torchscan.recording.folding.layer_folds import folds_of
-from torchscan.recording.folding.repeats import Repeats
+from torchscan.recording.folding.layer_repeats import Repeats
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, times_of_caches, unfolded
 from torchscan.trace.trace import Trace

@@ -1,4 +1,4 @@
-"""Layers without parameters and parts, because they do not run, and the records of what they had."""
+"""Layers that are empty because they do not run, and the records of the parameters they had."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from torchscan.recording.bookkeeping.inventory import Inventory, Slot
+from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameter_records import rank_share
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES
 from torchscan.recording.folding.layer_folds import Fold
 from torchscan.recording.folding.thinned import UnfoldableError, above_in, copied
-from torchscan.trace.events import ParameterRecord, StorageRecord
+from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
@@ -36,24 +36,20 @@ def slots_of(module: nn.Module, folds: Sequence[Fold]) -> Slots | None:
     if inventory.packed or inventory.lazy_slots:
         return None
     holders = Counter(id(slot.tensor) for slot in inventory.slots)
-    layers = {path: other for fold in folds for path, other in fold.stands_in.items()}
+    layers: dict[str, str] = {}
+    for fold in folds:
+        layers |= fold.stands_in
     like: dict[str, str] = {}
     for slot in inventory.slots:
-        layer = _layer_of(slot, layers)
-        if layer is None:
+        layer = slot.owner
+        while layer and layer not in layers:
+            layer = layer.rpartition(".")[0]
+        if not layer:
             continue
         if holders[id(slot.tensor)] > 1 or type(slot.tensor) not in PLAIN_TYPES:
             return None
         like[slot.path] = layers[layer] + slot.path.removeprefix(layer)
     return Slots([slot.path for slot in inventory.slots], like)
-
-
-def _layer_of(slot: Slot, layers: Mapping[str, str]) -> str | None:
-    """Return the layer that is left out and has this parameter, or None."""
-    path = slot.owner
-    while path and path not in layers:
-        path = path.rpartition(".")[0]
-    return path or None
 
 
 def emptied(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
@@ -85,24 +81,17 @@ def with_parameters(trace: Trace, slots: Slots) -> Trace:
             records.append(known[path]._replace(identity=positions[first]))
             continue
         record = known[slots.like[path]]
-        owner = path.rpartition(".")[0]
+        begin = len(storages)
+        storages += [storages[each]._replace(name=path) for each in record.storages]
         records.append(
             record._replace(
-                owner=owner,
+                owner=path.rpartition(".")[0],
                 identity=positions[path],
                 is_used=False,
-                storages=_add_storages(storages, record, path),
+                storages=tuple(range(begin, len(storages))),
             )
         )
     return _with_share(replace(trace, parameters=tuple(records), storages=tuple(storages)))
-
-
-def _add_storages(
-    storages: list[StorageRecord], record: ParameterRecord, path: str
-) -> tuple[int, ...]:
-    begin = len(storages)
-    storages += [storages[each]._replace(name=path) for each in record.storages]
-    return tuple(range(begin, len(storages)))
 
 
 def _with_share(trace: Trace) -> Trace:
@@ -110,5 +99,6 @@ def _with_share(trace: Trace) -> Trace:
     share = rank_share(trace.parameters)
     if share is None:
         return trace
-    notes = [share if note.code == share.code else note for note in trace.provenance.assumptions]
+    others = [note for note in trace.provenance.assumptions if note.code != share.code]
+    notes = [*others, share]
     return replace(trace, provenance=replace(trace.provenance, assumptions=tuple(notes)))

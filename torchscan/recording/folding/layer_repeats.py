@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torchscan.once import once
 from torchscan.recording.folding.thinned import UnfoldableError
 from torchscan.recording.folding.unfolded import LeftOut, left_out_of
+from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
@@ -40,7 +41,7 @@ class Repeats:
 
     @once
     def counts(self) -> list[int]:
-        """How often each operator call takes place."""
+        """Number of times that each operator call takes place."""
         counts = [1] * len(self.trace.ops)
         for (begin, end), more in self._num_repeats.items():
             counts[begin:end] = [1 + more] * (end - begin)
@@ -48,12 +49,15 @@ class Repeats:
 
     @once
     def count_by_storage(self) -> Mapping[int, int]:
-        """How often there is memory of a layer that is repeated, by its storage."""
+        """Number of copies of the memory of layers that are repeated, by its storage."""
         counts: dict[int, int] = {}
         for layer in {(each.begin, each.end): each for each in self.layers}.values():
             count = 1 + self._num_repeats[layer.begin, layer.end]
             for storage in self._storages_in(layer):
-                if self._belongs_to(layer, storage):
+                record = self.trace.storages[storage]
+                is_given = record.kind == "cache" and record.born is None
+                is_parameter = layer.renamed(record.name) is not None
+                if is_given or is_parameter or layer.has(record.born):
                     counts[storage] = count
         return counts
 
@@ -67,13 +71,14 @@ class Repeats:
     def storage_in_layer_that_ran(self) -> Mapping[int, int]:
         """The storages of parameters in layers that ran, by those in layers that did not."""
         by_path = {each.path: each for each in self.trace.parameters}
-        parameters = {
-            path: [each for each in self.trace.parameters if each.path.startswith(f"{path}.")]
-            for path in {each.model.path for each in self.layers}
-        }
+        parameters: dict[str, list[ParameterRecord]] = {}
         found: dict[int, int] = {}
         for layer in self.layers:
-            for like in parameters[layer.model.path]:
+            path = layer.model.path
+            if path not in parameters:
+                inside = (each for each in by_path.values() if each.path.startswith(f"{path}."))
+                parameters[path] = list(inside)
+            for like in parameters[path]:
                 mine = by_path.get(layer.renamed(like.path) or "")
                 if mine is not None:
                     found.update(zip(mine.storages, like.storages, strict=False))
@@ -83,12 +88,6 @@ class Repeats:
         ops = self.trace.ops[layer.begin : layer.end]
         tensors = {tensor for op in ops for tensor in (*op.inputs, *op.outputs)}
         return {self.trace.tensors[each].storage for each in tensors}
-
-    def _belongs_to(self, layer: LeftOut, storage: int) -> bool:
-        record = self.trace.storages[storage]
-        is_given = record.kind == "cache" and record.born is None
-        is_own = layer.renamed(record.name) is not None
-        return is_own or is_given or layer.has(record.born)
 
     def _leaves_memory(self, layer: LeftOut) -> bool:
         result = self.trace.tensors[layer.model.outputs[0]].storage
