@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, overload
 
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute, Serving
 from torchscan.analyses.generation.serving_margin import serving_margin_of
+from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses, SpreadModel
 from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
@@ -32,26 +34,25 @@ from torchscan.analyses.roofline import (
     roofline_of,
 )
 from torchscan.errors import Argument, Give, InputError, RecordError, Value
+from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError
-from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
+from torchscan.recording.folding import UnfoldableError
+from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
-from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+from torchscan.recording.sharding import Apply
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: tokens of a prompt that shows something in a moment
-_SHORT = 3
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
@@ -180,10 +181,12 @@ def opened_generation(
     per_machine: int = 8,
     network_gbs: float = 50.0,
     progress: bool = False,
-) -> Iterator[Callable[[int], Generation]]:
+    checks: dict[Length, LayerCheck] | None = None,
+) -> Iterator[Callable[..., Generation]]:
     """Return a function that estimates a batch size, which shares records with the others.
 
-    The arguments are those of :func:`analyze_generation`.
+    Its second argument is ``compute``. The arguments are those of :func:`analyze_generation`;
+    ``checks`` is what other calls found out about this model and precision.
     """
     module = original_of(module)
     found_engine = engine_named(engine)
@@ -201,7 +204,27 @@ def opened_generation(
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        yield _GenerationQuestion(spread, step, setting, inputs, module).answer
+        shared = SharedPasses(
+            spread,
+            step=step,
+            inputs=inputs,
+            kernels=setting.kernels,
+            precision=setting.precision,
+            length=setting.length,
+            limit=setting.limit,
+            checks={} if checks is None else checks,
+        )
+
+        @lru_cache(maxsize=8)
+        def question_for(compute: Compute | None) -> _GenerationQuestion:
+            _require_rate(setting.device, compute)
+            serving = _serving(weights, cache, compute, found_engine)
+            return _GenerationQuestion(shared, replace(setting, serving=serving))
+
+        def answer(batch_size: int, compute: Compute | None = compute) -> Generation:
+            return question_for(compute).answer(batch_size)
+
+        yield answer
 
 
 def _require_price(price: float | None, *, is_sweep: bool) -> None:
@@ -301,6 +324,12 @@ class _Setting:
     @property
     def is_gpu(self) -> bool:
         return self.device.vendor != "CPU"
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """The kind of device whose kernels are recorded."""
+        device_type = "cuda" if self.is_gpu else "cpu"
+        return {"device_type": device_type, "has_flash": self.device.has_flash}
 
 
 def _serving(
@@ -405,8 +434,8 @@ def _joined(
 
 
 @contextlib.contextmanager
-def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[nn.Module]:
-    """The model as the first device has it."""
+def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[SpreadModel]:
+    """Simulate the mesh."""
     if setting.mesh is None:
         if apply is not None:
             raise InputError(
@@ -415,11 +444,11 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
                 Give("mesh", {"tp": 8}),
                 ", for example",
             )
-        yield module
+        yield SpreadModel(module, None, None, None)
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield sharded(module, apply or by_its_own_plan, devices, training=False, dtype=dtype)
+        yield SpreadModel(module, devices, apply, dtype)
 
 
 def _require_sizes(batch_sizes: object) -> None:
@@ -455,55 +484,50 @@ class _Prompts:
     work: int
     #: True if these are the bytes of all prompts at once
     is_of_all: bool
+    #: a pass over prompts, without the layers that were left out
+    trace: Trace
 
 
 class _GenerationQuestion:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        step: Step | None,
-        setting: _Setting,
-        inputs: Mapping[str, Tensor] | None,
-        like: nn.Module,
-    ) -> None:
-        """``like``: the model before it was spread over devices."""
-        self._module = module if step is None else Stepping(module, step)
-        self._like = like if step is None else Stepping(like, step)
+    def __init__(self, shared: SharedPasses, setting: _Setting) -> None:
+        self._shared = shared
         self._setting = setting
-        self._inputs = inputs
-        #: passes by batch size
-        self._known_passes: dict[int, Generating] = {}
+        #: rooflines of passes over prompts by batch size
+        self._prefills: dict[int, Roofline] = {}
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
-        try:
-            return self._answer(batch_size)
-        except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
-            vars(self).pop("_alone")
-            vars(self).pop("_cache", None)
-            vars(self)["_folded"] = None
-            return self._answer(batch_size)
+        require_positive("batch_size", batch_size)
+        with collected_later():
+            try:
+                return self._answer(batch_size)
+            except UnfoldableError:  # in longer passes, layers differ that are equal in short ones
+                self._shared.run_all_layers()
+                self._prefills.clear()
+                vars(self).pop("_cache", None)
+                return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        require_positive("batch_size", batch_size)
-        asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
+        before = self._shared.num_records
+        asked, serving, shared = self._setting, self._setting.serving, self._shared
         prompt, new = asked.length.prompt, asked.length.generated
-        before = self._alone.records
-        passes.require_room(prompt)
-        passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
-        first = passes.prompted(Length(prompt)).trace
-        middle = passes.continued(Length(prompt, new // 2)).trace
-        prefill = self._roofline(self._alone.prompted(Length(prompt)).trace)
+        shared.alone.require_room(prompt)
+        # before all else: then only one pass of all layers is recorded
+        passes = shared.of_batch(batch_size)
+        middle = passes.continued(Length(prompt, new // 2))
+        prefill = self._prefill(1, prompt)
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
-        prompts = self._prompts(prefill, first, batch_size)
+        prompts = self._prompts(prefill, batch_size)
         work = work_bytes(middle)
-        held = weights_bytes(middle, serving.weights)
+        held = weights_bytes(middle.short, serving.weights, middle.repeats)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
         peak = max(work, prompts.work)
+        params = sum(each.numel for each in distinct_parameters(middle.short))
+        repeated = shared.num_repeated(params)
         return Generation(
             device=asked.device.name,
             precision=asked.precision,
@@ -515,8 +539,8 @@ class _GenerationQuestion:
             new=new,
             batch_size=batch_size,
             mesh=asked.mesh,
-            params=sum(each.numel for each in distinct_parameters(middle)),
-            active_params=active_parameters(middle),
+            params=params - repeated,
+            active_params=active_parameters(middle.short, middle.repeats) - repeated,
             weights_bytes=held,
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
@@ -538,16 +562,15 @@ class _GenerationQuestion:
             ),
             prefill=prefill,
             decode=decode,
-            num_traces=passes.records
-            + (0 if passes is self._alone else self._alone.records - before),
-            without_formula=_unpriced(first, middle),
-            unreadable_weights=middle.provenance.unreadable_weights,
+            num_traces=shared.num_records - before,
+            without_formula=_unpriced(prompts.trace, middle.short),
+            unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
 
-    def _prompts(self, prefill: Roofline, first: Trace, batch_size: int) -> _Prompts:
-        """Return what the prompts take, given the roofline of one and the record of all.
+    def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
+        """Return what the prompts take, given the roofline of one.
 
         An engine with chunks processes as many prompts in one pass as fit into a chunk, and a
         longer prompt in several passes.
@@ -561,20 +584,18 @@ class _GenerationQuestion:
         if batch_size == 1:
             whole, together = alone, 1
         elif chunk is None:
-            whole, together = self._roofline(first).time_estimate + host, batch_size
+            whole, together = self._prefill(batch_size, prompt).time_estimate + host, batch_size
         else:
             together = min(batch_size, max(1, chunk // prompt))
-            passes = self._passes(together)
-            passes.folded = self._folded
-            trace = passes.prompted(Length(prompt)).trace
-            of_pass = self._roofline(trace).time_estimate if together > 1 else prefill.time_estimate
+            of_pass = self._prefill(together, prompt).time_estimate
             whole = batch_size / together * (of_pass + host * num_passes)
-        trace = self._passes(together).prompted(Length(prompt)).trace
+        kept = self._shared.of_batch(together).prompted(Length(prompt))
         return _Prompts(
             time_of_one=alone,
             time_of_all=max(whole, alone),
-            work=work_bytes(trace) // num_passes,
+            work=work_bytes(kept) // num_passes,
             is_of_all=chunk is None,
+            trace=kept.short,
         )
 
     @staticmethod
@@ -587,56 +608,27 @@ class _GenerationQuestion:
         return max(0, room - prompts.work) // max(1, cache + work)
 
     @once
-    def _folded(self) -> Folded | None:
-        """Found out in the passes that were asked for, or, if these take a step for each token, in short ones."""
-        self._alone.leave_out()
-        asked = self._setting.length
-        length = (
-            Length(_SHORT, _SHORT)
-            if self._cache.is_loop
-            else Length(asked.prompt, asked.generated // 2)
-        )
-        self._alone.fold(length)
-        return self._alone.folded
-
-    @once
-    def _alone(self) -> Generating:
-        """One sequence, of which the cache is measured."""
-        return self._passes_of(1)
-
-    @once
     def _cache(self) -> CacheSize:
         asked = self._setting
-        return CacheSize(self._alone, asked.length, asked.serving.cache, asked.limit)
-
-    def _passes(self, batch_size: int) -> Generating:
-        if batch_size == 1:
-            return self._alone
-        if batch_size not in self._known_passes:
-            self._known_passes[batch_size] = self._passes_of(batch_size)
-        return self._known_passes[batch_size]
-
-    def _passes_of(self, batch_size: int) -> Generating:
-        kernels = {
-            "device_type": "cuda" if self._setting.is_gpu else "cpu",
-            "has_flash": self._setting.device.has_flash,
-        }
-        precision = (
-            self._setting.precision if self._setting.mesh is None else None
-        )  # it is converted by then
-        return Generating(
-            self._module,
-            batch_size=batch_size,
-            precision=precision,
-            kernels=kernels,
-            inputs=self._inputs,
-            like=self._like,
+        return CacheSize(
+            self._shared.of_batch(1),
+            asked.length,
+            asked.serving.cache,
+            asked.limit,
+            is_loop=self._shared.is_loop,
         )
 
-    def _roofline(self, trace: Trace, *, graphed: bool = False) -> Roofline:
+    def _prefill(self, batch_size: int, prompt: int) -> Roofline:
+        """Return the roofline of a pass over the prompts of so many sequences."""
+        if batch_size not in self._prefills:
+            kept = self._shared.of_batch(batch_size).prompted(Length(prompt))
+            self._prefills[batch_size] = self._roofline(kept)
+        return self._prefills[batch_size]
+
+    def _roofline(self, kept: Kept, *, graphed: bool = False) -> Roofline:
         asked = self._setting
         return roofline_of(
-            trace,
+            kept.short,
             Rates(asked.device),
             precision=asked.precision,
             numbers=numbers_of(asked.device, asked.precision),
@@ -644,6 +636,7 @@ class _GenerationQuestion:
             serving=asked.serving,
             fabric=asked.fabric,
             graphed=graphed,
+            repeats=kept.repeats,
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,18 +18,22 @@ from torchscan.analyses.generation.serving_search import (
     ServingSearch,
     by_rate,
 )
+from torchscan.analyses.generation.shared_passes import LayerCheck
 from torchscan.errors import Argument, InputError, TorchscanError, Value
 from torchscan.generation import opened_generation
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.precisions import Precision
 from torchscan.progress import progress as told
+from torchscan.recording.generation_passes import Length
 from torchscan.recording.request import require_module, require_positive
 from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: sequences at once that engines allow by default
 _MOST_SEQUENCES = 256
+#: the estimate of a batch size, with products in a format
+_Answer = Callable[[int, Compute | None], Generation]
 
 
 @explain_wrong_types
@@ -201,18 +206,20 @@ class _ServingQuestion:
         """Return the ways that fit, and the reasons why others were left out."""
         ways: list[_Way] = []
         refused: dict[str, Note] = {}
+        checks: dict[Length, LayerCheck] = {}
         for tp in self._degrees():
-            for compute in formats:
-                name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
-                try:
-                    generations = tuple(self._estimate(tp, compute))
-                except TorchscanError as error:
-                    refused[name] = Note.of("way-refused", reason=str(error))
-                    continue
-                if generations:
-                    ways.append(_Way(tp=tp, generations=generations))
-                else:
-                    refused[name] = Note.of("model-has-no-room", device=self.device.name)
+            with self._opened(tp, checks) as answer:
+                for compute in formats:
+                    name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
+                    try:
+                        generations = tuple(self._estimate(answer, compute))
+                    except TorchscanError as error:
+                        refused[name] = Note.of("way-refused", reason=str(error))
+                        continue
+                    if generations:
+                        ways.append(_Way(tp=tp, generations=generations))
+                    else:
+                        refused[name] = Note.of("model-has-no-room", device=self.device.name)
         return ways, refused
 
     def _degrees(self) -> list[int]:
@@ -220,9 +227,8 @@ class _ServingQuestion:
         most = min(self.limits.num_gpus, self.per_machine)
         return [tp for tp in range(1, most + 1) if self.limits.num_gpus % tp == 0]
 
-    def _estimate(self, tp: int, compute: Compute | None) -> Iterator[Generation]:
-        """Estimate growing batches, until one does not fit or is slower than the limit."""
-        opened = opened_generation(
+    def _opened(self, tp: int, checks: dict[Length, LayerCheck]) -> AbstractContextManager[_Answer]:
+        return opened_generation(
             self.module,
             self.prompt,
             self.new,
@@ -230,23 +236,25 @@ class _ServingQuestion:
             precision=self.precision,
             weights=self.weights,
             cache=self.cache,
-            compute=compute,
             engine=self.engine,
             mesh=None if tp == 1 else {"tp": tp},
             per_machine=self.per_machine,
             network_gbs=self.network_gbs,
+            checks=checks,
         )
-        with opened as answer:
-            generation = answer(1)
-            if not generation.fits:
-                return
+
+    def _estimate(self, answer: _Answer, compute: Compute | None) -> Iterator[Generation]:
+        """Estimate growing batches, until one does not fit or is slower than the limit."""
+        generation = answer(1, compute)
+        if not generation.fits:
+            return
+        yield generation
+        most = min(self.most, generation.max_batch_size or self.most)
+        while not self._is_slow(generation) and generation.batch_size < most:
+            generation = answer(min(2 * generation.batch_size, most), compute)
             yield generation
-            most = min(self.most, generation.max_batch_size or self.most)
-            while not self._is_slow(generation) and generation.batch_size < most:
-                generation = answer(min(2 * generation.batch_size, most))
-                yield generation
-            if self._is_slow(generation) and generation.batch_size > 2:
-                yield answer(generation.batch_size * 3 // 4)
+        if self._is_slow(generation) and generation.batch_size > 2:
+            yield answer(generation.batch_size * 3 // 4, compute)
 
     def _is_slow(self, generation: Generation) -> bool:
         limit = self.limits.max_per_token

@@ -236,7 +236,7 @@ def waiting(
 
 def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
     """Return the collectives in the background, without the first and the last."""
-    return frozenset([index for index in here if _is_in_background(trace.ops[index])][1:-1])
+    return frozenset([index for index in here if is_in_background(trace.ops[index])][1:-1])
 
 
 def exposed(
@@ -252,7 +252,8 @@ def exposed(
     return waits
 
 
-def _is_in_background(op: OpCall) -> bool:
+def is_in_background(op: OpCall) -> bool:
+    """Return whether a collective runs while the device computes."""
     name = op.signature.operator
     is_of_fsdp = name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_")
     return is_of_fsdp or (op.phase == "backward" and name.startswith("c10d."))
