@@ -112,7 +112,9 @@ def cases_of(truth: Path, kind: Kind, card: str) -> list[Case]:
 def estimates(cases: list[Case]) -> list[float]:
     """Return the seconds that the package estimates for each, all of one card."""
     device = device_named(CARDS[cases[0].card])
-    times = CallTimes(Rates(device), Numbers(), compiled=True, turned=False, serving=Serving(has_flash_3=True))
+    times = CallTimes(
+        Rates(device), Numbers(), compiled=True, turned=False, serving=Serving(has_flash_3=True)
+    )
     fabric = Fabric(device=device)
     room = C.CACHE_KEPT * (device.l2_bytes or 0)
     return [_estimate(case, times, fabric, room) for case in cases]

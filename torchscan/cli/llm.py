@@ -134,25 +134,18 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
 
     if options.tp is not None:
         raise InputError("--tp is given, and a search compares all: leave out --tp")
-    names = ("price", "device", "precision", "weights", "cache", "per_machine", "network_gbs")
+    names = ["price", "device", "precision", "weights", "cache", "engine", "separate"]
+    names += ["per_machine", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}
-    if options.compute is not None:
-        asked["formats"] = [options.compute]
-    search = on_generating(
-        options.target,
-        lambda built: parallel.search_serving(
-            built.module.eval(),
-            prompt,
-            options.new,
-            num_gpus=options.num_gpus or 1,
-            max_first_token=options.first_token,
-            max_per_token=options.per_token,
-            engine=options.engine,
-            separate=options.separate,
-            progress=False,
-            **asked,
-        ),
-    )
+    asked["num_gpus"] = options.num_gpus or 1
+    asked["max_first_token"], asked["max_per_token"] = options.first_token, options.per_token
+    asked["formats"] = [options.compute] if options.compute else None
+
+    def searched(built: Any) -> Any:
+        model = built.module.eval()
+        return parallel.search_serving(model, prompt, options.new, progress=False, **asked)
+
+    search = on_generating(options.target, searched)
     put_table(serving_table(search), options, json=partial(to_complete_json, search))
 
 

@@ -89,7 +89,9 @@ def search_serving(
     require_positive("num_gpus", num_gpus)
     require_positive("max_batch_size", max_batch_size)
     for name, limit in (("max_first_token", max_first_token), ("max_per_token", max_per_token)):
-        _require_seconds(name, limit)
+        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and limit > 0):
+            raise InputError.of_value(name, limit, "give seconds, more than 0")
     found = device_named(device)
     compared = _formats(found, formats, weights)
     question = _ServingQuestion(
@@ -113,14 +115,6 @@ def search_serving(
     )
     with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
         return question.answer(compared, separate=separate)
-
-
-def _require_seconds(name: str, limit: object) -> None:
-    if limit is None:
-        return
-    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-    if not is_number or not limit > 0:  # type: ignore[operator]
-        raise InputError.of_value(name, limit, "give seconds, more than 0")
 
 
 def _formats(
@@ -207,25 +201,23 @@ class _ServingQuestion:
         ways: list[_Way] = []
         refused: dict[str, Note] = {}
         checks: dict[Length, LayerCheck] = {}
-        for tp in self._degrees():
-            with self._opened(tp, checks) as answer:
-                for compute in formats:
-                    name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
-                    try:
-                        generations = tuple(self._estimate(answer, compute))
-                    except TorchscanError as error:
-                        refused[name] = Note.of("way-refused", reason=str(error))
-                        continue
-                    if generations:
-                        ways.append(_Way(tp=tp, generations=generations))
-                    else:
-                        refused[name] = Note.of("model-has-no-room", device=self.device.name)
-        return ways, refused
-
-    def _degrees(self) -> list[int]:
-        """Return the numbers of GPUs of a copy: those that divide all GPUs, inside a machine."""
+        # copies that divide all GPUs, inside a machine
         most = min(self.limits.num_gpus, self.per_machine)
-        return [tp for tp in range(1, most + 1) if self.limits.num_gpus % tp == 0]
+        for tp in range(1, most + 1):
+            if self.limits.num_gpus % tp:
+                continue
+            try:
+                with self._opened(tp, checks) as answer:
+                    for compute in formats:
+                        generations = tuple(self._estimate(answer, compute))
+                        if generations:
+                            ways.append(_Way(tp=tp, generations=generations))
+                        else:
+                            name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
+                            refused[name] = Note.of("model-has-no-room", device=self.device.name)
+            except TorchscanError as error:
+                refused[f"tp {tp}"] = Note.of("way-refused", reason=str(error))
+        return ways, refused
 
     def _opened(self, tp: int, checks: dict[Length, LayerCheck]) -> AbstractContextManager[_Answer]:
         return opened_generation(

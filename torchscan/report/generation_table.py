@@ -113,11 +113,9 @@ def _written(
 
 
 def _remarks(generation: Generation) -> list[str]:
-    return [
-        *(FullRemark(f"Warning: {note}.") for note in generation.warnings),
-        f"{generation.margin.label}.",
-        *(note.sentence for note in generation.assumptions),
-    ]
+    remarks: list[str] = [FullRemark(f"Warning: {note}.") for note in generation.warnings]
+    remarks.append(f"Time per token: {generation.margin.label}.")
+    return remarks + [note.sentence for note in generation.assumptions]
 
 
 def _most(number: int | None, what: str) -> str:
@@ -131,18 +129,17 @@ def _most(number: int | None, what: str) -> str:
 
 
 def _question(generation: Generation) -> str:
-    formats = [
-        generation.precision or "the model's own precision",
-        *(f"weights in {each}" for each in [generation.weights] if each),
-        *(f"cache in {each}" for each in [generation.cache] if each),
-        *(f"products in {each}" for each in [generation.compute] if each),
-    ]
-    served = f"{_devices(generation)}, {generation.engine.name}, {', '.join(formats)}"
+    formats = [generation.precision or "the model's own precision"]
+    for name, form in (
+        ("weights", generation.weights),
+        ("cache", generation.cache),
+        ("products", generation.compute),
+    ):
+        if form:
+            formats.append(f"{name} in {form}")
+    device = generation.device
+    if generation.mesh is not None:
+        mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())
+        device = f"One of {generation.devices} {device} ({mesh})"
+    served = f"{device}, {generation.engine.name}, {', '.join(formats)}"
     return f"{served}; prompt of {generation.prompt:,} tokens, {generation.new:,} new"
-
-
-def _devices(generation: Generation) -> str:
-    if generation.mesh is None:
-        return generation.device
-    mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())
-    return f"One of {generation.devices} {generation.device} ({mesh})"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torchscan import units
 from torchscan.analyses.generation.serving_search import ServingChoice, ServingSearch
 from torchscan.notes import Note
@@ -19,21 +17,18 @@ def serving_table(search: ServingSearch) -> Table:
     Args:
         search: of ``parallel.search_serving``.
     """
+    shown, best = list(search.front), search.best
+    if best is not None and best not in shown:
+        shown.append(best)
+    shown.sort(key=lambda each: each.per_token)
     return make_table(
         "Serving",
         _columns(search),
-        _shown(search),
+        shown,
         summary=_summary(search),
         remarks=_remarks(search),
         noun="ways",
     )
-
-
-def _shown(search: ServingSearch) -> Sequence[ServingChoice]:
-    best, front = search.best, list(search.front)
-    if best is not None and best not in front:
-        front.append(best)
-    return sorted(front, key=lambda each: each.per_token)
 
 
 # -- columns -------------------------------------------------------------------------------------
@@ -58,12 +53,10 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
     columns = [words("copies", "GPUs", ways)]
     if any(each.prefill_tp is not None for each in search.choices):
         columns.append(words("prefill_copies", "For prompts", _prefill_copies))
-    columns += [
-        number("batch_size", "Batch", text="{:,}".format),
-        number("first_token", "First token", text=units.duration),
-        number("per_token", "Per token", text=units.duration),
-        number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format),
-    ]
+    columns.append(number("batch_size", "Batch", text="{:,}".format))
+    columns.append(number("first_token", "First token", text=units.duration))
+    columns.append(number("per_token", "Per token", text=units.duration))
+    columns.append(number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format))
     if search.price is not None:
         columns.append(number("price_per_million", "Price of 1M", text="{:,.2f}".format))
     columns.append(words("within_limits", "In limits", verdict))
@@ -98,7 +91,8 @@ def _summary(search: ServingSearch) -> list[str]:
 
 
 def _remarks(search: ServingSearch) -> list[str]:
-    remarks = _left_out(search) + _problems(search)
+    remarks = [f"Left out: {name}: {reason}." for name, reason in search.refused.items()]
+    remarks += _problems(search)
     if search.margin is not None:
         remarks.append(f"Times per token: {search.margin.label}.")
     remarks += [note.sentence for note in search.assumptions]
@@ -119,11 +113,3 @@ def _problems(search: ServingSearch) -> list[str]:
         ways = f"{len(notes):,} way{'' if len(notes) == 1 else 's'}"
         sentences.append(f"Outside the limits: {ways}; in the nearest, {nearest}.")
     return sentences
-
-
-def _left_out(search: ServingSearch) -> list[str]:
-    """Return a sentence for each reason, with the ways that it refuses."""
-    names: dict[Note, list[str]] = {}
-    for name, reason in search.refused.items():
-        names.setdefault(reason, []).append(name)
-    return [f"Left out: {'; '.join(each)}: {reason}." for reason, each in names.items()]

@@ -1,4 +1,4 @@
-"""How far published times per token lie from their estimates."""
+"""Error margins of times per token, from published times."""
 
 from __future__ import annotations
 
@@ -54,17 +54,10 @@ def serving_margin_of(
 
     It is that of the pass over one token if no such engine, GPU and precision was compared.
     """
-    known = [
-        each
-        for each in COMPARED_SERVING
-        if each.engine == engine.name
-        and device.arch.startswith(each.family)
-        and each.is_quantized == is_quantized
-    ]
-    for each in sorted(known, key=lambda each: each.max_batch):
-        if batch_size <= each.max_batch:
-            reason = Note.of(
-                "serving-validated", rows=each.rows, engine=engine.version, family=each.family
-            )
-            return ServingMargin(each.low, each.high, reason)
+    for each in sorted(COMPARED_SERVING, key=lambda each: each.max_batch):
+        is_alike = each.engine == engine.name and each.is_quantized == is_quantized
+        if not is_alike or not device.arch.startswith(each.family) or batch_size > each.max_batch:
+            continue
+        values = {"rows": each.rows, "engine": engine.version, "family": each.family}
+        return ServingMargin(each.low, each.high, Note.of("serving-validated", **values))
     return ServingMargin(-of_pass.share, of_pass.share, of_pass.reason)

@@ -185,16 +185,20 @@ class ServingLimits:
             tokens_per_second=rate,
             tokens_per_second_per_gpu=rate / self.num_gpus,
             price_per_million=None if price is None else self.num_gpus * price / 3600 / rate * 1e6,
-            problems=tuple(self._problems(figures["first_token"], figures["per_token"])),
+            problems=tuple(self._problems(**figures)),
             generation=generation,
             **figures,
         )
 
-    def _problems(self, first_token: float, per_token: float) -> Iterable[Note]:
-        if self.max_first_token is not None and first_token > self.max_first_token:
-            yield Note.of("first-token-late", seconds=first_token, limit=self.max_first_token)
-        if self.max_per_token is not None and per_token > self.max_per_token:
-            yield Note.of("tokens-slow", seconds=per_token, limit=self.max_per_token)
+    def _problems(
+        self, *, first_token: float, per_token: float, **_others: object
+    ) -> Iterable[Note]:
+        limit = self.max_first_token
+        if limit is not None and first_token > limit:
+            yield Note.of("first-token-late", seconds=first_token, limit=limit)
+        limit = self.max_per_token
+        if limit is not None and per_token > limit:
+            yield Note.of("tokens-slow", seconds=per_token, limit=limit)
 
 
 def by_rate(choices: Iterable[ServingChoice]) -> tuple[ServingChoice, ...]:

@@ -44,13 +44,10 @@ def draw_serving(search: ServingSearch, *, ax: Axes | None = None, size: Size = 
         ax.set_axisbelow(True)
         for each in search.choices:
             _draw(ax, each, color, _AREA, alpha=0.45)
-        ax.plot(
-            [_x(each) for each in front],
-            [each.tokens_per_second_per_gpu for each in front],
-            color=color,
-            linewidth=1.2,
-            zorder=2,
-        )
+        spots = list(map(_spot, front))
+        xs = [spot.x for spot in spots]
+        ys = [spot.y for spot in spots]
+        ax.plot(xs, ys, color=color, linewidth=1.2, zorder=2)
         for each in front:
             _draw(ax, each, color, _FRONT_AREA, alpha=1.0)
         if search.max_per_token is not None:
@@ -58,17 +55,14 @@ def draw_serving(search: ServingSearch, *, ax: Axes | None = None, size: Size = 
         ax.margins(0.12)
         ax.set(xlabel="Time per token, ms", ylabel="Tokens per second and GPU")
         ax.set_ylim(bottom=0)
-        named = _named(search)
-        spots = [_spot(each) for each in named]
-        texts = list(map(describe_choice, named))
-        label(ax, list(zip(spots, texts, strict=True)), [_spot(each) for each in front])
+        label(ax, [(_spot(each), describe_choice(each)) for each in _named(search)], spots)
     return ax
 
 
 def _draw(ax: Axes, choice: ServingChoice, color: str, area: float, *, alpha: float) -> None:
     inside = color if choice.is_within_limits else ax.get_facecolor()
-    x, y = _x(choice), choice.tokens_per_second_per_gpu
-    ax.scatter(x, y, area, facecolor=inside, edgecolor=color, alpha=alpha, zorder=3)
+    spot = _spot(choice)
+    ax.scatter(spot.x, spot.y, area, facecolor=inside, edgecolor=color, alpha=alpha, zorder=3)
 
 
 def _named(search: ServingSearch) -> list[ServingChoice]:
@@ -80,9 +74,7 @@ def _named(search: ServingSearch) -> list[ServingChoice]:
     return [*([] if best is None else [best]), *others]
 
 
-def _x(choice: ServingChoice) -> float:
-    return 1000 * choice.per_token
-
-
 def _spot(choice: ServingChoice) -> Spot:
-    return Spot(_x(choice), choice.tokens_per_second_per_gpu, (_FRONT_AREA / 3.14) ** 0.5)
+    """Return the place of a choice: milliseconds per token, tokens per second and GPU."""
+    x, y = 1000 * choice.per_token, choice.tokens_per_second_per_gpu
+    return Spot(x, y, (_FRONT_AREA / 3.14) ** 0.5)
