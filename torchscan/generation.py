@@ -340,8 +340,10 @@ def _serving(
         raise InputError.of_value(
             "weights", weights, "give ", Give("precision", weights), ", which converts the model"
         )
+    if compute is not None:
+        packed = _computed_weights(compute, packed)
     return Serving(
-        weights=packed if compute is None else _computed_weights(compute, packed),
+        weights=packed,
         cache=None if cache is None else stored(cache, "cache"),
         compute=compute,
         appends=engine.is_graphed,

@@ -58,6 +58,7 @@ def serving_margin_of(
         is_alike = each.engine == engine.name and each.is_quantized == is_quantized
         if not is_alike or not device.arch.startswith(each.family) or batch_size > each.max_batch:
             continue
-        values = {"rows": each.rows, "engine": engine.version, "family": each.family}
-        return ServingMargin(each.low, each.high, Note.of("serving-validated", **values))
+        name = engine.version or engine.name
+        note = Note.of("serving-validated", rows=each.rows, engine=name, family=each.family)
+        return ServingMargin(each.low, each.high, note)
     return ServingMargin(-of_pass.share, of_pass.share, of_pass.reason)

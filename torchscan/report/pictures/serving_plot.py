@@ -55,7 +55,10 @@ def draw_serving(search: ServingSearch, *, ax: Axes | None = None, size: Size = 
         ax.margins(0.12)
         ax.set(xlabel="Time per token, ms", ylabel="Tokens per second and GPU")
         ax.set_ylim(bottom=0)
-        label(ax, [(_spot(each), describe_choice(each)) for each in _named(search)], spots)
+        named = list(front[:: max(1, len(front) // _MAX_NAMES)])
+        if search.best is not None and search.best not in named:
+            named.insert(0, search.best)
+        label(ax, [(_spot(each), describe_choice(each)) for each in named], spots)
     return ax
 
 
@@ -63,15 +66,6 @@ def _draw(ax: Axes, choice: ServingChoice, color: str, area: float, *, alpha: fl
     inside = color if choice.is_within_limits else ax.get_facecolor()
     spot = _spot(choice)
     ax.scatter(spot.x, spot.y, area, facecolor=inside, edgecolor=color, alpha=alpha, zorder=3)
-
-
-def _named(search: ServingSearch) -> list[ServingChoice]:
-    """Return the choices that are named: the best, and some of the front."""
-    front = search.front
-    step = max(1, len(front) // _MAX_NAMES)
-    best = search.best
-    others = [each for each in front[::step] if each is not best]
-    return [*([] if best is None else [best]), *others]
 
 
 def _spot(choice: ServingChoice) -> Spot:
