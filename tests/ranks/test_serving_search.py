@@ -53,7 +53,7 @@ def test_limits_leave_out_what_is_slower() -> None:
     slow = next(each for each in search.choices if each.batch_size == 4)
     assert [note.code for note in slow.problems] == ["tokens-slow"]
     assert not any(each.batch_size == 8 for each in search.choices)
-    none = _searched(formats=[None], max_first_token=1e-9)
+    none = _searched(formats=[None], max_first_token="0.001 us")
     assert none.best is None
     assert "No way is within the limits." in none.table().summary
 
@@ -104,6 +104,8 @@ def test_a_search_is_plain_data_and_a_table() -> None:
 def test_wrong_arguments_are_refused_in_a_line() -> None:
     with pytest.raises(InputError, match="max_per_token is 0: give seconds, more than 0"):
         _searched(max_per_token=0)
+    with pytest.raises(InputError, match="'soon' is not a valid duration"):
+        _searched(max_first_token="soon")
     with pytest.raises(InputError, match="weights and formats are both given"):
         _searched(weights="int4", formats=["fp8"])
     with pytest.raises(InputError, match="num_gpus is 0"):

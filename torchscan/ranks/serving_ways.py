@@ -27,7 +27,7 @@ from torchscan.precisions import Precision
 from torchscan.progress import progress as told
 from torchscan.recording.generation_passes import Length
 from torchscan.recording.request import require_module, require_positive
-from torchscan.units import Tokens, tokens_of
+from torchscan.units import Tokens, checked_seconds, parse_duration, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: sequences at once that engines allow by default
@@ -44,8 +44,8 @@ def search_serving(
     *,
     num_gpus: int,
     device: str | None = None,
-    max_first_token: float | None = None,
-    max_per_token: float | None = None,
+    max_first_token: float | str | None = None,
+    max_per_token: float | str | None = None,
     price: float | None = None,
     engine: EngineName | Engine = "cuda-graph",
     precision: Precision | None = None,
@@ -69,8 +69,9 @@ def search_serving(
         new: the number of tokens that are generated for each request.
         num_gpus: the number of devices.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
-        max_first_token: the longest time until the first token of a request, in seconds.
-        max_per_token: the longest time per further token, in seconds, with the prompts of others.
+        max_first_token: the longest time until the first token of a request: seconds, or a text
+            such as "500 ms".
+        max_per_token: the longest time per further token, with the prompts of other requests.
         price: the price of a device per hour, in any currency.
         engine: the program that serves the model, as for :func:`torchscan.analyze_generation`.
         precision: the format that the model is converted to; None: the model as it is.
@@ -88,10 +89,6 @@ def search_serving(
     require_module(module)
     require_positive("num_gpus", num_gpus)
     require_positive("max_batch_size", max_batch_size)
-    for name, limit in (("max_first_token", max_first_token), ("max_per_token", max_per_token)):
-        is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-        if limit is not None and not (is_number and limit > 0):
-            raise InputError.of_value(name, limit, "give seconds, more than 0")
     found = device_named(device)
     compared = _formats(found, formats, weights)
     question = _ServingQuestion(
@@ -108,13 +105,24 @@ def search_serving(
         network_gbs=network_gbs,
         limits=ServingLimits(
             num_gpus=num_gpus,
-            max_first_token=max_first_token,
-            max_per_token=max_per_token,
+            max_first_token=_seconds("max_first_token", max_first_token),
+            max_per_token=_seconds("max_per_token", max_per_token),
             price=price,
         ),
     )
     with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
         return question.answer(compared, separate=separate)
+
+
+def _seconds(name: str, limit: float | str | None) -> float | None:
+    """Return a limit in seconds."""
+    if limit is None:
+        return None
+    if isinstance(limit, str):
+        return parse_duration(limit)
+    if isinstance(limit, bool) or not limit > 0:
+        raise InputError.of_value(name, limit, 'give seconds, more than 0, or "30 ms"')
+    return checked_seconds(name, limit)
 
 
 def _formats(

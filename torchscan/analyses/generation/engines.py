@@ -99,6 +99,7 @@ _ENGINES: Mapping[str, Engine] = {
             name="tensorrt-llm",
             version="TensorRT-LLM 1.0",
             source="InferenceMAX's runs on H100; TensorRT-LLM's default of max_num_tokens",
+            host_time_per_sequence=15e-6,
             prompt_chunk=8192,
             fuses_quantization=True,
             joins_projections=True,
