@@ -1,7 +1,21 @@
 """Constants of the time estimate. docs/reference/time-model.md explains them further.
 
-They were fitted once, to the step times of some 1,400 models on one GPU, as quantities that have a
-meaning on any other. Rates are shares of the data sheet's rates.
+They were fitted to the step times of some 1,400 models on one GPU and, for products of matrices,
+attention and collectives, to times of single kernels on three (``scripts/fit``), as quantities that
+have a meaning on any other. Rates are shares of the data sheet's rates.
+
+Comments of constants that ``scripts/fit`` sets end with the values that it finds without one of the
+three GPUs, and its tables: aiconfigurator's, of an A100, an H200 and an L40S. Median errors on the
+fitted two thirds, on the rest and on a GPU left out:
+
+======================  ========  ========  ========
+kernels                 fitted    the rest  left out
+======================  ========  ========  ========
+products                5 to 10   5 to 9    7 to 10 %
+attention, one token    7 to 9    7 to 10   9 to 13 %
+attention, prompts      9 to 10   8 to 11   11 to 14 %
+collectives             12 to 14  12 to 14  12 to 43 %
+======================  ========  ========  ========
 """
 
 from __future__ import annotations
@@ -41,7 +55,8 @@ CACHE = 0.30
 CACHE_KEPT = 0.75
 #: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
 SLOWER_MEMORY = 0.84
-#: of what other kernels stream, what products and decoding do: each half of this cache asks the other for what it lacks
+#: of what other kernels stream, what products and decoding do. Each half of this GPU's cache asks
+#: the other for what it lacks. 0.80 to 0.90
 PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.87}
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -69,7 +84,9 @@ class FlashAttention:
     splits_single_heads: bool
 
 
-#: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S
+#: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S.
+#: Cycles of a tile 4,360 to 4,850; of a key 16 to 20 ns; to combine 9,600 to 12,600; to copy 6,500
+#: to 10,200
 FLASH_2 = FlashAttention(
     exposed=1.0,
     tile_cycles=4600.0,
@@ -78,7 +95,9 @@ FLASH_2 = FlashAttention(
     copy_cycles=8.4e3,
     splits_single_heads=False,
 )
-#: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on H200
+#: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on
+#: H200. Exposed 0.35 to 0.42; cycles of a tile 8,470 to 9,510; of a key 5.8 to 7.6 ns; to combine
+#: 3,200 to 3,380
 FLASH_3 = FlashAttention(
     exposed=0.36,
     tile_cycles=9500.0,
@@ -87,19 +106,24 @@ FLASH_3 = FlashAttention(
     copy_cycles=0.0,
     splits_single_heads=True,
 )
-#: a softmax: exponentials of a multiprocessor in a cycle; other operations of vector units for each score
+#: a softmax: exponentials of a multiprocessor in a cycle; other operations of vector units for each
+#: score: scaling, maximum, difference, sum, conversion. 5.6 to 8.2
 EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
-#: share of Hopper's peak that synchronous instructions reach
+#: share of Hopper's peak that synchronous instructions reach. Not fitted: with it, FlashAttention 2
+#: reaches 0.4 of the peak there
 SYNCHRONOUS_ON_HOPPER = 0.62
 #: share of the peak that the backward pass reaches
 ATTENTION_BACKWARD = 0.45
-#: cycles from a launch to the first tile, with the update of the cache
+#: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
+#: 9,000
 ATTENTION_FLOOR_CYCLES = 8.6e3
-#: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``
+#: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``, because the longest
+#: ends last where tiles are few. 1.8 to 3.1
 ATTENTION_TAIL = 2.0
-#: seconds of a tile of one query a head, without its keys
+#: seconds of a tile of one query a head, without its keys: it waits for memory some times. 4.0 to
+#: 4.2 µs
 ATTENTION_TILE_START = 4e-6
-#: keys of a piece at least, and tiles of a multiprocessor at a time
+#: keys of a piece at least, and tiles of a multiprocessor at a time. 131 to 165; 3.4 to 4.7
 ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
 #: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
 ATTENTION_BLOCK = 128
@@ -145,18 +169,22 @@ PRODUCT_TILES = (
     *((256, 32), (32, 256), (192, 32), (32, 192), (128, 32), (32, 128)),
     *((64, 32), (32, 64), (32, 32)),
 )
-#: what loading the edges of a tile costs, relative to its products (``share_of_tile``)
+#: what loading the edges of a tile costs, relative to its products (``share_of_tile``). 50 to 64
 TILE_LOADS = 63.0
-#: cycles that the largest tile takes to begin and to end
+#: cycles that the largest tile takes to begin and to end: until operands arrive, and results are
+#: written. 3,050 to 6,800
 TILE_START_CYCLES = 4100.0
-#: the last tile of rows or columns, and the last wave, take as long as whole ones from this share on
+#: the last tile of rows or columns, and the last wave, take as long as whole ones from this share
+#: on. Chosen, because measured times grow little from one row to the next
 PARTLY_FILLED = 0.3
 #: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4: accumulators are added up in
 #: between. Source: Cutlass's 8-bit products on H200 (aiconfigurator)
 NARROW_SHARE = 0.75
-#: summands of a step, and of a piece at least where the sum is split
+#: summands of a step, and of a piece at least where the sum is split: pieces are added up in
+#: another pass. 590 to 740
 PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 720
-#: cycles that a product waits for each summand of its chain, up to this many: what no tile can hide
+#: cycles that a product waits for each summand of its chain, up to this many: what no tile can
+#: hide. 1.8 to 3.0; 1,750 to 3,000
 CHAIN_CYCLES, CHAIN_LENGTH = 2.0, 2600
 #: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
@@ -246,21 +274,25 @@ LOW_POWER = 75.0
 
 # -- links ---------------------------------------------------------------------------------------------------------------
 
-#: share of the data sheet's links that collectives reach, by the number of devices
+#: share of the data sheet's links that collectives reach, by the number of devices: each pair uses
+#: few of them. 0.55; 0.65 to 0.71; 0.68 to 0.71
 LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
-#: the same of PCIe, which devices share, and cross between sockets
+#: the same of PCIe, which devices share, and cross between sockets. On the L40S alone
 PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
-#: of a message from one device to another over its links
+#: of a message from one device to another over its links (vidur's table of A100)
 SEND_SHARE = 0.95
-#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later
+#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later.
+#: On the H200 alone, 0.90
 SWITCH_SHARE = 0.92
 #: of what networks carry
 NETWORK = 0.9
-#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines
+#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.
+#: The fit finds 10,400 to 13,600 cycles, with which the H200 is too slow; 0.7 to 1.0 µs; not fitted
 LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
-#: seconds until a pipeline is full, and the bytes from which half of that counts
+#: seconds until a pipeline is full, and the bytes from which half of that counts. 14 to 26 µs; 1.5
+#: to 3.4 MB
 PIPELINE, PIPELINE_BYTES = 18e-6, 1.8e6
 #: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
 ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20
