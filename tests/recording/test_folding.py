@@ -229,8 +229,10 @@ def with_all_layers_run(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("engine", ["cuda-graph", "transformers"])
-@pytest.mark.parametrize("kind", LANGUAGE_MODELS)
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [*((kind, "cuda-graph") for kind in LANGUAGE_MODELS), ("llama", "transformers")],
+)
 def test_estimates_of_repeated_layers_are_those_of_all_layers(kind: str, engine: Any) -> None:
     models = language_model(kind), with_all_layers_run(language_model(kind))
     some, every = (
@@ -241,8 +243,8 @@ def test_estimates_of_repeated_layers_are_those_of_all_layers(kind: str, engine:
         assert getattr(some, name) == getattr(every, name)
     assert some.prompt_work_bytes == every.prompt_work_bytes
     for one, other in ((some.prefill, every.prefill), (some.decode, every.decode)):
-        assert one.time_estimate == pytest.approx(other.time_estimate, rel=1e-4)
-        assert one.time_bound == pytest.approx(other.time_bound, rel=1e-4)
+        assert one.time_estimate == pytest.approx(other.time_estimate, rel=5e-4)
+        assert one.time_bound == pytest.approx(other.time_bound, rel=5e-4)
         assert [each.layer for each in one.operators] == [each.layer for each in other.operators]
         assert [each.name for each in one.layers] == [each.name for each in other.layers]
         assert [each.flops for each in one.layers] == [each.flops for each in other.layers]

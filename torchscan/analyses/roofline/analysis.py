@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ from torchscan.trace.trace import Trace
 #: bytes that a pass must read for layers not to find anything in the cache, in sizes of it
 _CACHES_READ = 2
 _LOAD_FIELDS = [each.name for each in fields(OperatorLoad)]
+_GROUP_FIELDS = [each.name for each in fields(GroupLoad)]
 #: for a bound that does not hold for any routing
 _ROUTING_OF_THIS_PASS = Note.of("routing-of-this-pass")
 
@@ -447,6 +449,7 @@ def _result(
     repeats: Repeats | None,
 ) -> Roofline:
     timings, loads = timed
+    equal = _EqualLoads(loads, timings)
     counts = _counts(trace, repeats)
     time = math.fsum(each.time_estimate for each in loads)
     forms = list(dict.fromkeys(run.form for run in runs if run.cost.macs))
@@ -468,8 +471,8 @@ def _result(
             [counts[run.index] * run.work.min_times[1] for run in runs], time
         ),
         operators=tuple(loads),
-        layers=_layers(trace, loads, timings, repeats),
-        by_kind=_kinds(loads, timings),
+        layers=_layers(trace, equal, timings, repeats),
+        by_kind=_kinds(equal),
         assumptions=(
             *trace.provenance.assumptions,
             *_unverified_values(rates, forms),
@@ -566,35 +569,40 @@ def _unverified_values(rates: Rates, forms: Iterable[str]) -> list[Note]:
     return [Note.of("unverified-values", device=rates.device.name, values=values)]
 
 
-def _kinds(loads: Sequence[OperatorLoad], timings: Sequence[_Timing]) -> dict[str, GroupLoad]:
-    members: dict[str, _Members] = {}
-    for load, timing in zip(loads, timings, strict=True):
-        members.setdefault(load.operator, _Members()).add(load, timing)
-    groups = [each.group(name) for name, each in members.items()]
+def _kinds(equal: _EqualLoads) -> dict[str, GroupLoad]:
+    members: dict[str, list[int]] = {}
+    for number in equal.numbers:
+        members.setdefault(equal.loads[number].operator, []).append(number)
+    groups = [equal.group(name, each) for name, each in members.items()]
     return {
         each.name: each for each in sorted(groups, key=lambda each: -rounded(each.time_estimate))
     }
 
 
-class _Members:
-    """The loads of a group. Equal calls of layers that are repeated are counted."""
+class _EqualLoads:
+    """The loads of a pass, where equal calls of layers that are repeated have the same number."""
 
-    def __init__(self) -> None:
-        self._loads: dict[tuple[int, float, Limiter], OperatorLoad] = {}
-        self._counts: dict[tuple[int, float, Limiter], int] = {}
+    def __init__(self, loads: Sequence[OperatorLoad], timings: Sequence[_Timing]) -> None:
+        known: dict[tuple[int, float, Limiter], int] = {}
+        #: the number of each call in order
+        self.numbers: list[int] = []
+        #: the load by number
+        self.loads: list[OperatorLoad] = []
+        self._groups: dict[tuple[int, ...], dict[str, Any]] = {}
+        for load, (at, _, seconds, limiter) in zip(loads, timings, strict=True):
+            number = known.setdefault((at, seconds, limiter), len(self.loads))
+            if number == len(self.loads):
+                self.loads.append(load)
+            self.numbers.append(number)
 
-    def add(self, load: OperatorLoad, timing: _Timing) -> None:
-        key = timing.at, timing.seconds, timing.limiter
-        self._loads[key] = load
-        self._counts[key] = self._counts.get(key, 0) + 1
-
-    @property
-    def key(self) -> Hashable:
-        """A key that groups of equal calls have in common."""
-        return tuple(self._counts.items())
-
-    def group(self, name: str) -> GroupLoad:
-        return group(name, list(self._loads.values()), list(self._counts.values()))
+    def group(self, name: str, numbers: Sequence[int]) -> GroupLoad:
+        """Return several calls as one; equal groups are added up once."""
+        key = tuple(numbers)
+        if key not in self._groups:
+            counts = Counter(numbers)
+            added = group(name, [self.loads[each] for each in counts], list(counts.values()))
+            self._groups[key] = {each: getattr(added, each) for each in _GROUP_FIELDS}
+        return GroupLoad(**{**self._groups[key], "name": name})
 
 
 def rounded(time: float) -> float:
@@ -603,30 +611,21 @@ def rounded(time: float) -> float:
 
 
 def _layers(
-    trace: Trace,
-    loads: Sequence[OperatorLoad],
-    timings: Sequence[_Timing],
-    repeats: Repeats | None,
+    trace: Trace, equal: _EqualLoads, timings: Sequence[_Timing], repeats: Repeats | None
 ) -> tuple[GroupLoad, ...]:
     """Each layer with everything that it calls, in order of first call; equal ones are added up once."""
     around = enclosing_paths(trace)
-    members = {path: _Members() for path in _paths(trace, repeats)}
-    known: dict[tuple[int, int | None], list[_Members]] = {}
-    for load, timing in zip(loads, timings, strict=True):
-        place, layer = trace.ops[timing.at].module_call, timing.layer
+    members: dict[str, list[int]] = {path: [] for path in _paths(trace, repeats)}
+    known: dict[tuple[int, int | None], list[list[int]]] = {}
+    for number, (at, layer, _, _) in zip(equal.numbers, timings, strict=True):
+        place = trace.ops[at].module_call
         key = place, None if layer is None else layer.call.index
         if key not in known:
             renamed = [(layer and layer.renamed(path)) or path for path in around[place]]
             known[key] = [members[path] for path in renamed]
         for each in known[key]:
-            each.add(load, timing)
-    found: dict[Hashable, GroupLoad] = {}
-    layers = []
-    for path, inside in members.items():
-        if inside.key not in found:
-            found[inside.key] = inside.group(path)
-        layers.append(replace(found[inside.key], name=path))
-    return tuple(layers)
+            each.append(number)
+    return tuple(equal.group(path, inside) for path, inside in members.items())
 
 
 def _paths(trace: Trace, repeats: Repeats | None) -> Iterable[str]:
