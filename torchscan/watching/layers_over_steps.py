@@ -17,9 +17,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from torchscan.watching.distribution_columns import Distributions
+from torchscan.watching.distribution_columns import Distributions, side_by_side
 from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
-from torchscan.watching.schema import Phase, Series
+from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.validation import BrokenRunError
 
 #: the rows of the values of a column: standard deviations are summed up with their number; norms of
@@ -194,26 +194,32 @@ class LayerReader:
         self._plan: _SeriesPlan | None = None
 
     def read(
-        self,
-        found: Distributions,
-        series: Mapping[int, Series],
-        phase: Phase,
-        step: int,
-        number: int,
-    ) -> ColumnOfLayers:
-        """Return the column of a step."""
-        layout = found.numbers, found.rows, found.can_die
-        if self._plan is None or layout != self._layout:
-            self._layout, self._plan = layout, _SeriesPlan(found, series)
-        place = step if phase == "train" else number
-        return ColumnOfLayers(
-            first=place,
-            last=place,
-            step=step,
-            num_steps=1,
-            modules=self._plan.modules,
-            values=self._plan.quantities(found),
-        )
+        self, steps: Sequence[SampledStep], series: Mapping[int, Series]
+    ) -> list[ColumnOfLayers]:
+        """Return the column of each step. Adjacent steps with the same series are read together."""
+        found = [(each, side_by_side(each.distributions)) for each in steps]
+        columns: list[ColumnOfLayers] = []
+        for layout, alike in groupby(found, lambda each: _layout_of(each[1])):
+            read = list(alike)
+            if self._plan is None or layout != self._layout:
+                self._layout, self._plan = layout, _SeriesPlan(read[0][1], series)
+            values = self._plan.quantities([distributions for _, distributions in read])
+            for (step, _), own in zip(read, values, strict=True):
+                columns.append(
+                    ColumnOfLayers(
+                        first=step.place,
+                        last=step.place,
+                        step=step.step,
+                        num_steps=1,
+                        modules=self._plan.modules,
+                        values=own,
+                    )
+                )
+        return columns
+
+
+def _layout_of(found: Distributions) -> tuple[Sequence[object], ...]:
+    return found.numbers, found.rows, found.can_die
 
 
 class _SeriesPlan:
@@ -246,48 +252,60 @@ class _SeriesPlan:
         modules, rows = self._pairs.get(name, nothing)
         return modules, rows
 
-    def quantities(self, found: Distributions) -> Tensor:
-        """Return the values of a column."""
-        figures = found.columns.figures
-        values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
-        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values
+    def quantities(self, steps: Sequence[Distributions]) -> Tensor:
+        """Return the values of the column of each step."""
+        names = ("norm", "numel", "mean", "std", "update", "dead", "nan", "inf", "sampled")
+        figures = {
+            name: torch.stack([each.columns.figures[name] for each in steps]) for name in names
+        }
+        shape = len(steps), len(QUANTITIES), len(self.modules)
+        values = torch.full(shape, torch.nan, dtype=torch.float64)
+        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values.unbind(
+            1
+        )
         modules, rows = self._modules_and_rows("param_grad")
         squares = _norms_of(figures, rows).square()
-        gradients[modules] = 0.0
-        gradients.index_add_(0, modules, squares).sqrt_()
+        gradients[:, modules] = 0.0
+        gradients.index_add_(1, modules, squares).sqrt_()
 
         modules, rows = self._modules_and_rows("param")
-        norms, changes = _norms_of(figures, rows), figures["update"][rows].double()
+        norms, changes = _norms_of(figures, rows), figures["update"][:, rows].double()
         is_known = ~changes.isnan()
-        modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
-        weights[modules] = 0.0
-        weights.index_add_(0, modules, norms.square()).sqrt_()
-        of_changes = torch.zeros_like(updates)
-        of_changes.index_add_(0, modules, (changes * norms).square())
+        norms = norms.where(is_known, 0.0)
+        sums = torch.zeros(3, *updates.shape, dtype=torch.float64)
+        of_weights, of_changes, num_known = sums
+        of_weights.index_add_(1, modules, norms.square())
+        of_changes.index_add_(1, modules, (changes * norms).square().where(is_known, 0.0))
+        num_known.index_add_(1, modules, is_known.double())
+        weights[:] = of_weights.sqrt().where(num_known > 0, torch.nan)
         updates[:] = of_changes.sqrt() / weights
 
         modules, rows = self._modules_and_rows("first output")
-        outputs = figures["std"][rows].double()
+        outputs = figures["std"][:, rows].double()
         is_known = ~outputs.isnan()
         stds[:] = num_stds[:] = 0.0
-        stds[modules[is_known]] = outputs[is_known]
-        num_stds[modules[is_known]] = 1.0
+        stds[:, modules] = outputs.where(is_known, 0.0)
+        num_stds[:, modules] = is_known.double()
 
         modules, rows = self._modules_and_rows("can die")
-        shares = figures["dead"][rows].double()
-        is_known = ~shares.isnan()
-        dead[modules[is_known]] = 0.0
-        dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
-        units[modules] = 0.0
-        units.scatter_reduce_(0, modules, figures["numel"][rows].double(), "amax")
+        if len(modules):
+            places_of_units = modules.expand(len(steps), -1)
+            shares = figures["dead"][:, rows].double().nan_to_num(-1.0)
+            dead[:, modules] = -1.0
+            dead.scatter_reduce_(1, places_of_units, shares, "amax")
+            dead.masked_fill_(dead < 0, torch.nan)
+            units[:, modules] = 0.0
+            numels = figures["numel"][:, rows].double()
+            units.scatter_reduce_(1, places_of_units, numels, "amax")
 
         nonfinite[:] = places[:] = 0.0
         counts = figures["nan"] + figures["inf"]
         if counts.any():
             modules, rows = self._modules_and_rows("all")
             shares = counts.double() / figures["sampled"].clamp(min=1)
-            nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
-            places[:] = self._places_of(counts > 0)
+            nonfinite.index_add_(1, modules, (shares * figures["numel"]).round()[:, rows])
+            for own, is_wrong in zip(places, counts > 0, strict=True):
+                own[:] = self._places_of(is_wrong)
         return values.float()
 
     def _places_of(self, is_wrong: Tensor) -> Tensor:
@@ -304,8 +322,8 @@ def _norms_of(figures: Mapping[str, Tensor], rows: Tensor) -> Tensor:
 
     Squares of values below 1e-23 are 0 with 32 bits, and so is the norm that the device computed.
     """
-    norms = figures["norm"][rows].double()
-    numel, mean, std = (figures[name][rows].double() for name in ("numel", "mean", "std"))
+    norms = figures["norm"][:, rows].double()
+    numel, mean, std = (figures[name][:, rows].double() for name in ("numel", "mean", "std"))
     estimates = numel.sqrt() * mean.hypot(std)
     return norms.where(norms != 0, estimates.nan_to_num(0))
 
