@@ -99,7 +99,7 @@ def test_what_is_no_number_is_counted_apart() -> None:
 
 def test_the_norm_is_estimated_from_the_sampled_values_unless_it_is_known() -> None:
     """Two of 200 values were sampled, 3 and 4: their mean square is 12.5, so that of 200 is 2,500."""
-    samples = torch.tensor([[3.0, 4.0]])
+    samples = torch.tensor([3.0, 4.0])
     exact = torch.tensor([[math.inf, -math.inf, math.nan, math.nan, math.nan]])
     sampled = Sampled(
         step=0,

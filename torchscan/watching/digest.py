@@ -175,7 +175,7 @@ class RowStatistics:
 
     def columns(self, steps: Sequence[Sampled]) -> list[Columns]:
         """Return the statistics of each step; there may be several if they have one block."""
-        samples = torch.stack([each.samples for each in steps])
+        samples = [each.samples for each in steps]
         exact = torch.stack([each.exact for each in steps])[:, self._rows].double()
         least, most, dead, sample_norm, norm = exact.unbind(2)
         is_looked_for = ~(least > most)
@@ -216,7 +216,7 @@ class RowStatistics:
         ]
 
     def _of_samples(
-        self, samples: Tensor
+        self, samples: Sequence[Tensor]
     ) -> tuple[dict[str, Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
         """Return statistics of rows for each step; and per step the sizes, bins and counts."""
         figures, counts = [], []
@@ -230,7 +230,7 @@ class RowStatistics:
         sizes, bins, numbers = zip(*(of_block for (of_block,) in counts), strict=True)
         return joined, [(torch.cat(sizes), torch.cat(bins), torch.cat(numbers))]
 
-    def _updates(self, samples: Tensor) -> Tensor:
+    def _updates(self, samples: Sequence[Tensor]) -> Tensor:
         """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
 
         It is NaN for other tensors, and for parameters that were zero.
@@ -264,9 +264,12 @@ class _RaggedRows:
         steps = (starts[order] - first).repeat_interleave(ordered)
         self._indices = steps + torch.arange(len(steps))
 
-    def values(self, samples: Tensor) -> Tensor:
+    def values(self, samples: Sequence[Tensor]) -> Tensor:
         """Return the values of each step, those of rows of the same size side by side."""
-        return torch.stack([each[self._indices] for each in samples])
+        values = torch.empty(len(samples), len(self._indices))
+        for row, each in zip(values, samples, strict=True):
+            torch.index_select(each, 0, self._indices, out=row)
+        return values
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Return step × row × value for each size."""
@@ -279,7 +282,8 @@ class _RaggedRows:
         """Return step × row of statistics of each size, in the order of the rows."""
         joined = {}
         for name in parts[0]:
-            joined[name] = torch.cat([part[name] for part in parts], 1)[:, self._places]
+            column = torch.cat([part[name] for part in parts], 1)
+            joined[name] = column.index_select(1, self._places)
         return joined
 
 
@@ -300,7 +304,7 @@ def _figures(samples: Tensor) -> dict[str, Tensor]:
     width = samples.shape[2]
     if not width:
         return _figures_of_some(samples, torch.zeros_like(samples, dtype=torch.bool))
-    least, most = samples.aminmax(dim=2)
+    least, most = samples.amin(2), samples.amax(2)  # faster than both in one
     if not (most - least).sum().isfinite():  # a NaN or Inf in any value shows here
         return _figures_of_some(samples, samples.isfinite())
     mean = samples.sum(2, dtype=torch.float64) / width
@@ -309,7 +313,7 @@ def _figures(samples: Tensor) -> dict[str, Tensor]:
     return {
         "nan": nothing,
         "inf": nothing,
-        "zero": samples.eq(0).sum(2),
+        "zero": width - samples.sign().abs_().sum(2).long(),  # faster than sums of booleans
         "mean": mean,
         "std": deviations / math.sqrt(width),
         "min": least,
@@ -351,7 +355,7 @@ def _counts(values: Tensor, rows: _RaggedRows) -> list[tuple[Tensor, Tensor, Ten
     filled = counts.nonzero().flatten()
     owners = filled // max(1, width)
     sizes = torch.bincount(owners, minlength=num_steps * num_rows).view(num_steps, num_rows)
-    found = used[filled - owners * width]
+    found = used.index_select(0, filled - owners * width)
     lengths = sizes.sum(1).tolist()
     return list(
         zip(sizes.unbind(), found.split(lengths), counts[filled].split(lengths), strict=True)

@@ -17,7 +17,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from torchscan.watching.distribution_columns import Distributions, side_by_side
+from torchscan.watching.distribution_columns import Distributions, group_alike, side_by_side
 from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.validation import BrokenRunError
@@ -48,6 +48,8 @@ NUM_SINGLE = 512
 _MAX_SPANS = 512
 #: columns after which older ones are merged again
 MERGING_INTERVAL = 128
+#: other plans that are kept: passes of several models and phases take turns
+_NUM_PLANS = 15
 #: first and last place of a column, and its number of steps
 Span = tuple[int, int, int]
 _HEAD = struct.Struct("<I")
@@ -190,42 +192,43 @@ class LayerReader:
     """
 
     def __init__(self) -> None:
-        self._layout: tuple[Sequence[object], ...] = ()
-        self._plan: _SeriesPlan | None = None
+        #: newest last
+        self._plans: list[_SeriesPlan] = []
 
     def read(
         self, steps: Sequence[SampledStep], series: Mapping[int, Series]
     ) -> list[ColumnOfLayers]:
-        """Return the column of each step. Adjacent steps with the same series are read together."""
-        found = [(each, side_by_side(each.distributions)) for each in steps]
-        columns: list[ColumnOfLayers] = []
-        for layout, alike in groupby(found, lambda each: _layout_of(each[1])):
-            read = list(alike)
-            if self._plan is None or layout != self._layout:
-                self._layout, self._plan = layout, _SeriesPlan(read[0][1], series)
-            values = self._plan.quantities([distributions for _, distributions in read])
-            for (step, _), own in zip(read, values, strict=True):
-                columns.append(
-                    ColumnOfLayers(
-                        first=step.place,
-                        last=step.place,
-                        step=step.step,
-                        num_steps=1,
-                        modules=self._plan.modules,
-                        values=own,
-                    )
+        """Return the column of each step. Steps with the same series are read together."""
+        found = [side_by_side(each.distributions) for each in steps]
+        columns: dict[int, ColumnOfLayers] = {}
+        for indices in group_alike(found):
+            alike = [found[index] for index in indices]
+            plan = self._plan_of(alike[0], series)
+            for index, values in zip(indices, plan.quantities(alike), strict=True):
+                step = steps[index]
+                columns[index] = ColumnOfLayers(
+                    first=step.place,
+                    last=step.place,
+                    step=step.step,
+                    num_steps=1,
+                    modules=plan.modules,
+                    values=values,
                 )
-        return columns
+        return [columns[index] for index in range(len(steps))]
 
-
-def _layout_of(found: Distributions) -> tuple[Sequence[object], ...]:
-    return found.numbers, found.rows, found.can_die
+    def _plan_of(self, found: Distributions, series: Mapping[int, Series]) -> _SeriesPlan:
+        known = [each for each in self._plans if each.fits(found)]
+        plan = known[0] if known else _SeriesPlan(found, series)
+        others = [each for each in self._plans if each is not plan]
+        self._plans = [*others[-_NUM_PLANS:], plan]
+        return plan
 
 
 class _SeriesPlan:
     """Indices of modules and rows for one set of series."""
 
     def __init__(self, found: Distributions, series: Mapping[int, Series]) -> None:
+        self._layout = found.numbers, found.rows, found.can_die
         known = [each for each in zip(found.numbers, found.rows, strict=True) if each[0] in series]
         can_die = dict(zip(found.numbers, found.can_die, strict=True))
         smallest: dict[str, int] = {}
@@ -246,6 +249,10 @@ class _SeriesPlan:
         self._pairs = {
             name: torch.tensor(found, dtype=torch.int64).T for name, found in pairs.items()
         }
+
+    def fits(self, found: Distributions) -> bool:
+        """Return whether a step has the series and rows of the plan."""
+        return self._layout == (found.numbers, found.rows, found.can_die)
 
     def _modules_and_rows(self, name: str) -> tuple[Tensor, Tensor]:
         nothing = torch.empty(2, 0, dtype=torch.int64)

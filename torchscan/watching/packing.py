@@ -15,7 +15,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from torchscan.watching.distribution_columns import (
     Distributions,
     entries_of,
     estimate_norms,
+    group_alike,
     side_by_side,
     to_integers,
     to_reals,
@@ -56,12 +56,13 @@ def packed(distributions: Mapping[int, Distribution]) -> bytes:
 def pack_steps(steps: Sequence[Mapping[int, Distribution]]) -> list[bytes]:
     """Return the distributions of each step as bytes.
 
-    Adjacent steps with the same series and rows are worked out together, if each row has a series.
+    Steps with the same series and rows are worked out together.
     """
-    packed_steps: list[bytes] = []
-    for _, alike in groupby(map(_compact, steps), _layout_of):
-        packed_steps += _pack_alike(list(alike))
-    return packed_steps
+    found = [_compact(each) for each in steps]
+    packed_steps: dict[int, bytes] = {}
+    for indices in group_alike(found):
+        packed_steps |= zip(indices, _pack_alike([found[index] for index in indices]), strict=True)
+    return [packed_steps[index] for index in range(len(found))]
 
 
 def _compact(distributions: Mapping[int, Distribution]) -> Distributions:
@@ -73,10 +74,6 @@ def _compact(distributions: Mapping[int, Distribution]) -> Distributions:
     places = {row: place for place, row in enumerate(used)}
     rows = [places[row] for row in found.rows]
     return replace(found, columns=_rows_of(found.columns, used), rows=rows)
-
-
-def _layout_of(found: Distributions) -> tuple[object, ...]:
-    return found.numbers, found.rows, found.can_die, list(found.custom)
 
 
 def _pack_alike(steps: Sequence[Distributions]) -> list[bytes]:

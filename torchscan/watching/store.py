@@ -424,7 +424,6 @@ class Reader:
 
         Steps that an older version has written, without columns, have one each.
         """
-        from torchscan.watching.distribution_columns import side_by_side
         from torchscan.watching.layers_over_steps import LayerReader
 
         series, layers = self.series(), LayerReader()
