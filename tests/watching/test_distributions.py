@@ -134,7 +134,7 @@ def test_steps_that_are_read_together_do_not_mix() -> None:
             sizes=torch.tensor([2, 1, 2, 0]),
             exact=unknown.repeat(4, 1),
             pairs=torch.tensor([[0, 2]]),
-            samples=torch.tensor(values),
+            samples=torch.tensor(values, dtype=torch.float32),
         )
 
     steps = [sampled(3, 4, 0, 3, 9), sampled(1, 0, math.nan, 2, math.inf)]

@@ -59,7 +59,7 @@ class Digest:
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
-        self._layouts: dict[tuple[bytes, ...], _Layout] = {}
+        self._layouts: dict[tuple[bytes, ...], _StepLayout] = {}
         torch.set_num_threads(1)
 
     def read(
@@ -73,7 +73,7 @@ class Digest:
         Steps with the same layout are read together: small ones cost little more than one of them.
         """
         steps = [Sampled.read(memory, at, message) for message, at in records]
-        alike: dict[_Layout, list[int]] = defaultdict(list)
+        alike: dict[_StepLayout, list[int]] = defaultdict(list)
         for index, sampled in enumerate(steps):
             alike[self._layout_of(sampled, announced)].append(index)
         digested: dict[int, Digested] = {}
@@ -85,15 +85,15 @@ class Digest:
                 digested |= zip(chosen, found, strict=True)
         return [digested[index] for index in range(len(steps))]
 
-    def _layout_of(self, sampled: Sampled, announced: Mapping[int, Announced]) -> _Layout:
+    def _layout_of(self, sampled: Sampled, announced: Mapping[int, Announced]) -> _StepLayout:
         key = tuple(bytes_of(each) for each in (sampled.series, sampled.sizes, sampled.pairs))
-        layout = self._layouts.pop(key, None) or _Layout(sampled, announced)
+        layout = self._layouts.pop(key, None) or _StepLayout(sampled, announced)
         if len(self._layouts) >= _NUM_LAYOUTS:
             del self._layouts[next(iter(self._layouts))]
         self._layouts[key] = layout  # the last one is the newest
         return layout
 
-    def _read_alike(self, layout: _Layout, steps: Sequence[Sampled]) -> list[Digested]:
+    def _read_alike(self, layout: _StepLayout, steps: Sequence[Sampled]) -> list[Digested]:
         digested = []
         for sampled, columns in zip(steps, layout.rows.columns(steps), strict=True):
             values = SampledValues(sampled, layout.series)
@@ -114,7 +114,7 @@ class Digest:
         return digested
 
 
-class _Layout:
+class _StepLayout:
     """The series and the rows of a step, which most steps have in common."""
 
     def __init__(self, sampled: Sampled, announced: Mapping[int, Announced]) -> None:
