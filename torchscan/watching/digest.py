@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchscan.watching.channel import Message
 from torchscan.watching.distribution_columns import (
@@ -224,11 +225,14 @@ class RowStatistics:
             values = block.values(samples)
             figures.append(block.join([_figures(part) for part in block.split(values)]))
             counts.append(_counts(values, block))
-        joined = {name: torch.cat([each[name] for each in figures], 1) for name in figures[0]}
+        joined = {}
+        for name in figures[0]:
+            joined[name] = torch.cat([each[name] for each in figures], 1)
         if len(counts) == 1:
             return joined, counts[0]
-        sizes, bins, numbers = zip(*(of_block for (of_block,) in counts), strict=True)
-        return joined, [(torch.cat(sizes), torch.cat(bins), torch.cat(numbers))]
+        of_blocks = [of_block for (of_block,) in counts]
+        sizes, bins, numbers = map(torch.cat, zip(*of_blocks, strict=True))
+        return joined, [(sizes, bins, numbers)]
 
     def _updates(self, samples: Sequence[Tensor]) -> Tensor:
         """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
@@ -239,12 +243,8 @@ class RowStatistics:
         if len(self._after):
             old = self._old.values(samples).double()
             changes = self._new.values(samples).double().sub_(old)
-            length, change = (
-                self._old.join([{"norm": part.norm(dim=2)} for part in self._old.split(each)])
-                for each in (old, changes)
-            )
-            share = change["norm"] / length["norm"]
-            found[:, self._after] = share.where(length["norm"] > 0, math.nan)
+            length, change = self._old.norms(old), self._old.norms(changes)
+            found[:, self._after] = (change / length).where(length > 0, math.nan)
         return found[:, self._rows]
 
 
@@ -285,6 +285,11 @@ class _RaggedRows:
             column = torch.cat([part[name] for part in parts], 1)
             joined[name] = column.index_select(1, self._places)
         return joined
+
+    def norms(self, values: Tensor) -> Tensor:
+        """Return the L2 norms of step × row of values that are side by side."""
+        norms = [{"norm": part.norm(dim=2)} for part in self.split(values)]
+        return self.join(norms)["norm"]
 
 
 def bytes_of(column: Tensor) -> bytes:
@@ -327,16 +332,18 @@ def _figures_of_some(samples: Tensor, is_finite: Tensor) -> dict[str, Tensor]:
     values = samples.where(is_finite, 0.0)
     mean = values.sum(2, dtype=torch.float64) / number
     squares = (values - mean[..., None]).square_().where(is_finite, 0.0)
-    least, most = (samples.where(is_finite, end) for end in (math.inf, -math.inf))
-    is_empty = not samples.shape[2]
+    # one more value: there may be none
+    least, most = (
+        pad(samples.where(is_finite, end), (0, 1), value=end) for end in (math.inf, -math.inf)
+    )
     return {
         "nan": samples.isnan().sum(2),
         "inf": samples.isinf().sum(2),
         "zero": samples.eq(0).sum(2),
         "mean": mean,
         "std": (squares.sum(2) / number).sqrt(),
-        "min": torch.full_like(mean, math.inf) if is_empty else least.amin(2),
-        "max": torch.full_like(mean, -math.inf) if is_empty else most.amax(2),
+        "min": least.amin(2),
+        "max": most.amax(2),
     }
 
 

@@ -262,9 +262,9 @@ class _SeriesPlan:
     def quantities(self, steps: Sequence[Distributions]) -> Tensor:
         """Return the values of the column of each step."""
         names = ("norm", "numel", "mean", "std", "update", "dead", "nan", "inf", "sampled")
-        figures = {
-            name: torch.stack([each.columns.figures[name] for each in steps]) for name in names
-        }
+        figures = {}
+        for name in names:
+            figures[name] = torch.stack([each.columns.figures[name] for each in steps])
         shape = len(steps), len(QUANTITIES), len(self.modules)
         values = torch.full(shape, torch.nan, dtype=torch.float64)
         gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values.unbind(

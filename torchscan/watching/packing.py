@@ -79,40 +79,41 @@ def _compact(distributions: Mapping[int, Distribution]) -> Distributions:
 def _pack_alike(steps: Sequence[Distributions]) -> list[bytes]:
     """Return the bytes of steps with the same series and rows."""
     first = steps[0]
-    num_steps = len(steps)
     columns = [each.columns for each in steps]
-    whole = torch.stack([each.figures[name].long() for each in columns for name in WHOLE])
-    figures: dict[str, Tensor] = {}
-    for index, name in enumerate(WHOLE):
-        figures[name] = whole[index :: len(WHOLE)]
-    for name in REAL:
+    names = json.dumps(list(first.custom)).encode()
+    sizes = len(first), len(first.columns.sizes)
+    packed_steps = []
+    heads = _heads_of(steps, names)
+    for head, (num_bins, streams) in zip(heads, _pack_counts(columns), strict=True):
+        every = [deflate(head), *streams]
+        header = _HEAD.pack(_FORMAT, len(names), *sizes, num_bins, *map(len, every))
+        packed_steps.append(b"".join([header, *every]))
+    return packed_steps
+
+
+def _heads_of(steps: Sequence[Distributions], names: bytes) -> list[bytes]:
+    """Return the names, series and statistics of each step, which are not compressed yet."""
+    first, num_steps = steps[0], len(steps)
+    columns = [each.columns for each in steps]
+    figures = {}
+    for name in (*WHOLE, *REAL):
         figures[name] = torch.stack([each.figures[name] for each in columns])
     norms = figures["norm"]
     # that of most rows follows from the others
     is_known = norms.ne(estimate_norms(figures)) & norms.isnan().logical_not()
     figures["norm"] = norms.where(is_known, math.nan)
+    saturated = [to_reals(each.saturated) for each in steps]
+    are_exact = [each.is_exact.byte() for each in columns]
+    sizes = [each.sizes.short() for each in columns]
+    whole = torch.stack([figures[name].long() for name in WHOLE], 1).flatten(0, 1)
     real = torch.stack([figures[name].float() for name in REAL], 1).flatten(0, 1)
-    names = json.dumps(list(first.custom)).encode()
+    of_steps = [torch.stack(saturated), whole, real, torch.stack(are_exact), torch.stack(sizes)]
+    shares, *others = (_planes_of_steps(each, num_steps) for each in of_steps)
     numbers = torch.tensor([list(first.numbers), list(first.rows)], dtype=torch.int64)
-    own = [names + to_planes(_steps_between(numbers)) + bytes(map(bool, first.can_die))]
-    parts = [
-        own * num_steps,
-        _planes_of_steps(torch.stack([to_reals(each.saturated) for each in steps]), num_steps),
-        [_planes_of_custom(each) for each in steps],
-        _planes_of_steps(whole, num_steps),
-        _planes_of_steps(real, num_steps),
-        _planes_of_steps(torch.stack([each.is_exact for each in columns]).byte(), num_steps),
-        _planes_of_steps(torch.stack([each.sizes for each in columns]).short(), num_steps),
-    ]
-    heads = map(b"".join, zip(*parts, strict=True))
-    counted = _pack_counts(columns)
-    sizes = len(first), len(columns[0].sizes)
-    packed_steps = []
-    for head, (num_bins, streams) in zip(heads, counted, strict=True):
-        every = [deflate(head), *streams]
-        header = _HEAD.pack(_FORMAT, len(names), *sizes, num_bins, *map(len, every))
-        packed_steps.append(b"".join([header, *every]))
-    return packed_steps
+    start = names + to_planes(_steps_between(numbers)) + bytes(map(bool, first.can_die))
+    custom = map(_planes_of_custom, steps)
+    parts = zip([start] * num_steps, shares, custom, *others, strict=True)
+    return list(map(b"".join, parts))
 
 
 def _planes_of_steps(columns: Tensor, num_steps: int) -> list[bytes]:

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 _LOOKS, _PATIENCE = 0.25, 1.0
 #: rows of the curves that are written in one transaction
 _MAX_ROWS = 512
-#: steps that are written in one transaction
-_MAX_STEPS = 32
+#: steps that are written in one transaction, and sampled values in these; more wait in the memory,
+#: which is freed afterwards
+_MAX_STEPS, _MAX_VALUES = 32, 2**19
 #: lists of numbers of series that are kept
 _MAX_LISTS = 16
 #: what places a step in the run
@@ -180,13 +181,15 @@ class Worker:
         rows: list[list[Any]] = []
         steps: list[tuple[Message, int]] = []
         max_steps = 1 if self.guests.has_sinks else _MAX_STEPS
-        count = 0
-        while len(rows) < _MAX_ROWS and len(steps) < max_steps:
+        count = num_values = 0
+        while len(rows) < _MAX_ROWS and len(steps) < max_steps and num_values < _MAX_VALUES:
             found = self._inlet.next(count)
             if found is None or found[0]["is"] not in ("curves", "step"):
                 break
             if found[0]["is"] == "step":
-                steps.append(({**found[0], "wrong_loss": self._wrong_loss}, found[1]))
+                message, at = found
+                steps.append(({**message, "wrong_loss": self._wrong_loss}, at))
+                num_values += message["values"]
             else:
                 rows += found[0]["rows"]
                 self._check_losses(found[0]["rows"])
@@ -333,7 +336,9 @@ class Worker:
     def _write_steps(self, records: Sequence[tuple[Message, int]]) -> None:
         """Write steps in one transaction."""
         digested = self._load_digest().read(self._inlet.memory, records, self._announced)
-        times: list[Any] = [{name: each[name] for name in _TIMES} for each, _ in records]
+        times: list[dict[str, Any]] = []
+        for message, _ in records:
+            times.append({name: message[name] for name in _TIMES})
         before = dict(self._session)
         has_written = False
         try:
