@@ -735,3 +735,31 @@ def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase) == (2, "backward")
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_stays_as_the_program_has_it(is_enabled: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    states = []
+
+    def take_step(scale: float) -> None:
+        optimizer.zero_grad()
+        loss = model(torch.rand(2, 4)).sum() * scale
+        states.append(gc.isenabled())
+        loss.backward()
+        optimizer.step()
+        states.append(gc.isenabled())
+
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        run = inspect(model, on_nonfinite="raise").start()
+        take_step(1.0)
+        with pytest.raises(NonFiniteError):
+            take_step(math.nan)
+        run.finish()
+        states.append(gc.isenabled())
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert states == [is_enabled] * 4

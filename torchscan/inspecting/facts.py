@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def facts_of(
         keys=keys,
         shapes=shapes,
         parents=parents,
-        forward=array("q", [_took(times, index) for index in range(len(calls))]),
+        forward=_forward_times(times, len(calls)),
         backward=_with_inside(own, parents),
         device=None if times.device is None else _on_device(times.device, parents),
         backward_span=times.backward_span,
@@ -168,9 +169,11 @@ def _in_order(times: Mapping[int, int], count: int) -> list[int]:
     return [times.get(index, 0) for index in range(count)]
 
 
-def _took(times: StepTimes, index: int) -> int:
-    start = times.started[index]
-    return times.ended.get(index, start) - start
+def _forward_times(times: StepTimes, count: int) -> array[int]:
+    """Return the time of each call. A call whose end was not noticed has none."""
+    starts = [times.started[index] for index in range(count)]
+    ends = map(times.ended.get, range(count), starts)
+    return array("q", map(operator.sub, ends, starts))
 
 
 def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:

@@ -78,16 +78,13 @@ def check_values(tensor: Tensor) -> NonFiniteCount:
     if tensor.dtype in WIDE_TYPES and is_plain(tensor):
         if count_dispatch_modes():
             with without_dispatch():  # half the time of the other way
-                total = _detached(tensor).sum().item()
+                total = tensor.detach().sum().item()
         else:
-            total = _detached(tensor).sum().item()
+            values = tensor.detach() if tensor.requires_grad else tensor
+            total = values.sum().item()
         if cmath.isfinite(total):
             return FINE
     return _count_nonfinite(tensor)
-
-
-def _detached(tensor: Tensor) -> Tensor:
-    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _count_nonfinite(tensor: Tensor) -> NonFiniteCount:
@@ -173,11 +170,7 @@ class KnownTensors:
     def check_values(self, tensor: Tensor) -> NonFiniteCount:
         """Return the counts of a tensor, which is read only if they are not known."""
         known = self.get(tensor)
-        return self.check_new(tensor) if known is None else known
-
-    def check_new(self, tensor: Tensor) -> NonFiniteCount:
-        """Read a tensor whose counts are not known, and return them."""
-        return self.note(tensor, check_values(tensor))
+        return self.note(tensor, check_values(tensor)) if known is None else known
 
     def get(self, tensor: Tensor) -> NonFiniteCount | None:
         """Return the known counts of a tensor, or of the tensor that it is a view of.

@@ -13,7 +13,7 @@ NaN in a module that takes them, to a gradient, or to the model's result if no g
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -136,9 +136,7 @@ class ImmediateValues(Values):
             return
         args, kwargs = (mine.args, {}) if given is FAILED else given
         before = self._look_before(call, mine, kwargs)
-        # others, a call inside has returned
-        own = [each for each in results if self._known.get(each) is None]
-        look = self._look_at_results(call, results, own, before)
+        look, own = self._look_at_results(call, results, before)
         if look is FINE and before is FINE and not mine.suspicions:  # most calls
             if self.first is not None:
                 self._report()
@@ -178,24 +176,24 @@ class ImmediateValues(Values):
         self,
         call: Call,
         results: Sequence[Tensor],
-        own: Sequence[Tensor],
         before: NonFiniteCount,
-    ) -> NonFiniteCount:
-        if before.is_fine and makes_none(call.module):
+    ) -> tuple[NonFiniteCount, Sequence[Tensor]]:
+        """Return the counts of all results, and the results that no call inside has returned."""
+        if before is FINE and makes_none(call.module):
             for each in results:
                 self._known.note(each, FINE)
-            return FINE
-        is_single = len(own) == len(results) == 1
-        look = self._known.check_new(own[0]) if is_single else self._known.check_all_values(results)
+            return FINE, ()
+        own = [each for each in results if self._known.get(each) is None]
+        look = self._known.check_all_values(results)
         if look is not FINE:
             self.outputs[call.index] = look
-        return look
+        return look, own
 
     def _look_at_given(self, call: Call, tensor: Tensor) -> NonFiniteCount:
         """Check an input. If no call returned it, the caller of this one produced it."""
         look = self._known.get(tensor)
         if look is None:
-            look = self._known.check_new(tensor)
+            look = self._known.check_values(tensor)
             if look is not FINE:
                 self._suspect_caller(call, tensor, look)
         return look
@@ -325,7 +323,7 @@ class ImmediateValues(Values):
         made: Gradients,
         given: Gradients,
         unseen: Collection[int],
-        source: Source | None,
+        get_source: Callable[[], Source | None],
     ) -> None:
         """A node has run, and made gradients of what it was given."""
         seen = self._leave_out(made, unseen) if unseen else made
@@ -334,7 +332,7 @@ class ImmediateValues(Values):
         node, look = current_node(), self._check_all_values(made)
         self._count_edges(owner, node, made)
         if self.first is None and owner is not None:
-            before = self._check_all_values(given)
+            before, source = self._check_all_values(given), get_source()
             if (
                 source is not None
                 and source.owner is not None
@@ -365,7 +363,7 @@ class ImmediateValues(Values):
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
         if self.sees_all:
-            self.note_node(owner, made, given, (), None)
+            self.note_node(owner, made, given, (), lambda: None)
 
     def _find_source(
         self, source: Source, owner: Call, taker: Call, made: Gradients, look: NonFiniteCount
@@ -466,6 +464,8 @@ class ImmediateValues(Values):
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
         for path, module in modules:
+            if is_followed and not module._buffers:  # most modules
+                continue
             names = {
                 f"{path}.{each.name}": each for each in bad_in(module, but_parameters=is_followed)
             }

@@ -208,7 +208,7 @@ class NodeWatch:
         for node in edges:
             if type(node) is LEAF_NODE:
                 if not self._leaves.hold(node):
-                    _follow(node, _Followed(self, None, None))
+                    _follow(node, _Followed(self, None))
                 continue
             owner = maker_of(node)
             if is_reading:
@@ -225,11 +225,11 @@ class NodeWatch:
         return alive
 
     def _follow_node(self, node: Node, name: str, graph: _Graph, owner: Call | None) -> _Followed:
-        looked_at = None
+        unseen = origin = None
         # gradients are added up for a node with several uses
         if graph.uses[node] > 1 or not makes_none_backward(name):
-            looked_at = self._unseen(node, name, graph, owner), graph.sources.get(node)
-        followed = _Followed(self, owner, looked_at)
+            unseen, origin = self._unseen(node, name, graph, owner), graph.sources.get(node)
+        followed = _Followed(self, owner, unseen, origin)
         _follow(node, followed)
         return followed
 
@@ -367,9 +367,10 @@ class _Followed:
         "_allocated",
         "_in_nodes",
         "_index",
-        "_looked_at",
+        "_origin",
         "_reads",
         "_start",
+        "_unseen",
         "_watch",
     )
 
@@ -377,12 +378,15 @@ class _Followed:
         self,
         watch: NodeWatch,
         owner: Call | None,
-        looked_at: tuple[Collection[int], _Origin | None] | None,
+        unseen: Collection[int] | None = None,
+        origin: _Origin | None = None,
     ) -> None:
         self._watch = watch
         self._index = _index_of(owner)
-        #: which of the gradients that it makes are seen later, and whose is the one that is seen here; None: none is looked at
-        self._looked_at = looked_at
+        #: positions of the gradients that later nodes check, or None if none is checked
+        self._unseen = unseen
+        #: the node that has produced the gradient that is checked here
+        self._origin = origin
         self._reads = watch.memory.follows(owner)
         self._allocated: Allocator | None = None
         self._start = self._in_nodes = 0
@@ -424,18 +428,20 @@ class _Followed:
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
-            if self._looked_at is None:
+            if self._unseen is None:
                 watch.values.note_moved(owner, made, given)
             else:
-                unseen, origin = self._looked_at
-                source = None if origin is None else watch.source_at(origin)
-                watch.values.note_node(owner, made, given, unseen, source)
+                watch.values.note_node(owner, made, given, self._unseen, self._get_source)
         except TorchscanError:
             raise
         except Exception as error:
             watch.give_up(error)
         finally:  # a listener may raise
             times.end_looking(looking)
+
+    def _get_source(self) -> Source | None:
+        """Return the node that has produced the gradient that is checked here, or None."""
+        return None if self._origin is None else self._watch.source_at(self._origin)
 
 
 def _follow(node: Node, followed: _Followed) -> None:

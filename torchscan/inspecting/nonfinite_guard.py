@@ -32,6 +32,7 @@ from torchscan.inspecting.root_calls import RootCall, RootCalls, TrainingThread
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.run import CheckedModule
 from torchscan.inspecting.run_summary import GuardFacts
+from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
 from torchscan.inspecting.values import Listener
@@ -208,7 +209,7 @@ class NonFiniteGuard:
         """Keep an internal error from ending the user's run."""
         self._is_busy = True
         try:
-            with self._errors.caught(), self.inspection.as_overhead():
+            with self._errors.caught(), self.inspection.as_overhead(), without_collections():
                 yield
         finally:
             self._is_busy = False

@@ -16,7 +16,7 @@ from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchange
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
-from torchscan.inspecting.timing import Timeline, timeline_of
+from torchscan.inspecting.timing import Timeline, timeline_of, without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -220,8 +220,9 @@ class Step:
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
         oldest = self._oldest if call.parent is None else self._run_again[call.index]
-        alive = self._nodes.watch(result, self._output_nodes, oldest)
-        self._output_nodes.clear()
+        with without_collections():
+            alive = self._nodes.watch(result, self._output_nodes, oldest)
+            self._output_nodes.clear()
         if call.parent is None and alive:
             self._graphs.append(alive)
 

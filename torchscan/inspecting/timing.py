@@ -10,6 +10,7 @@ The time of torchscan's own checks belongs to no call: the clock stands still me
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,22 @@ from torchscan.torch_versions import is_capturing, place_in_group
 
 #: in place of a call: what stores gradients of parameters and inputs
 LEAVES = -1
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Keep Python's garbage collector from running inside the context.
+
+    Thousands of objects that are soon freed would set off collections, also of all objects of the
+    process, which take longer than a training step.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class StepTimes:

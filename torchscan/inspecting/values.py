@@ -151,12 +151,13 @@ class Values(ABC):
         made: Gradients,
         given: Gradients,
         unseen: Collection[int],
-        source: Source | None,
+        get_source: Callable[[], Source | None],
     ) -> None:
         """Note the gradients that a node has produced.
 
-        Gradients with the indices ``unseen`` are checked by the nodes that take them. If ``source``
-        is given, so is the input of this node, which that node has produced.
+        Gradients with the indices ``unseen`` are checked by the nodes that take them. If
+        ``get_source`` returns a node, it has produced the input of this one, which is checked
+        here.
         """
 
     def note_moved(  # noqa: B027 - optional
@@ -216,8 +217,9 @@ def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
 
 def makes_none(module: nn.Module) -> bool:
     """Return whether a module returns finite values for finite inputs."""
-    is_changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return type(module) in _MAKES_NONE and not is_changed
+    if type(module) not in _MAKES_NONE:
+        return False
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def reveals(name: str, following: Iterable[Node | None]) -> bool:
@@ -326,7 +328,7 @@ class DeferredValues(Values):
         made: Gradients,
         given: Gradients,  # noqa: ARG002
         unseen: Collection[int],  # noqa: ARG002
-        source: Source | None,  # noqa: ARG002
+        get_source: Callable[[], Source | None],  # noqa: ARG002
     ) -> None:
         """Check the gradients that a node produced."""
         self._add_gradients("backward", owner, made)
