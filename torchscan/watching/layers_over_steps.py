@@ -203,7 +203,10 @@ class LayerReader:
         columns: dict[int, ColumnOfLayers] = {}
         for indices in group_alike(found):
             alike = [found[index] for index in indices]
-            plan = self._plan_of(alike[0], series)
+            known = [plan for plan in self._plans if plan.fits(alike[0])]
+            plan = known[0] if known else _SeriesPlan(alike[0], series)
+            others = [each for each in self._plans if each is not plan]
+            self._plans = [*others[-_NUM_PLANS:], plan]
             for index, values in zip(indices, plan.quantities(alike), strict=True):
                 step = steps[index]
                 columns[index] = ColumnOfLayers(
@@ -215,13 +218,6 @@ class LayerReader:
                     values=values,
                 )
         return [columns[index] for index in range(len(steps))]
-
-    def _plan_of(self, found: Distributions, series: Mapping[int, Series]) -> _SeriesPlan:
-        known = [each for each in self._plans if each.fits(found)]
-        plan = known[0] if known else _SeriesPlan(found, series)
-        others = [each for each in self._plans if each is not plan]
-        self._plans = [*others[-_NUM_PLANS:], plan]
-        return plan
 
 
 class _SeriesPlan:
