@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchscan.watching.digest import columns_of
+from torchscan.watching.digest import RowStatistics, columns_of
 from torchscan.watching.distribution_columns import Distributions
 from torchscan.watching.distributions import BINS, bounds, is_finite, merge_distributions, quantiles
 from torchscan.watching.packing import packed, unpacked
@@ -99,7 +99,7 @@ def test_what_is_no_number_is_counted_apart() -> None:
 
 def test_the_norm_is_estimated_from_the_sampled_values_unless_it_is_known() -> None:
     """Two of 200 values were sampled, 3 and 4: their mean square is 12.5, so that of 200 is 2,500."""
-    samples = torch.tensor([[3.0, 4.0]])
+    samples = torch.tensor([3.0, 4.0])
     exact = torch.tensor([[math.inf, -math.inf, math.nan, math.nan, math.nan]])
     sampled = Sampled(
         step=0,
@@ -117,6 +117,43 @@ def test_the_norm_is_estimated_from_the_sampled_values_unless_it_is_known() -> N
     known = exact.clone()
     known[0, -1] = 60.0
     assert columns_of(replace(sampled, exact=known)).figures["norm"].tolist() == [60.0]
+
+
+def test_steps_that_are_read_together_do_not_mix() -> None:
+    """Rows of 2, 1, 2 and 0 values; the second pair of values is the first one after the step."""
+
+    def sampled(*values: float) -> Sampled:
+        unknown = torch.tensor([math.inf, -math.inf, math.nan, math.nan, math.nan])
+        return Sampled(
+            step=0,
+            phase="train",
+            number=0,
+            time=1.0,
+            series=torch.tensor([[7, 0], [8, 1], [9, 2], [10, 3]]),
+            numels=torch.tensor([2, 1, 2, 0]),
+            sizes=torch.tensor([2, 1, 2, 0]),
+            exact=unknown.repeat(4, 1),
+            pairs=torch.tensor([[0, 2]]),
+            samples=torch.tensor(values, dtype=torch.float32),
+        )
+
+    steps = [sampled(3, 4, 0, 3, 9), sampled(1, 0, math.nan, 2, math.inf)]
+    first, second = RowStatistics(steps[0], torch.arange(4)).columns(steps)
+    assert first.figures["mean"].tolist()[:3] == [3.5, 0, 6]
+    assert first.figures["std"].tolist()[:3] == [0.5, 0, 3]
+    assert first.figures["update"].tolist()[2] == 1
+    assert first.figures["nan"].tolist() == [0, 0, 0, 0]
+    assert first.sizes.tolist() == [2, 1, 2, 0]
+    assert first.bins.tolist() == [*map(bin_of, (3, 4)), bin_of(0), *map(bin_of, (3, 9))]
+    assert second.figures["mean"].tolist()[0] == 0.5
+    assert second.figures["mean"].tolist()[2] == 2
+    assert second.figures["nan"].tolist() == [0, 1, 0, 0]
+    assert second.figures["inf"].tolist() == [0, 0, 1, 0]
+    assert second.figures["zero"].tolist() == [1, 0, 0, 0]
+    assert second.counts.tolist() == [1, 1, 1, 1, 1]
+    for columns in (first, second):
+        assert columns.figures["sampled"].tolist() == [2, 1, 2, 0]
+        assert math.isnan(columns.figures["mean"].tolist()[3])
 
 
 def test_nothing_but_nan() -> None:

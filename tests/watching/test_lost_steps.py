@@ -217,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the worker process did not keep up)" in texts[-1]
+    assert "(the worker process did not keep up: give a larger every=)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------
@@ -321,6 +321,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("overhead_budget", NAN, "overhead_budget is nan: give a share"),
     ("overhead_budget", True, "overhead_budget is True: give a share"),
     ("step", 1.5, "step is 1.5: give a whole number .0 or more"),
+    ("step", 2**62, f"step is {2**62}: give a whole number .0 to {2**52}"),
     ("step", NAN, "step is nan: give a whole number"),
     ("step", 10**30, "step is 1000000000000000000000000000000: give a whole number"),
     ("graph", None, "graph is None: give True or False"),

@@ -64,6 +64,14 @@ def test_what_was_written_is_read(path: Path) -> None:
     store.close()
 
 
+def test_steps_of_one_transaction_are_numbered_by_phase(path: Path) -> None:
+    with closing(Store(path, {})) as store:
+        store.write(watched(1))
+        store.write_steps([watched(2), watched(2, "eval"), watched(3)])
+    assert steps(path) == [1, 2, 3]
+    assert steps(path, "eval") == [2]
+
+
 def test_it_goes_on_where_it_was(path: Path) -> None:
     store = Store(path, {})
     store.number_of(ONE)

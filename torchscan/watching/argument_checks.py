@@ -13,8 +13,8 @@ from typing import Any
 from torchscan.errors import InputError
 
 _LONGEST = 80
-#: of a whole number in the file of a run, with room for the steps that follow
-MAX_STEP = 2**62
+#: greatest step that is accepted: the file of a run has room for those that follow
+MAX_STEP = 2**52
 
 
 def whole_number(
@@ -23,7 +23,9 @@ def whole_number(
     """Return an integer, which may be one of numpy's or a tensor's."""
     found = None if _is_boolean(value) else _index_of(value)
     if found is None or not least <= found <= most:
-        limits = f"{least} or more" if most >= MAX_STEP else f"{least} to {most}"
+        is_too_great = found is not None and found > most
+        has_limit = most < MAX_STEP or is_too_great
+        limits = f"{least} to {most}" if has_limit else f"{least} or more"
         raise InputError(f"{name} is {quote(value)}: give {what} ({limits})")
     return found
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchscan.watching.channel import Message
 from torchscan.watching.distribution_columns import (
@@ -26,7 +29,10 @@ from torchscan.watching.schema import Announced, Series
 from torchscan.watching.sinks.sink import SinkData
 
 _NEAR = 0.01
-_AT_A_TIME = 64
+#: values and rows that are read at once: caches have them then
+_MAX_VALUES, _MAX_ROWS = 2**18, 2**12
+#: layouts of steps that are kept: passes of several models and phases take turns
+_NUM_LAYOUTS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,78 +60,242 @@ class Digest:
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
+        self._layouts: dict[tuple[bytes, ...], _StepLayout] = {}
         torch.set_num_threads(1)
 
     def read(
-        self, memory: mmap.mmap, at: int, message: Message, announced: Mapping[int, Announced]
-    ) -> Digested:
-        """Return the digest of the step at this position."""
-        sampled = Sampled.read(memory, at, message)
-        numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
-        known = [announced[number] for number in numbers]
-        series = [each.series for each in known]
-        values = SampledValues(sampled, series)
-        custom = {}
-        if self._guests.has_statistics:
-            custom = self._guests.figures([values[each] for each in series])
-        shares = [_saturated_of(values, each) for each in known]
-        can_die = [each.can_die for each in known]
+        self,
+        memory: mmap.mmap,
+        records: Sequence[tuple[Message, int]],
+        announced: Mapping[int, Announced],
+    ) -> list[Digested]:
+        """Return the digests of the steps at these positions.
+
+        Steps with the same layout are read together: small ones cost little more than one of them.
+        """
+        steps = [Sampled.read(memory, at, message) for message, at in records]
+        alike: dict[_StepLayout, list[int]] = defaultdict(list)
+        for index, sampled in enumerate(steps):
+            alike[self._layout_of(sampled, announced)].append(index)
+        digested: dict[int, Digested] = {}
+        for layout, indices in alike.items():
+            size = layout.rows.num_together
+            for start in range(0, len(indices), size):
+                chosen = indices[start : start + size]
+                found = self._read_alike(layout, [steps[index] for index in chosen])
+                digested |= zip(chosen, found, strict=True)
+        return [digested[index] for index in range(len(steps))]
+
+    def _layout_of(self, sampled: Sampled, announced: Mapping[int, Announced]) -> _StepLayout:
+        key = tuple(bytes_of(each) for each in (sampled.series, sampled.sizes, sampled.pairs))
+        layout = self._layouts.pop(key, None) or _StepLayout(sampled, announced)
+        if len(self._layouts) >= _NUM_LAYOUTS:
+            del self._layouts[next(iter(self._layouts))]
+        self._layouts[key] = layout  # the last one is the newest
+        return layout
+
+    def _read_alike(self, layout: _StepLayout, steps: Sequence[Sampled]) -> list[Digested]:
+        digested = []
+        for sampled, columns in zip(steps, layout.rows.columns(steps), strict=True):
+            values = SampledValues(sampled, layout.series)
+            custom = {}
+            if self._guests.has_statistics:
+                custom = self._guests.figures([values[each] for each in layout.series])
+            found = Distributions(
+                columns=columns,
+                numbers=range(len(layout.series)),
+                rows=layout.places,
+                saturated=layout.saturated(values),
+                can_die=layout.can_die,
+                custom=custom,
+            )
+            digested.append(
+                Digested(numbers=layout.numbers, series=layout.series, found=found, values=values)
+            )
+        return digested
+
+
+class _StepLayout:
+    """The series and the rows of a step, which most steps have in common."""
+
+    def __init__(self, sampled: Sampled, announced: Mapping[int, Announced]) -> None:
+        self.numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
+        known = [announced[number] for number in self.numbers]
+        self.series = [each.series for each in known]
+        self.can_die = [each.can_die for each in known]
+        self._bounds = [
+            (place, each.series, each.bounds)
+            for place, each in enumerate(known)
+            if each.bounds is not None
+        ]
+        self._no_shares = [math.nan] * len(known)
         # not those of parameters before the step, which only updates are computed from
         used = list(dict.fromkeys(rows))
-        places = {row: place for place, row in enumerate(used)}
-        found = Distributions(
-            columns=columns_of(sampled, used),
-            numbers=range(len(series)),
-            rows=[places[row] for row in rows],
-            saturated=shares,
-            can_die=can_die,
-            custom=custom,
+        indices = {row: index for index, row in enumerate(used)}
+        self.places = [indices[row] for row in rows]
+        self.rows = RowStatistics(sampled, torch.tensor(used, dtype=torch.int64))
+
+    def saturated(self, values: SampledValues) -> list[float]:
+        """Return the share of saturated values of each series, NaN for those without bounds."""
+        if not self._bounds:
+            return self._no_shares
+        shares = list(self._no_shares)
+        for place, series, bounds in self._bounds:
+            shares[place] = saturated(values[series], *bounds)
+        return shares
+
+
+def columns_of(sampled: Sampled) -> Columns:
+    """Return the statistics of all sampled rows as columns."""
+    (columns,) = RowStatistics(sampled, torch.arange(len(sampled.sizes))).columns([sampled])
+    return columns
+
+
+class RowStatistics:
+    """Statistics of chosen rows, for steps whose rows have the same sizes and pairs."""
+
+    def __init__(self, sampled: Sampled, rows: Tensor) -> None:
+        sizes = sampled.sizes.clone()  # the memory is overwritten
+        starts = sizes.cumsum(0) - sizes
+        self._num_rows = len(sizes)
+        self._rows, self._sizes = rows, sizes[rows]
+        # of as many values as caches hold; the first row of each block
+        blocks = torch.maximum(
+            (self._sizes.cumsum(0) - 1) // _MAX_VALUES, torch.arange(len(rows)) // _MAX_ROWS
         )
-        return Digested(numbers=numbers, series=series, found=found, values=values)
+        lengths = blocks.unique_consecutive(return_counts=True)[1].tolist()
+        parts = rows.split(lengths)
+        self._blocks = [_RaggedRows(starts[part], sizes[part]) for part in parts]
+        before, self._after = sampled.pairs.clone().unbind(1)
+        self._old = _RaggedRows(starts[before], sizes[before])
+        self._new = _RaggedRows(starts[self._after], sizes[before])
+        #: number of steps that are read together
+        self.num_together = max(1, _MAX_VALUES // max(1, len(sampled.samples)))
+        if len(parts) > 1:
+            self.num_together = 1
+
+    def columns(self, steps: Sequence[Sampled]) -> list[Columns]:
+        """Return the statistics of each step; there may be several if they have one block."""
+        samples = [each.samples for each in steps]
+        exact = torch.stack([each.exact for each in steps])[:, self._rows].double()
+        least, most, dead, sample_norm, norm = exact.unbind(2)
+        is_looked_for = ~(least > most)
+        is_exact = is_looked_for & least.isfinite() & most.isfinite()
+        figures, counts = self._of_samples(samples)
+        figures |= {
+            "numel": torch.stack([each.numels for each in steps])[:, self._rows],
+            "sampled": self._sizes.expand(len(steps), -1),
+            "update": self._updates(samples),
+            "dead": dead,
+            "sample_norm": sample_norm,
+        }
+        # values that a sample has missed show in the extremes
+        has_nan = is_looked_for & least.isnan()
+        has_inf = is_looked_for & (least.isinf() | most.isinf())
+        figures["nan"] = figures["nan"].clamp(min=has_nan.long())
+        figures["inf"] = figures["inf"].clamp(min=has_inf.long())
+        figures["min"] = least.where(is_exact, figures["min"].double())
+        figures["max"] = most.where(is_exact, figures["max"].double())
+        # as in the file, so that sinks are shown the same numbers
+        real = {name: figures[name].float() for name in REAL if name != "norm"}
+        whole = {name: figures[name].long() for name in WHOLE}
+        # squares of values below 1e-23 are 0 with 32 bits, and so is the norm from the device
+        real["norm"] = norm.float().where(norm > 0, estimate_norms(whole | real))
+        names = (*whole, *real)
+        by_step = zip(*(each.unbind() for each in (whole | real).values()), strict=True)
+        return [
+            Columns(
+                figures=dict(zip(names, values, strict=True)),
+                is_exact=is_exact[index],
+                sizes=sizes,
+                bins=bins,
+                counts=numbers,
+            )
+            for index, (values, (sizes, bins, numbers)) in enumerate(
+                zip(by_step, counts, strict=True)
+            )
+        ]
+
+    def _of_samples(
+        self, samples: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
+        """Return statistics of rows for each step; and per step the sizes, bins and counts."""
+        figures, counts = [], []
+        for block in self._blocks:
+            values = block.values(samples)
+            figures.append(block.join([_figures(part) for part in block.split(values)]))
+            counts.append(_counts(values, block))
+        joined = {}
+        for name in figures[0]:
+            joined[name] = torch.cat([each[name] for each in figures], 1)
+        if len(counts) == 1:
+            return joined, counts[0]
+        of_blocks = [of_block for (of_block,) in counts]
+        sizes, bins, numbers = map(torch.cat, zip(*of_blocks, strict=True))
+        return joined, [(sizes, bins, numbers)]
+
+    def _updates(self, samples: Sequence[Tensor]) -> Tensor:
+        """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
+
+        It is NaN for other tensors, and for parameters that were zero.
+        """
+        found = torch.full((len(samples), self._num_rows), math.nan, dtype=torch.float64)
+        if len(self._after):
+            old = self._old.values(samples).double()
+            changes = self._new.values(samples).double().sub_(old)
+            length, change = self._old.norms(old), self._old.norms(changes)
+            found[:, self._after] = (change / length).where(length > 0, math.nan)
+        return found[:, self._rows]
 
 
-def _saturated_of(values: SampledValues, announced: Announced) -> float:
-    if announced.bounds is None:
-        return math.nan
-    return saturated(values[announced.series], *announced.bounds)
+class _RaggedRows:
+    """Rows of different sizes, those of the same size side by side."""
+
+    def __init__(self, starts: Tensor, sizes: Tensor) -> None:
+        self.num_rows = len(sizes)
+        order = sizes.argsort(stable=True)
+        ordered = sizes[order]
+        widths, numbers = ordered.unique_consecutive(return_counts=True)
+        self._shapes = list(zip(numbers.tolist(), widths.tolist(), strict=True))
+        self._places = order.argsort()
+        #: the row of each value
+        self.owners = order.int().repeat_interleave(ordered)
+        first = ordered.cumsum(0) - ordered
+        steps = (starts[order] - first).repeat_interleave(ordered)
+        self._indices = steps + torch.arange(len(steps))
+
+    def values(self, samples: Sequence[Tensor]) -> Tensor:
+        """Return the values of each step, those of rows of the same size side by side."""
+        values = torch.empty(len(samples), len(self._indices))
+        for row, each in zip(values, samples, strict=True):
+            torch.index_select(each, 0, self._indices, out=row)
+        return values
+
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Return step × row × value for each size."""
+        parts = values.split([number * width for number, width in self._shapes], 1)
+        return [
+            part.view(len(part), *shape) for part, shape in zip(parts, self._shapes, strict=True)
+        ]
+
+    def join(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Return step × row of statistics of each size, in the order of the rows."""
+        joined = {}
+        for name in parts[0]:
+            column = torch.cat([part[name] for part in parts], 1)
+            joined[name] = column.index_select(1, self._places)
+        return joined
+
+    def norms(self, values: Tensor) -> Tensor:
+        """Return the L2 norms of step × row of values that are side by side."""
+        norms = [{"norm": part.norm(dim=2)} for part in self.split(values)]
+        return self.join(norms)["norm"]
 
 
-def columns_of(sampled: Sampled, rows: Sequence[int] | None = None) -> Columns:
-    """Return the statistics of sampled rows, or of these rows, as columns."""
-    updates, matrix = _updates(sampled), sampled.matrix
-    if rows is not None:
-        chosen = torch.tensor(rows)
-        updates = updates[chosen]
-        matrix = matrix[chosen]
-        sampled = replace(
-            sampled,
-            exact=sampled.exact[chosen],
-            numels=sampled.numels[chosen],
-            sizes=sampled.sizes[chosen],
-        )
-    least, most, dead, sample_norm, norm = sampled.exact.double().unbind(1)
-    is_looked_for = ~(least > most)
-    is_exact = is_looked_for & least.isfinite() & most.isfinite()
-    figures, (sizes, bins, counts) = _of_samples(matrix, sampled.sizes)
-    figures |= {
-        "numel": sampled.numels.clone(),  # the memory is overwritten
-        "update": updates,
-        "dead": dead,
-        "sample_norm": sample_norm,
-    }
-    # values that a sample has missed show in the extremes
-    has_nan = is_looked_for & least.isnan()
-    has_inf = is_looked_for & (least.isinf() | most.isinf())
-    figures["nan"] = figures["nan"].clamp(min=has_nan.long())
-    figures["inf"] = figures["inf"].clamp(min=has_inf.long())
-    figures["min"] = least.where(is_exact, figures["min"].double())
-    figures["max"] = most.where(is_exact, figures["max"].double())
-    # as in the file, so that sinks are shown the same numbers
-    real = {name: figures[name].float() for name in REAL if name != "norm"}
-    whole = {name: figures[name].long() for name in WHOLE}
-    # squares of values below 1e-23 are 0 with 32 bits, and so is the norm from the device
-    real["norm"] = norm.float().where(norm > 0, estimate_norms(whole | real))
-    return Columns(figures=whole | real, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
+def bytes_of(column: Tensor) -> bytes:
+    """Return the memory of a column."""
+    address = column.data_ptr()
+    return ctypes.string_at(address, column.nbytes) if column.numel() else b""
 
 
 def saturated(values: Tensor, low: float, high: float) -> float:
@@ -134,68 +304,66 @@ def saturated(values: Tensor, low: float, high: float) -> float:
     return ((values < low + near) | (values > high - near)).float().mean().item()
 
 
-def _updates(sampled: Sampled) -> Tensor:
-    """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
-
-    It is NaN for other tensors, and for parameters that were zero.
-    """
-    before, after = sampled.pairs.unbind(1)
-    is_valid = torch.arange(sampled.matrix.shape[1]) < sampled.sizes[before, None]
-    old, new = (sampled.matrix[rows].double().where(is_valid, 0.0) for rows in (before, after))
-    found = torch.full((len(sampled.sizes),), math.nan, dtype=torch.float64)
-    length = old.norm(dim=1)
-    found[after] = ((new - old).norm(dim=1) / length).where(length > 0, math.nan)
-    return found
-
-
-def _of_samples(samples: Tensor, sizes: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Figures and counts of rows, some at a time: memory is not asked for again and again then, and caches have it."""
-    parts = [
-        (each, torch.arange(samples.shape[1]) < size[:, None])
-        for each, size in _pairs(samples, sizes)
-    ]
-    figures = [_figures(*part) for part in parts]
-    counts = [_counts(*part) for part in parts]
-    joined = {name: torch.cat([each[name] for each in figures]) for name in figures[0]}
-    return joined, [torch.cat(each) for each in zip(*counts, strict=True)]
-
-
-def _pairs(samples: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(samples.split(_AT_A_TIME), sizes.split(_AT_A_TIME), strict=True)
-
-
-def _figures(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
-    is_finite = samples.isfinite() & is_valid
-    number, sampled = is_finite.sum(1), is_valid.sum(1)
-    nan = inf = torch.zeros_like(number)
-    if not torch.equal(number, sampled):
-        nan, inf = ((each & is_valid).sum(1) for each in (samples.isnan(), samples.isinf()))
-    values = samples.where(is_finite, 0.0)
-    mean = values.sum(1, dtype=torch.float64) / number
-    variance = (values - mean[:, None]).square_().where(is_finite, 0.0).sum(1) / number
+def _figures(samples: Tensor) -> dict[str, Tensor]:
+    """Return statistics of step × row of values."""
+    width = samples.shape[2]
+    if not width:
+        return _figures_of_some(samples, torch.zeros_like(samples, dtype=torch.bool))
+    least, most = samples.amin(2), samples.amax(2)  # faster than both in one
+    if not (most - least).sum().isfinite():  # a NaN or Inf in any value shows here
+        return _figures_of_some(samples, samples.isfinite())
+    mean = samples.sum(2, dtype=torch.float64) / width
+    deviations = samples.double().sub_(mean[..., None]).norm(dim=2)
+    nothing = torch.zeros(least.shape, dtype=torch.int64)
     return {
-        "sampled": sampled,
-        "nan": nan,
-        "inf": inf,
-        "zero": (values == 0).sum(1) - (samples.shape[1] - number),
+        "nan": nothing,
+        "inf": nothing,
+        "zero": width - samples.sign().abs_().sum(2).long(),  # faster than sums of booleans
         "mean": mean,
-        "std": variance.sqrt(),
-        "min": samples.where(is_finite, math.inf).amin(1),
-        "max": samples.where(is_finite, -math.inf).amax(1),
+        "std": deviations / math.sqrt(width),
+        "min": least,
+        "max": most,
     }
 
 
-def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number of filled bins per row, the bins, and their counts.
+def _figures_of_some(samples: Tensor, is_finite: Tensor) -> dict[str, Tensor]:
+    """Return statistics of the finite values only."""
+    number = is_finite.sum(2)
+    values = samples.where(is_finite, 0.0)
+    mean = values.sum(2, dtype=torch.float64) / number
+    squares = (values - mean[..., None]).square_().where(is_finite, 0.0)
+    # one more value: there may be none
+    least, most = (
+        pad(samples.where(is_finite, end), (0, 1), value=end) for end in (math.inf, -math.inf)
+    )
+    return {
+        "nan": samples.isnan().sum(2),
+        "inf": samples.isinf().sum(2),
+        "zero": samples.eq(0).sum(2),
+        "mean": mean,
+        "std": (squares.sum(2) / number).sqrt(),
+        "min": least.amin(2),
+        "max": most.amax(2),
+    }
 
-    Invalid values go into an extra bin.
-    """
-    num_rows, width = len(samples), BINS + 1
-    upper_bits = samples.view(torch.int32) >> SHIFT
-    numbers = (upper_bits & (BINS - 1)).where(is_valid, BINS)
-    firsts = width * torch.arange(num_rows, dtype=torch.int32)
-    places = numbers + firsts[:, None]
-    counts = torch.bincount(places.flatten(), minlength=num_rows * width)
-    found = counts.view(num_rows, width)[:, :BINS]
-    rows, bins = found.nonzero(as_tuple=True)
-    return torch.bincount(rows, minlength=num_rows), bins, found[rows, bins]
+
+def _counts(values: Tensor, rows: _RaggedRows) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return for each step the number of filled bins per row, the bins, and their counts."""
+    num_steps, num_rows = len(values), rows.num_rows
+    bins = (values.view(torch.int32) >> SHIFT).bitwise_and_(BINS - 1).flatten()
+    # few bins are used, so a table of these is small
+    used = torch.bincount(bins, minlength=BINS).nonzero().flatten()
+    width = len(used)
+    columns = torch.zeros(BINS, dtype=torch.int32)
+    columns[used] = torch.arange(width, dtype=torch.int32)
+    first = torch.arange(num_steps, dtype=torch.int32)[:, None] * (num_rows * width)
+    places = columns.index_select(0, bins).view(num_steps, -1) + rows.owners * width + first
+    counts = torch.bincount(places.flatten(), minlength=num_steps * num_rows * width)
+    filled = counts.nonzero().flatten()
+    owners = filled // max(1, width)
+    sizes = torch.bincount(owners, minlength=num_steps * num_rows).view(num_steps, num_rows)
+    found = used.index_select(0, filled - owners * width)
+    lengths = sizes.sum(1).tolist()
+    return list(
+        zip(sizes.unbind(), found.split(lengths), counts[filled].split(lengths), strict=True)
+    )

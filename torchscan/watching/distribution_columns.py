@@ -85,6 +85,20 @@ class Distributions(Mapping[int, Distribution]):
         return len(self.numbers)
 
 
+def group_alike(steps: Sequence[Distributions]) -> list[list[int]]:
+    """Return the indices of steps in groups with the same series and rows."""
+    groups: list[tuple[tuple[object, ...], list[int]]] = []
+    for index, each in enumerate(steps):
+        layout = each.numbers, each.rows, each.can_die, list(each.custom)
+        for known, indices in groups:
+            if known == layout:
+                indices.append(index)
+                break
+        else:
+            groups.append((layout, [index]))
+    return [indices for _, indices in groups]
+
+
 def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
     """Return distributions as columns."""
     if isinstance(distributions, Distributions):

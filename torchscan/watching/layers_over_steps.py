@@ -17,9 +17,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from torchscan.watching.distribution_columns import Distributions
+from torchscan.watching.distribution_columns import Distributions, group_alike, side_by_side
 from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
-from torchscan.watching.schema import Phase, Series
+from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.validation import BrokenRunError
 
 #: the rows of the values of a column: standard deviations are summed up with their number; norms of
@@ -48,6 +48,8 @@ NUM_SINGLE = 512
 _MAX_SPANS = 512
 #: columns after which older ones are merged again
 MERGING_INTERVAL = 128
+#: other plans that are kept: passes of several models and phases take turns
+_NUM_PLANS = 15
 #: first and last place of a column, and its number of steps
 Span = tuple[int, int, int]
 _HEAD = struct.Struct("<I")
@@ -190,36 +192,39 @@ class LayerReader:
     """
 
     def __init__(self) -> None:
-        self._layout: tuple[Sequence[object], ...] = ()
-        self._plan: _SeriesPlan | None = None
+        #: newest last
+        self._plans: list[_SeriesPlan] = []
 
     def read(
-        self,
-        found: Distributions,
-        series: Mapping[int, Series],
-        phase: Phase,
-        step: int,
-        number: int,
-    ) -> ColumnOfLayers:
-        """Return the column of a step."""
-        layout = found.numbers, found.rows, found.can_die
-        if self._plan is None or layout != self._layout:
-            self._layout, self._plan = layout, _SeriesPlan(found, series)
-        place = step if phase == "train" else number
-        return ColumnOfLayers(
-            first=place,
-            last=place,
-            step=step,
-            num_steps=1,
-            modules=self._plan.modules,
-            values=self._plan.quantities(found),
-        )
+        self, steps: Sequence[SampledStep], series: Mapping[int, Series]
+    ) -> list[ColumnOfLayers]:
+        """Return the column of each step. Steps with the same series are read together."""
+        found = [side_by_side(each.distributions) for each in steps]
+        columns: dict[int, ColumnOfLayers] = {}
+        for indices in group_alike(found):
+            alike = [found[index] for index in indices]
+            known = [plan for plan in self._plans if plan.fits(alike[0])]
+            plan = known[0] if known else _SeriesPlan(alike[0], series)
+            others = [each for each in self._plans if each is not plan]
+            self._plans = [*others[-_NUM_PLANS:], plan]
+            for index, values in zip(indices, plan.quantities(alike), strict=True):
+                step = steps[index]
+                columns[index] = ColumnOfLayers(
+                    first=step.place,
+                    last=step.place,
+                    step=step.step,
+                    num_steps=1,
+                    modules=plan.modules,
+                    values=values,
+                )
+        return [columns[index] for index in range(len(steps))]
 
 
 class _SeriesPlan:
     """Indices of modules and rows for one set of series."""
 
     def __init__(self, found: Distributions, series: Mapping[int, Series]) -> None:
+        self._layout = found.numbers, found.rows, found.can_die
         known = [each for each in zip(found.numbers, found.rows, strict=True) if each[0] in series]
         can_die = dict(zip(found.numbers, found.can_die, strict=True))
         smallest: dict[str, int] = {}
@@ -241,53 +246,69 @@ class _SeriesPlan:
             name: torch.tensor(found, dtype=torch.int64).T for name, found in pairs.items()
         }
 
+    def fits(self, found: Distributions) -> bool:
+        """Return whether a step has the series and rows of the plan."""
+        return self._layout == (found.numbers, found.rows, found.can_die)
+
     def _modules_and_rows(self, name: str) -> tuple[Tensor, Tensor]:
         nothing = torch.empty(2, 0, dtype=torch.int64)
         modules, rows = self._pairs.get(name, nothing)
         return modules, rows
 
-    def quantities(self, found: Distributions) -> Tensor:
-        """Return the values of a column."""
-        figures = found.columns.figures
-        values = torch.full((len(QUANTITIES), len(self.modules)), torch.nan, dtype=torch.float64)
-        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values
+    def quantities(self, steps: Sequence[Distributions]) -> Tensor:
+        """Return the values of the column of each step."""
+        names = ("norm", "numel", "mean", "std", "update", "dead", "nan", "inf", "sampled")
+        figures = {}
+        for name in names:
+            figures[name] = torch.stack([each.columns.figures[name] for each in steps])
+        shape = len(steps), len(QUANTITIES), len(self.modules)
+        values = torch.full(shape, torch.nan, dtype=torch.float64)
+        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values.unbind(
+            1
+        )
         modules, rows = self._modules_and_rows("param_grad")
         squares = _norms_of(figures, rows).square()
-        gradients[modules] = 0.0
-        gradients.index_add_(0, modules, squares).sqrt_()
+        gradients[:, modules] = 0.0
+        gradients.index_add_(1, modules, squares).sqrt_()
 
         modules, rows = self._modules_and_rows("param")
-        norms, changes = _norms_of(figures, rows), figures["update"][rows].double()
+        norms, changes = _norms_of(figures, rows), figures["update"][:, rows].double()
         is_known = ~changes.isnan()
-        modules, norms, changes = modules[is_known], norms[is_known], changes[is_known]
-        weights[modules] = 0.0
-        weights.index_add_(0, modules, norms.square()).sqrt_()
-        of_changes = torch.zeros_like(updates)
-        of_changes.index_add_(0, modules, (changes * norms).square())
+        norms = norms.where(is_known, 0.0)
+        sums = torch.zeros(3, *updates.shape, dtype=torch.float64)
+        of_weights, of_changes, num_known = sums
+        of_weights.index_add_(1, modules, norms.square())
+        of_changes.index_add_(1, modules, (changes * norms).square().where(is_known, 0.0))
+        num_known.index_add_(1, modules, is_known.double())
+        weights[:] = of_weights.sqrt().where(num_known > 0, torch.nan)
         updates[:] = of_changes.sqrt() / weights
 
         modules, rows = self._modules_and_rows("first output")
-        outputs = figures["std"][rows].double()
+        outputs = figures["std"][:, rows].double()
         is_known = ~outputs.isnan()
         stds[:] = num_stds[:] = 0.0
-        stds[modules[is_known]] = outputs[is_known]
-        num_stds[modules[is_known]] = 1.0
+        stds[:, modules] = outputs.where(is_known, 0.0)
+        num_stds[:, modules] = is_known.double()
 
         modules, rows = self._modules_and_rows("can die")
-        shares = figures["dead"][rows].double()
-        is_known = ~shares.isnan()
-        dead[modules[is_known]] = 0.0
-        dead.scatter_reduce_(0, modules[is_known], shares[is_known], "amax")
-        units[modules] = 0.0
-        units.scatter_reduce_(0, modules, figures["numel"][rows].double(), "amax")
+        if len(modules):
+            places_of_units = modules.expand(len(steps), -1)
+            shares = figures["dead"][:, rows].double().nan_to_num(-1.0)
+            dead[:, modules] = -1.0
+            dead.scatter_reduce_(1, places_of_units, shares, "amax")
+            dead.masked_fill_(dead < 0, torch.nan)
+            units[:, modules] = 0.0
+            numels = figures["numel"][:, rows].double()
+            units.scatter_reduce_(1, places_of_units, numels, "amax")
 
         nonfinite[:] = places[:] = 0.0
         counts = figures["nan"] + figures["inf"]
         if counts.any():
             modules, rows = self._modules_and_rows("all")
             shares = counts.double() / figures["sampled"].clamp(min=1)
-            nonfinite.index_add_(0, modules, (shares * figures["numel"]).round()[rows])
-            places[:] = self._places_of(counts > 0)
+            nonfinite.index_add_(1, modules, (shares * figures["numel"]).round()[:, rows])
+            for own, is_wrong in zip(places, counts > 0, strict=True):
+                own[:] = self._places_of(is_wrong)
         return values.float()
 
     def _places_of(self, is_wrong: Tensor) -> Tensor:
@@ -304,8 +325,8 @@ def _norms_of(figures: Mapping[str, Tensor], rows: Tensor) -> Tensor:
 
     Squares of values below 1e-23 are 0 with 32 bits, and so is the norm that the device computed.
     """
-    norms = figures["norm"][rows].double()
-    numel, mean, std = (figures[name][rows].double() for name in ("numel", "mean", "std"))
+    norms = figures["norm"][:, rows].double()
+    numel, mean, std = (figures[name][:, rows].double() for name in ("numel", "mean", "std"))
     estimates = numel.sqrt() * mean.hypot(std)
     return norms.where(norms != 0, estimates.nan_to_num(0))
 

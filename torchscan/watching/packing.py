@@ -13,7 +13,8 @@ import math
 import struct
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from torchscan.watching.distribution_columns import (
     Distributions,
     entries_of,
     estimate_norms,
+    group_alike,
     side_by_side,
     to_integers,
     to_reals,
@@ -47,38 +49,105 @@ _MAX_REAL = 1e100
 
 def packed(distributions: Mapping[int, Distribution]) -> bytes:
     """Return distributions as bytes. Rows that no series has are left out."""
+    (data,) = pack_steps([distributions])
+    return data
+
+
+def pack_steps(steps: Sequence[Mapping[int, Distribution]]) -> list[bytes]:
+    """Return the distributions of each step as bytes.
+
+    Steps with the same series and rows are worked out together.
+    """
+    found = [_compact(each) for each in steps]
+    packed_steps: dict[int, bytes] = {}
+    for indices in group_alike(found):
+        packed_steps |= zip(indices, _pack_alike([found[index] for index in indices]), strict=True)
+    return [packed_steps[index] for index in range(len(found))]
+
+
+def _compact(distributions: Mapping[int, Distribution]) -> Distributions:
+    """Return distributions without rows that no series has, in the order of the series."""
     found = side_by_side(distributions)
     used = list(dict.fromkeys(found.rows))
-    columns = _rows_of(found.columns, used)
+    if used == list(range(len(found.columns.sizes))):
+        return found
     places = {row: place for place, row in enumerate(used)}
     rows = [places[row] for row in found.rows]
-    norms = columns.figures["norm"]
+    return replace(found, columns=_rows_of(found.columns, used), rows=rows)
+
+
+def _pack_alike(steps: Sequence[Distributions]) -> list[bytes]:
+    """Return the bytes of steps with the same series and rows."""
+    first = steps[0]
+    columns = [each.columns for each in steps]
+    names = json.dumps(list(first.custom)).encode()
+    sizes = len(first), len(first.columns.sizes)
+    packed_steps = []
+    heads = _heads_of(steps, names)
+    for head, (num_bins, streams) in zip(heads, _pack_counts(columns), strict=True):
+        every = [deflate(head), *streams]
+        header = _HEAD.pack(_FORMAT, len(names), *sizes, num_bins, *map(len, every))
+        packed_steps.append(b"".join([header, *every]))
+    return packed_steps
+
+
+def _heads_of(steps: Sequence[Distributions], names: bytes) -> list[bytes]:
+    """Return the names, series and statistics of each step, which are not compressed yet."""
+    first, num_steps = steps[0], len(steps)
+    columns = [each.columns for each in steps]
+    figures = {}
+    for name in (*WHOLE, *REAL):
+        figures[name] = torch.stack([each.figures[name] for each in columns])
+    norms = figures["norm"]
     # that of most rows follows from the others
-    is_known = norms.ne(estimate_norms(columns.figures)) & norms.isnan().logical_not()
-    figures = {**columns.figures, "norm": norms.where(is_known, math.nan)}
-    names = json.dumps(list(found.custom)).encode()
-    parts = [
-        names,
-        to_planes(_steps_between(torch.tensor([list(found.numbers), rows], dtype=torch.int64))),
-        bytes(map(bool, found.can_die)),
-        to_planes(to_reals(found.saturated)),
-        *(to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()),
-        to_planes(torch.stack([figures[name].long() for name in WHOLE])),
-        to_planes(torch.stack([figures[name].float() for name in REAL])),
-        to_planes(columns.is_exact.to(torch.uint8)),
-        to_planes(columns.sizes.short()),
-    ]
-    bins = to_planes(_steps_between(columns.bins).short())
-    counts = to_planes(columns.counts.int())
-    num_bins = len(columns.bins)
-    streams = [
-        deflate(b"".join(parts)),
-        deflate(bins[:num_bins], zlib.Z_HUFFMAN_ONLY),
-        deflate(counts[:num_bins], zlib.Z_HUFFMAN_ONLY),
-        deflate(bins[num_bins:] + counts[num_bins:]),
-    ]
-    sizes = (len(found), len(used), num_bins, *map(len, streams))
-    return b"".join([_HEAD.pack(_FORMAT, len(names), *sizes), *streams])
+    is_known = norms.ne(estimate_norms(figures)) & norms.isnan().logical_not()
+    figures["norm"] = norms.where(is_known, math.nan)
+    saturated = [to_reals(each.saturated) for each in steps]
+    are_exact = [each.is_exact.byte() for each in columns]
+    sizes = [each.sizes.short() for each in columns]
+    whole = torch.stack([figures[name].long() for name in WHOLE], 1).flatten(0, 1)
+    real = torch.stack([figures[name].float() for name in REAL], 1).flatten(0, 1)
+    of_steps = [torch.stack(saturated), whole, real, torch.stack(are_exact), torch.stack(sizes)]
+    shares, *others = (_planes_of_steps(each, num_steps) for each in of_steps)
+    numbers = torch.tensor([list(first.numbers), list(first.rows)], dtype=torch.int64)
+    start = names + to_planes(_steps_between(numbers)) + bytes(map(bool, first.can_die))
+    custom = map(_planes_of_custom, steps)
+    parts = zip([start] * num_steps, shares, custom, *others, strict=True)
+    return list(map(b"".join, parts))
+
+
+def _planes_of_steps(columns: Tensor, num_steps: int) -> list[bytes]:
+    """Return the planes of the columns of each step, of which all have equally many."""
+    planes = to_planes(columns)
+    size = len(planes) // num_steps
+    return [planes[index * size : (index + 1) * size] for index in range(num_steps)]
+
+
+def _planes_of_custom(found: Distributions) -> bytes:
+    planes = [to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()]
+    return b"".join(planes)
+
+
+def _pack_counts(columns: Sequence[Columns]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number of bins of each step, and the streams of bins and counts."""
+    steps = torch.cat([_steps_between(each.bins) for each in columns]).short()
+    bins = to_planes(steps)
+    counts = to_planes(torch.cat([each.counts for each in columns]).int())
+    total, end = len(steps), 0
+    for each in columns:
+        start, end = end, end + len(each.bins)
+        low, high = (bins[first + start : first + end] for first in (0, total))
+        lowest, *higher = (
+            counts[plane * total + start : plane * total + end] for plane in range(4)
+        )
+        yield (
+            len(each.bins),
+            [
+                deflate(low, zlib.Z_HUFFMAN_ONLY),
+                deflate(lowest, zlib.Z_HUFFMAN_ONLY),
+                deflate(b"".join([high, *higher])),
+            ],
+        )
 
 
 def unpacked(data: object, *, has_counts: bool = True) -> Distributions:

@@ -172,10 +172,11 @@ def _exact_of(rows: int, places: Tensor, values: Tensor) -> Tensor:
     """
     exact = torch.tensor(NOT_COMPUTED, dtype=torch.float32, device="cpu").repeat(rows, 1)
     exact.view(-1)[places] = values
-    norm = EXACT.index("norm")
-    bad = places[values.isnan() & (places % len(EXACT) == norm)] // len(EXACT)
-    for name in ("min", "max"):
-        exact[bad, EXACT.index(name)] = math.nan
+    is_nan = values.isnan()
+    if is_nan.any():
+        bad = places[is_nan & (places % len(EXACT) == EXACT.index("norm"))] // len(EXACT)
+        for name in ("min", "max"):
+            exact[bad, EXACT.index(name)] = math.nan
     return exact
 
 

@@ -183,16 +183,28 @@ class Store:
         thins_out: bool = True,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
+        """Write one step, with metadata of the run in the same transaction; old steps are thinned out."""
+        self.write_steps([watched], thins_out=thins_out, about=about)
+
+    def write_steps(
+        self,
+        steps: Sequence[SampledStep],
+        *,
+        thins_out: bool = True,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write steps and metadata of the run in one transaction; old steps are thinned out."""
         try:
             with _explain_errors(self._path), self._database:
-                written = self._write(watched)
+                places = self._write_distributions(steps)
                 self._write_about(about or {})
                 if thins_out:
-                    old = [(watched.phase, number) for number in thinned_out(written)]
+                    old = [
+                        (phase, number) for phase, place in places for number in thinned_out(place)
+                    ]
                     delete = "DELETE FROM steps WHERE phase = ? AND written = ?"
                     self._database.executemany(delete, old)
-                    self._write_column(watched, written)
+                    self._write_columns_of_steps(steps, places)
         except StoreError:
             with contextlib.suppress(StoreError):
                 self._numbers = {each: number for number, each in self._known().items()}
@@ -200,18 +212,19 @@ class Store:
             self._layers = None
             raise
 
-    def _write_column(self, watched: SampledStep, written: int) -> None:
-        from torchscan.watching.distribution_columns import side_by_side
+    def _write_columns_of_steps(
+        self, steps: Sequence[SampledStep], places: Sequence[tuple[Phase, int]]
+    ) -> None:
         from torchscan.watching.layers_over_steps import MERGING_INTERVAL, LayerReader
 
         self._layers = self._layers or LayerReader()
         if len(self._series) != len(self._numbers):
             self._series = {number: each for each, number in self._numbers.items()}
-        found = side_by_side(watched.distributions)
-        place = watched.phase, watched.step, watched.number
-        self._write_columns(watched.phase, [self._layers.read(found, self._series, *place)])
-        if not (written + 1) % MERGING_INTERVAL:
-            self._merge_columns(watched.phase)
+        columns = self._layers.read(steps, self._series)
+        for column, (phase, written) in zip(columns, places, strict=True):
+            self._write_columns(phase, [column])
+            if not (written + 1) % MERGING_INTERVAL:
+                self._merge_columns(phase)
 
     def _write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
         from torchscan.watching.layers_over_steps import pack_column
@@ -267,24 +280,24 @@ class Store:
         with _explain_errors(self._path):
             return _series(self._database)
 
-    def _write(self, watched: SampledStep) -> int:
-        from torchscan.watching.packing import packed  # torch, which takes long to import
+    def _write_distributions(self, steps: Sequence[SampledStep]) -> list[tuple[Phase, int]]:
+        """Write the rows of steps, and return the phase and the number of each row."""
+        from torchscan.watching.packing import pack_steps  # torch, which takes long to import
 
-        phase = watched.phase
-        row = self._database.execute(
-            "SELECT max(written) FROM steps WHERE phase = ?", (phase,)
-        ).fetchone()
-        written = 0 if row[0] is None else row[0] + 1
-        values = (
-            phase,
-            written,
-            watched.step,
-            watched.number,
-            watched.time,
-            packed(watched.distributions),
-        )
-        self._database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
-        return written
+        ends: dict[Phase, int] = {}
+        places, rows = [], []
+        packed = pack_steps([each.distributions for each in steps])
+        for each, data in zip(steps, packed, strict=True):
+            if each.phase not in ends:
+                select = "SELECT max(written) FROM steps WHERE phase = ?"
+                (last,) = self._database.execute(select, (each.phase,)).fetchone()
+                ends[each.phase] = 0 if last is None else last + 1
+            place = each.phase, ends[each.phase]
+            ends[each.phase] += 1
+            places.append(place)
+            rows.append((*place, each.step, each.number, each.time, data))
+        self._database.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+        return places
 
     def forget_from(self, step: int) -> None:
         """Training goes on from a checkpoint of an earlier step: what came after it comes again.
@@ -411,7 +424,6 @@ class Reader:
 
         Steps that an older version has written, without columns, have one each.
         """
-        from torchscan.watching.distribution_columns import side_by_side
         from torchscan.watching.layers_over_steps import LayerReader
 
         series, layers = self.series(), LayerReader()
@@ -422,8 +434,7 @@ class Reader:
             if (place, place, 1) not in skip:
                 step = self.step(phase, written, has_counts=False)
             if step is not None:
-                found = side_by_side(step.distributions)
-                columns.append(layers.read(found, series, phase, step.step, step.number))
+                columns += layers.read([step], series)
         for span in stored:
             if span not in skip:
                 rows = self._all(f"{_SELECT_COLUMNS} AND first = ?", phase, span[0])

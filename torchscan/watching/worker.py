@@ -47,6 +47,13 @@ if TYPE_CHECKING:
 _LOOKS, _PATIENCE = 0.25, 1.0
 #: rows of the curves that are written in one transaction
 _MAX_ROWS = 512
+#: steps that are written in one transaction, and sampled values in these; more wait in the memory,
+#: which is freed afterwards
+_MAX_STEPS, _MAX_VALUES = 32, 2**19
+#: lists of numbers of series that are kept
+_MAX_LISTS = 16
+#: what places a step in the run
+_TIMES = ("step", "phase", "number", "time")
 #: how much less important than training it is to the machine
 _NICE = 10
 #: what is wrong with a folder, by the number of the system's error
@@ -108,6 +115,8 @@ class Worker:
         self._announced: dict[int, Announced] = dict(enumerate(task.announced))
         #: their numbers in the file
         self._known: dict[int, int] = {}
+        #: the same for the lists of steps, by the identities of the lists
+        self._in_file: dict[int, tuple[list[int], list[int]]] = {}
         self._has_failed = self._has_nan = self._is_over = False
         self._digest: Digest | None = None
         self._losses, self._session = _session_of(task)
@@ -156,31 +165,41 @@ class Worker:
     def _take_all(self) -> None:
         self._skip_handled()
         while (found := self._inlet.next()) is not None:
-            message, at = found
-            if message["is"] == "curves":
-                message, count = self._join_rows(message)
+            if found[0]["is"] in ("curves", "step"):
+                count = self._take_run()
             else:
+                self._session["handled"] = self._inlet.counters.taken + 1
+                self._answer(found[0])
                 count = 1
-            self._session["handled"] = self._inlet.counters.taken + count
-            if message["is"] == "step":
-                self._take_step(message, at)
-            else:
-                self._answer(message)
             self._inlet.free(count)
 
-    def _join_rows(self, first: Message) -> tuple[Message, int]:
-        """Return the adjacent rows of the curves as one message, and the number of their records.
+    def _take_run(self) -> int:
+        """Write adjacent steps and rows of the curves, and return the number of their records.
 
-        They take one transaction, and are freed once they are written.
+        They take one transaction each, and are freed once they are written.
         """
-        rows, count = list(first["rows"]), 1
-        while count < _MAX_ROWS:
+        rows: list[list[Any]] = []
+        steps: list[tuple[Message, int]] = []
+        max_steps = 1 if self.guests.has_sinks else _MAX_STEPS
+        count = num_values = 0
+        while len(rows) < _MAX_ROWS and len(steps) < max_steps and num_values < _MAX_VALUES:
             found = self._inlet.next(count)
-            if found is None or found[0]["is"] != "curves":
+            if found is None or found[0]["is"] not in ("curves", "step"):
                 break
-            rows += found[0]["rows"]
+            if found[0]["is"] == "step":
+                message, at = found
+                steps.append(({**message, "wrong_loss": self._wrong_loss}, at))
+                num_values += message["values"]
+            else:
+                rows += found[0]["rows"]
+                self._check_losses(found[0]["rows"])
             count += 1
-        return {"is": "curves", "rows": rows}, count
+        self._session["handled"] = self._inlet.counters.taken + count
+        if rows:
+            self._answer({"is": "curves", "rows": rows})
+        if steps:
+            self._take_steps(steps)
+        return count
 
     def _skip_handled(self) -> None:
         """Skip a step that an earlier worker of this session wrote before it was killed."""
@@ -229,8 +248,6 @@ class Worker:
         new: dict[Phase, list[CurvePoint]] = {}
         for phase, *values in message["rows"]:
             new.setdefault(phase, []).append(CurvePoint(*values))
-        for point in new.get("train", ()):
-            self._check_loss(point)
         for phase, points in new.items():
             kept = self._points.setdefault(phase, [])
             kept += points
@@ -241,15 +258,15 @@ class Worker:
             for phase, points in new.items():
                 self.guests.show_curves(phase, points)
 
-    def _check_loss(self, point: CurvePoint) -> None:
+    def _check_losses(self, rows: Sequence[Sequence[Any]]) -> None:
         """Keep the first loss that is not finite, until one is finite again."""
-        loss = point.loss
-        if loss is None:
-            return
-        if math.isfinite(loss):
-            self._wrong_loss = None
-        elif self._wrong_loss is None:
-            self._wrong_loss = point.step, "NaN" if math.isnan(loss) else "infinite"
+        for phase, step, _, _, loss, *_ in rows:
+            if phase != "train" or loss is None:
+                continue
+            if math.isfinite(loss):
+                self._wrong_loss = None
+            elif self._wrong_loss is None:
+                self._wrong_loss = step, "NaN" if math.isnan(loss) else "infinite"
 
     def _write_points(self) -> None:
         """Write the points of the curves; if that fails, they are written with the next ones."""
@@ -301,40 +318,55 @@ class Worker:
             self._digest = Digest(self.guests)
         return self._digest
 
-    def _take_step(self, message: Message, at: int) -> None:
+    def _take_steps(self, records: Sequence[tuple[Message, int]]) -> None:
         try:
-            self._write_step(message, at)
+            self._write_steps(records)
             self._has_failed = False
         except Exception as error:  # the disk may be full now and not later; or an internal error
+            if len(records) > 1:  # it may concern one of them
+                for each in records:
+                    self._take_steps([each])
+                return
+            ((message, _),) = records
             why = self._report_failure(error)
             self._inlet.counters.note_failed()
             self._count_lost(lost_step(message["phase"], message["step"], why))
             self._keep(self._accounts())
 
-    def _write_step(self, message: Message, at: int) -> None:
-        digested = self._load_digest().read(self._inlet.memory, at, message, self._announced)
-        times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
+    def _write_steps(self, records: Sequence[tuple[Message, int]]) -> None:
+        """Write steps in one transaction."""
+        digested = self._load_digest().read(self._inlet.memory, records, self._announced)
+        times: list[dict[str, Any]] = []
+        for message, _ in records:
+            times.append({name: message[name] for name in _TIMES})
         before = dict(self._session)
+        has_written = False
         try:
             self._place.require()
-            numbers = self._stored(digested.numbers)
+            steps = []
+            for when, each in zip(times, digested, strict=True):
+                numbers = self._stored(each.numbers)
+                steps.append(SampledStep(**when, distributions=each.numbered(numbers)))
             self._session |= {
-                "written": before["written"] + 1,
-                "last": [message["phase"], message["step"]],
+                "written": before["written"] + len(steps),
+                "last": [steps[-1].phase, steps[-1].step],
             }
-            step = SampledStep(**times, distributions=digested.numbered(numbers))
-            self._store.write(step, about={**self._unwritten, "session": self._session})
+            self._store.write_steps(steps, about={**self._unwritten, "session": self._session})
             self._unwritten = {}
+            has_written = True
         except StoreError:
             self._session = before
             self._known.clear()  # what was new may not be there
+            self._in_file.clear()
             raise
         finally:
-            self._look_for_nan(message["step"], digested.found, digested.series)
-            if self.guests.has_sinks:
-                self.guests.show(digested.seen(times))
+            if has_written or len(records) == 1:  # else they come again, one by one
+                for (message, _), when, each in zip(records, times, digested, strict=True):
+                    self._look_for_nan(message, each.found, each.series)
+                    if self.guests.has_sinks:
+                        self.guests.show(each.seen(when))
 
-    def _look_for_nan(self, step: int, found: Distributions, series: list[Series]) -> None:
+    def _look_for_nan(self, message: Message, found: Distributions, series: list[Series]) -> None:
         """Report the first NaN, once."""
         if self._has_nan or not found.columns.figures["nan"].any():
             return
@@ -345,7 +377,8 @@ class Worker:
             if found.columns.figures["nan"][found.rows[place]]
         ]
         first = wrong[0]
-        loss_step, loss = self._wrong_loss or (None, "")
+        step = message["step"]
+        loss_step, loss = message["wrong_loss"] or (None, "")
         if loss_step is not None and loss_step >= step:
             loss_step, loss = None, ""
         note = Note.of(
@@ -361,11 +394,17 @@ class Worker:
         self._report_event(note)
 
     def _stored(self, numbers: list[int]) -> list[int]:
-        """Return the numbers that series have in the file."""
-        for number in numbers:
-            if number not in self._known:
-                self._known[number] = self._store.number_of(self._announced[number].series)
-        return [self._known[number] for number in numbers]
+        """Return the numbers that series have in the file, in the same list for the same series."""
+        found = self._in_file.get(id(numbers))
+        if found is None or found[0] is not numbers:
+            for number in numbers:
+                if number not in self._known:
+                    self._known[number] = self._store.number_of(self._announced[number].series)
+            found = numbers, [self._known[number] for number in numbers]
+            if len(self._in_file) >= _MAX_LISTS:
+                self._in_file.clear()
+            self._in_file[id(numbers)] = found
+        return found[1]
 
     # -- the end -------------------------------------------------------------------------------------
 
