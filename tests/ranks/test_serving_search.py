@@ -36,7 +36,7 @@ def test_a_choice_is_the_estimate_under_load() -> None:
             model, 64, 16, batch_size=each.batch_size, device="H100", engine="vllm"
         )
         assert each.per_token == pytest.approx(alone.per_token_under_load)
-        assert each.first_token == pytest.approx(alone.first_token)
+        assert each.first_token == pytest.approx(alone.first_token_under_load)
         rate = each.batch_size / alone.per_token_under_load
         assert each.tokens_per_second == pytest.approx(rate)
         assert each.price_per_million == pytest.approx(3.6 / 3600 / rate * 1e6)

@@ -29,6 +29,9 @@ class Engine:
     #: largest number of prompt tokens in one pass, or None if the prompts of all sequences are
     #: processed in a single pass
     prompt_chunk: int | None = None
+    #: True if all waiting prompts are processed before the next tokens, so that requests stay
+    #: together; False if each pass over prompts generates tokens, too
+    prompts_first: bool = False
     #: True if attention runs as FlashAttention 3 on Hopper
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
@@ -76,6 +79,7 @@ _ENGINES: Mapping[str, Engine] = {
             version="vLLM 0.12",
             source="InferenceMAX's runs on H100; vLLM's defaults of max_num_batched_tokens",
             host_time=0.6e-3,
+            host_time_per_sequence=50e-6,
             prompt_chunk=8192,
             joins_projections=True,
         ),
@@ -92,14 +96,16 @@ _ENGINES: Mapping[str, Engine] = {
             version="SGLang 0.5.1",
             source="InferenceMAX's runs on H100; SGLang's default of chunked_prefill_size",
             host_time=0.5e-3,
+            host_time_per_sequence=20e-6,
             prompt_chunk=8192,
+            prompts_first=True,
             joins_projections=True,
         ),
         Engine(
             name="tensorrt-llm",
             version="TensorRT-LLM 1.0",
             source="InferenceMAX's runs on H100; TensorRT-LLM's default of max_num_tokens",
-            host_time_per_sequence=15e-6,
+            host_time_per_sequence=20e-6,
             prompt_chunk=8192,
             fuses_quantization=True,
             joins_projections=True,

@@ -87,10 +87,27 @@ class Generation(Result):
     def per_token_under_load(self) -> float:
         """Mean seconds from one new token to the next, if a request arrives whenever one ends.
 
-        While a sequence generates its tokens, the prompts of all others are processed once.
+        While a sequence generates its tokens, the prompts of all others are processed once. If an
+        engine processes prompts first, requests stay together, and each waits for half of them.
         """
         share = (self.batch_size - 1) / self.batch_size
+        if self.engine.prompts_first:
+            share /= 2
         return self.per_token + share * self.first_token_of_all / self.new
+
+    @property
+    def first_token_under_load(self) -> float:
+        """Mean seconds until the first new token of a request, if one arrives whenever one ends.
+
+        A request waits for half of the others' prompts if these come first, and otherwise for the
+        rest of the step that runs.
+        """
+        if self.engine.prompts_first:
+            share = (self.batch_size + 1) / (2 * self.batch_size)
+            return max(self.first_token, share * self.first_token_of_all)
+        if self.batch_size == 1:
+            return self.first_token
+        return self.first_token + self.per_token_under_load / 2
 
     @property
     def tokens_per_second(self) -> float:
@@ -138,6 +155,7 @@ class Generation(Result):
         }
         figures: dict[str, Any] = {
             "engine": self.engine.to_dict(),
+            "first_token_under_load": self.first_token_under_load,
             "per_token_under_load": self.per_token_under_load,
             "margin": [self.margin.low, self.margin.high],
             "margin_reason": to_plain(self.margin.reason),

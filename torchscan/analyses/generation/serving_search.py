@@ -144,7 +144,7 @@ class ServingLimits:
             rate,
             tp=tp,
             num_copies=copies,
-            first_token=generation.first_token,
+            first_token=generation.first_token_under_load,
             per_token=per_token,
         )
 
