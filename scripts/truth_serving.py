@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from truth_section import Section, percent
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from tests.marked import table
 from torchscan import analyze_generation
 from torchscan.errors import TorchscanError
 from torchscan.types import Generation
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
+ENGINES, QWEN = "serve_inferencemax_silicon.csv.gz", "serve_qwen2_qwen25_a100.csv.gz"
 _DEVICES = {"h100_sxm": "H100 SXM", "b200_sxm": "B200", "A100 80GB": "A100-SXM4-80GB"}
 _ENGINES = {
     "trtllm": "tensorrt-llm",
@@ -95,6 +98,12 @@ class ServingRow:
         return self.estimate.per_token_under_load / self.per_token
 
     @property
+    def is_inside_margin(self) -> bool:
+        """True if the measured time lies inside the margin of the estimate."""
+        margin, share = self.estimate.margin, 1 / self.token_ratio - 1
+        return margin.low <= share <= margin.high
+
+    @property
     def first_ratio(self) -> float | None:
         """Time to the first token, estimated ÷ measured."""
         if self.first_token is None:
@@ -162,9 +171,9 @@ def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
         return ()
 
 
-def engine_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
+def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[ServingRow]:
     """Estimate the rows of InferenceMAX: several requests at once, one after another."""
-    with gzip.open(TRUTH / "serve_inferencemax_silicon.csv.gz", "rt") as file:
+    with gzip.open(truth / ENGINES, "rt") as file:
         rows = [
             row
             for row in csv.DictReader(file)
@@ -200,9 +209,9 @@ def engine_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
             )
 
 
-def qwen_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
+def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[ServingRow]:
     """Estimate the rows of Qwen2.5's speed benchmark: one sequence."""
-    with gzip.open(TRUTH / "serve_qwen2_qwen25_a100.csv.gz", "rt") as file:
+    with gzip.open(truth / QWEN, "rt") as file:
         rows = [
             row
             for row in csv.DictReader(file)
@@ -240,6 +249,90 @@ def qwen_rows(every: int = 1, only: str = "") -> Iterator[ServingRow]:
             )
 
 
+# -- the page ------------------------------------------------------------------------------------
+
+#: names as people know them; all models but those of ``FITTED`` are held out
+_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "vLLM": "vLLM 0.6"}
+_CARDS = {"h100_sxm": "H100", "b200_sxm": "B200", "A100 80GB": "A100"}
+#: models that the times of hosts were chosen with
+FITTED = ("Llama-3.1-8B-Instruct", "Qwen3-32B")
+#: rows of a group from which on it has a line
+_MIN_ROWS = 5
+HEADINGS = (
+    "engine",
+    "GPU",
+    "model",
+    "products",
+    "rows",
+    "median error",
+    "four of five measured times",
+    "inside the margin",
+    "Spearman",
+)
+
+
+def serving(truth: Path) -> Section:
+    """Return the comparison of all rows of engines, and of Qwen's tables."""
+    rows = [*engine_rows(truth), *qwen_rows(truth)]
+    groups: dict[tuple[str, ...], list[ServingRow]] = {}
+    for row in rows:
+        key = row.engine, _CARDS[row.device], row.model, row.precision
+        groups.setdefault(key, []).append(row)
+    written = [
+        _row_of(key, group) for key, group in sorted(groups.items()) if len(group) >= _MIN_ROWS
+    ]
+    apart = [row for row in rows if row.model not in FITTED]
+    result = f"median error {percent(_error_of(rows))} (held out {percent(_error_of(apart))})"
+    blocks = {"serving": f"\n{table(HEADINGS, written)}\n"}
+    return Section(
+        [("time per token, engines", "InferenceMAX, Qwen", f"{len(rows)}", result)], blocks
+    )
+
+
+def _row_of(key: tuple[str, ...], group: Sequence[ServingRow]) -> tuple[str, ...]:
+    engine, card, model, precision = key
+    mark = "" if model in FITTED else " (held out)"
+    low, high = four_of_five(group)
+    inside = sum(row.is_inside_margin for row in group) / len(group)
+    return (
+        _NAMES.get(engine, engine),
+        card,
+        f"{model}{mark}",
+        precision,
+        str(len(group)),
+        percent(_error_of(group)),
+        f"{100 * low:+.0f} … {100 * high:+.0f} %",
+        f"{100 * inside:.0f} %",
+        f"{_spearman(group):.3f}",
+    )
+
+
+def _error_of(rows: Sequence[ServingRow]) -> float:
+    return statistics.median(abs(row.token_ratio - 1) for row in rows)
+
+
+def four_of_five(rows: Sequence[ServingRow]) -> tuple[float, float]:
+    """Return the shares of the estimate between which four of five measured times lie."""
+    shares = sorted(1 / row.token_ratio - 1 for row in rows)
+    last = len(shares) - 1
+    return shares[round(0.1 * last)], shares[round(0.9 * last)]
+
+
+def _spearman(rows: Sequence[ServingRow]) -> float:
+    """Return the correlation of ranks of estimated and measured times."""
+    estimated = _ranks([row.estimate.per_token_under_load for row in rows])
+    measured = _ranks([row.per_token for row in rows])
+    return statistics.correlation(estimated, measured) if len(rows) > 2 else 1.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    for rank, index in enumerate(order):
+        ranks[index] = rank
+    return ranks
+
+
 # -- printing ------------------------------------------------------------------------------------
 
 
@@ -247,7 +340,7 @@ def compare_serving(every: int = 1) -> None:
     """Print errors by engine, model, precision, number of cards and batch."""
     warnings.simplefilter("ignore")
     for source in (engine_rows, qwen_rows):
-        rows = list(source(every))
+        rows = list(source(every=every))
         _print("all", rows)
         _print("  batch up to 8", [row for row in rows if row.estimate.batch_size <= 8])
         _by(rows, lambda row: f"  {row.engine}")
