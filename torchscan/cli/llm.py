@@ -24,8 +24,7 @@ examples
   torchscan llm serve hf:path/to/config.json -d H100 --prompt 2k --new 256 -b 1,8,32
   torchscan llm serve hf:meta-llama/Llama-3.1-8B -d L4 --weights int4 --cache fp8 --context 32k
   torchscan llm serve hf:meta-llama/Llama-3.1-405B -d H100 --num-gpus 8 --compute fp8
-  torchscan llm serve hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 8 --first-token 500ms \
-      --per-token 30ms --engine vllm --price 2.5
+  torchscan llm serve hf:path/to/config.json --num-gpus 8 --first-token 500ms --per-token 30ms
 k is 1,024 tokens. Formats of weights and caches: fp8, int8, int4, nf4, fp4, mxfp4, nvfp4; in
 int4:32, 32 weights share a scale. torchscan devices lists the devices."""
 _TRAIN_EXAMPLES = """\

@@ -192,10 +192,10 @@ class _Options:
                      choices="analyses/generation/serving_costs.py:Compute")
     engine = Option("Set {}", "NAME", files=_GENERATION,
                     choices="analyses/generation/engines.py:EngineName")
-    first_token = Option("Search for the way with the most tokens per second whose first token "
-                         "takes at most this long", "TIME", to_seconds, python="max_first_token")
-    per_token = Option("The same for each further token, under load", "TIME", to_seconds,
-                       python="max_per_token")
+    first_token = Option("Compare ways to serve whose first token comes within this time",
+                         "TIME", to_seconds, python="max_first_token")
+    per_token = Option("Compare ways to serve whose further tokens take at most this time each",
+                       "TIME", to_seconds, python="max_per_token")
     separate = _flag("Compare separate GPUs for prompts and for new tokens, too")
     price = Option("Show the price of a million tokens; P is the price of the device per hour",
                    "P", float)
@@ -242,7 +242,7 @@ RENAMED_OPTIONS = {
     "--batch": "--batch-size",
     "--context": "--cuda-context",
     "--depth": "--max-depth",
-    "--eager": "--engine transformers",
+    "--eager": "--engine",
     "--device": "--run-on",
     "--filter": "--match",
     "--global-batch": "--global-batch-size",

@@ -125,6 +125,10 @@ def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
     return _Moved(read + cost.bytes_written - hit, hit)
 
 
+#: architectures with asynchronous matrix units, for which engines have kernels of attention
+ASYNC_ARCHS = ("Hopper", "Blackwell GB100")
+
+
 class CallTimes:
     """Times calls on a device."""
 
@@ -209,7 +213,7 @@ class CallTimes:
             flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
             vector_lanes=rates.vector_lanes or 128.0,
             is_hopper=is_hopper,
-            has_async_attention=self._serving.has_flash_3 and is_hopper,
+            has_async_attention=self._serving.has_flash_3 and device.arch.startswith(ASYNC_ARCHS),
             product_traffic=STREAMING * rates.products_stream,
             l2_bytes=device.l2_bytes,
             cycles_of_element=rates.cycles_of_element,
