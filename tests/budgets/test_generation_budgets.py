@@ -180,7 +180,8 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
         ({"min_context": -1}, "min_context is -1: give a number"),
         (
             {"max_params": 1},
-            "max_params is not a limit of a generation: give max_time_per_token, max_time_per_token_under_load, max_first_token, "
+            "max_params is not a limit of a generation: give max_time_per_token, "
+            "max_time_per_token_under_load, max_first_token, "
             "min_tokens_per_second, max_weights, max_cache_per_token, min_context or min_batch_size, "
             r"or what crawl_module\(module, …\) returns",
         ),
