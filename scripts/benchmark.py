@@ -168,7 +168,9 @@ def main() -> None:
         sys.exit(compare_finetuning(TRUTH))
     if options.generation:
         from benchmark_generation import compare_generation, compare_joined
+        from truth_serving import compare_serving
 
+        compare_serving()
         compare_generation()
         compare_joined()
         return

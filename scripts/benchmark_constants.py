@@ -6,22 +6,19 @@ table shrinks. What is left of the error on the other card is what one may expec
 
 from __future__ import annotations
 
-import importlib
 import math
 import multiprocessing
-import pkgutil
 import statistics
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from benchmark_records import PRECISION, Row, is_apart, recorded, rows_of
+from changed_constants import changed, value_of
 
-from torchscan.analyses import roofline
-from torchscan.analyses.roofline import Rates, constants, roofline_of
+from torchscan.analyses.roofline import Rates, roofline_of
 from torchscan.hardware.device_specs import device_named
 
 #: those that eager passes in mixed precision depend on
@@ -34,7 +31,7 @@ FITTED = (
         "CACHE_KEPT",
         "MATRICES",
         "POINTWISE_CONVOLUTIONS",
-        "ATTENTION",
+        "SOFTMAX_OPERATIONS",
     ),
     *(
         "GROUPED_ON_MATRIX_UNITS",
@@ -98,8 +95,7 @@ def print_checked(findings: list[Checked]) -> None:
     """Print what changed, and the errors."""
     for each in findings:
         changed = ", ".join(
-            f"{name} {getattr(constants, name):g} → {value:.3g}"
-            for name, value in each.changed.items()
+            f"{name} {value_of(name):g} → {value:.3g}" for name, value in each.changed.items()
         )
         print(f"constants set from {each.fitted} alone: {changed or 'as they are'}")
         so = f"{_format_errors(each.before)} as they are, {_format_errors(each.after)} so"
@@ -109,7 +105,7 @@ def print_checked(findings: list[Checked]) -> None:
 def _checked(fitted: Card, cards: Iterable[Card], values: dict[str, float]) -> Iterator[Checked]:
     for card in cards:
         rows = [row for row in rows_of(card.table) if is_apart(row)]
-        with _changed(values):
+        with changed(values):
             after = _errors(card, rows)
         yield Checked(fitted.name, card.name, len(rows), values, _errors(card, rows), after)
 
@@ -132,8 +128,8 @@ def _improve(
     """Move one constant up or down as long as that helps; the loss then."""
     for factor in (step, 1 / step):
         while True:
-            value = values.get(name, getattr(constants, name)) * factor
-            with _changed({**values, name: value}):
+            value = values.get(name, value_of(name)) * factor
+            with changed({**values, name: value}):
                 loss = _loss(card, sample)
             if loss > best - 1e-5:
                 break
@@ -148,24 +144,6 @@ def _loss(card: Card, rows: list[Row]) -> float:
 
 def _errors(card: Card, rows: list[Row]) -> list[float]:
     return [abs(ratio - 1) for ratio in _ratios(card, rows)]
-
-
-@contextmanager
-def _changed(values: Mapping[str, float]) -> Iterator[None]:
-    """Constants have other values, wherever they were imported."""
-    modules = [
-        importlib.import_module(each.name)
-        for each in pkgutil.walk_packages(roofline.__path__, f"{roofline.__name__}.")
-    ]
-    held = [(module, name) for module in modules for name in values if hasattr(module, name)]
-    before = [getattr(module, name) for module, name in held]
-    for module, name in held:
-        setattr(module, name, values[name])
-    try:
-        yield
-    finally:
-        for (module, name), value in zip(held, before, strict=True):
-            setattr(module, name, value)
 
 
 def _ratios(card: Card, rows: list[Row]) -> list[float]:

@@ -9,17 +9,21 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from kernel_tables import table_names
 from truth_counts import LANGUAGE, ZOO, language_models, zoo
 from truth_fields import FIELDS, fields
+from truth_kernels import kernels
 from truth_left_out import left_out, left_out_before
 from truth_section import Section, lines
+from truth_serving import ENGINES, QWEN, serving
+from truth_streaming import LIGER, streaming
 from truth_times import MEASURED, differences, times
 
 from tests.marked import blocks_of, rows_of, table, with_blocks
 from torchscan.files import write_text
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ZOO, FIELDS, *(each.table for each in MEASURED))
+TABLES = (ZOO, FIELDS, *(each.table for each in MEASURED), *table_names(), LIGER, ENGINES, QWEN)
 HEADINGS = ("question", "compared with", "n", "result")
 
 
@@ -49,7 +53,13 @@ def _blocks(sections: Sequence[Section]) -> dict[str, str]:
 
 
 def _sections(truth: Path) -> Iterator[Section]:
-    for name, ask in {ZOO: zoo, LANGUAGE: language_models, FIELDS: fields, "times": times}.items():
+    comparisons = {ZOO: zoo, LANGUAGE: language_models, FIELDS: fields, "times": times}
+    for name, ask in {
+        **comparisons,
+        "kernels": kernels,
+        LIGER: streaming,
+        ENGINES: serving,
+    }.items():
         start = time.perf_counter()
         yield ask(truth)
         print(f"{name}: {time.perf_counter() - start:.0f} s")

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmark_constants import Checked, leave_one_out, two_cards
+from changed_constants import value_of
 from truth_section import Section, lines, percent
 
 from tests.far_off import four_of_five
 from tests.marked import rows_of, table
-from torchscan.analyses.roofline import constants
 
 BLOCK = "leave-one-out"
 HEADINGS = (
@@ -75,7 +75,5 @@ def _short(card: str) -> str:
 
 
 def _changed(values: Mapping[str, float]) -> str:
-    pairs = [
-        f"`{name}` {getattr(constants, name):g} → {value:.3g}" for name, value in values.items()
-    ]
+    pairs = [f"`{name}` {value_of(name):g} → {value:.3g}" for name, value in values.items()]
     return ", ".join(pairs) or "nothing"

@@ -15,7 +15,7 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from tests.console import with_real_output
 from tests.marked import rows_of
 from tests.versions import skip_before
-from torchscan.analyses.roofline import constants, links
+from torchscan.analyses.roofline import constants
 
 pytestmark = pytest.mark.slow
 
@@ -132,21 +132,9 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
         if name.isupper() and isinstance(value, Mapping)
     )
     assert (
-        f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings"
+        f"There are {len(numbers)} of them, and {in_mappings} more numbers in the\nmappings"
         in TIME_MODEL
     )
-
-
-def test_every_constant_of_links_is_documented_with_its_value() -> None:
-    documented = {
-        name.strip("`"): float(value)
-        for name, value, *_ in rows_of(TIME_MODEL[TIME_MODEL.index("| constant of links |") :])
-    }
-    assert documented == {
-        name: value
-        for name, value in vars(links).items()
-        if name.isupper() and isinstance(value, float)
-    }
 
 
 def test_it_is_said_where_every_constant_comes_from() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, overload
 
 from torch import Tensor, nn
@@ -16,10 +17,13 @@ from torchscan.analyses.generation.active_parameters import (
 )
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
+from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.analyses.generation.serving_costs import Serving
-from torchscan.analyses.generation.stored import stored
+from torchscan.analyses.generation.serving_costs import Compute, Serving
+from torchscan.analyses.generation.serving_margin import serving_margin_of
+from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses, SpreadModel
+from torchscan.analyses.generation.stored import Stored, stored
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline import (
     Fabric,
@@ -30,26 +34,25 @@ from torchscan.analyses.roofline import (
     roofline_of,
 )
 from torchscan.errors import Argument, Give, InputError, RecordError, Value
+from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError
-from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
+from torchscan.recording.folding import UnfoldableError
+from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
-from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+from torchscan.recording.sharding import Apply
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 from torchscan.units import Tokens, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: tokens of a prompt that shows something in a moment
-_SHORT = 3
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
@@ -87,7 +90,8 @@ def analyze_generation(
     precision: Precision | None = None,
     weights: str | None = None,
     cache: str | None = None,
-    eager: bool = False,
+    compute: Compute | None = None,
+    engine: EngineName | Engine = "cuda-graph",
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     mesh: Mapping[str, int] | None = None,
@@ -110,11 +114,15 @@ def analyze_generation(
         price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
-        weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
-            "fp4", "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
+        weights: the format in which weights of products are stored, except the last product:
+            "int8", "fp8", "int4", "nf4", "fp4", "mxfp4", "nvfp4"; with the number of weights that
+            share a scale, "int4:32". Kernels unpack them.
         cache: the format in which keys and values are stored: "fp8", "int8".
-        eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
-            serve: compiled, in a CUDA graph, with a cache that is appended to.
+        compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
+            quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
+        engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph, without
+            time of the host), "vllm", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
+            PyTorch), or a ``torchscan.types.Engine``.
         inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
@@ -129,19 +137,94 @@ def analyze_generation(
     sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
     _require_sizes(sizes)
     _require_price(price, is_sweep=not isinstance(batch_size, int))
+    opened = opened_generation(
+        module,
+        prompt,
+        new,
+        device=device,
+        precision=precision,
+        weights=weights,
+        cache=cache,
+        compute=compute,
+        engine=engine,
+        inputs=inputs,
+        step=step,
+        mesh=mesh,
+        apply=apply,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+        progress=progress,
+    )
+    with opened as answer:
+        generations = tuple(answer(size) for size in dict.fromkeys(sizes))
+    if isinstance(batch_size, int):
+        return generations[0]
+    return GenerationSweep(generations=generations, price=price)
+
+
+@contextlib.contextmanager
+def opened_generation(
+    module: nn.Module,
+    prompt: Tokens,
+    new: Tokens,
+    *,
+    device: str | None = None,
+    precision: Precision | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    compute: Compute | None = None,
+    engine: EngineName | Engine = "cuda-graph",
+    inputs: Mapping[str, Tensor] | None = None,
+    step: Step | None = None,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = False,
+    checks: dict[Length, LayerCheck] | None = None,
+) -> Iterator[Callable[..., Generation]]:
+    """Return a function that estimates a batch size, which shares records with the others.
+
+    Its second argument is ``compute``. The arguments are those of :func:`analyze_generation`;
+    ``checks`` is what other calls found out about this model and precision.
+    """
     module = original_of(module)
-    serving = _serving(weights, cache, eager=eager)
-    setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
+    found_engine = engine_named(engine)
+    setting = _setting(
+        module,
+        prompt,
+        new,
+        device=device,
+        precision=precision,
+        serving=_serving(weights, cache, compute, found_engine),
+        engine=found_engine,
+    )
     setting = _joined(setting, mesh, per_machine, network_gbs)
     with (
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
     ):
-        question = _GenerationQuestion(spread, step, setting, inputs, module)
-        generations = tuple(question.answer(size) for size in dict.fromkeys(sizes))
-    if isinstance(batch_size, int):
-        return generations[0]
-    return GenerationSweep(generations=generations, price=price)
+        shared = SharedPasses(
+            spread,
+            step=step,
+            inputs=inputs,
+            kernels=setting.kernels,
+            precision=setting.precision,
+            length=setting.length,
+            limit=setting.limit,
+            checks={} if checks is None else checks,
+        )
+
+        @lru_cache(maxsize=8)
+        def question_for(compute: Compute | None) -> _GenerationQuestion:
+            _require_rate(setting.device, compute)
+            serving = _serving(weights, cache, compute, found_engine)
+            return _GenerationQuestion(shared, replace(setting, serving=serving))
+
+        def answer(batch_size: int, compute: Compute | None = compute) -> Generation:
+            return question_for(compute).answer(batch_size)
+
+        yield answer
 
 
 def _require_price(price: float | None, *, is_sweep: bool) -> None:
@@ -230,6 +313,7 @@ class _Setting:
     device: Device
     precision: Precision | None
     serving: Serving
+    engine: Engine
     length: Length
     #: tokens that the model has positions for
     limit: int | None
@@ -241,18 +325,51 @@ class _Setting:
     def is_gpu(self) -> bool:
         return self.device.vendor != "CPU"
 
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """The kind of device whose kernels are recorded."""
+        device_type = "cuda" if self.is_gpu else "cpu"
+        return {"device_type": device_type, "has_flash": self.device.has_flash}
 
-def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
+
+def _serving(
+    weights: str | None, cache: str | None, compute: Compute | None, engine: Engine
+) -> Serving:
     packed = None if weights is None else stored(weights, "weights")
     if packed is not None and not packed.is_packed:
         raise InputError.of_value(
             "weights", weights, "give ", Give("precision", weights), ", which converts the model"
         )
+    if compute is not None:
+        packed = _computed_weights(compute, packed)
     return Serving(
         weights=packed,
         cache=None if cache is None else stored(cache, "cache"),
-        eager=eager,
+        compute=compute,
+        appends=engine.is_graphed,
+        has_flash_3=engine.has_flash_3,
+        fuses_quantization=engine.fuses_quantization,
+        joins_projections=engine.joins_projections,
     )
+
+
+_WEIGHTS_OF: Mapping[Compute, str] = {"fp8": "fp8", "fp4": "nvfp4"}
+
+
+def _computed_weights(compute: Compute, packed: Stored | None) -> Stored:
+    """Return the format of weights that are multiplied in 8 or 4 bits."""
+    if compute not in _WEIGHTS_OF:
+        raise InputError.of_value("compute", compute, 'give "fp8" or "fp4"')
+    usual = stored(_WEIGHTS_OF[compute], "weights")
+    if packed is None:
+        return usual
+    if packed.bits != usual.bits or packed.name.startswith("int"):
+        raise InputError(
+            Argument("compute"),
+            f" is {compute!r}, and weights are in {packed}: give ",
+            Give("weights", str(usual)),
+        )
+    return packed
 
 
 def _setting(
@@ -263,6 +380,7 @@ def _setting(
     device: str | None,
     precision: Precision | None,
     serving: Serving,
+    engine: Engine,
 ) -> _Setting:
     require_module(module)
     prompt, new = tokens_of("prompt", prompt), tokens_of("new", new)
@@ -270,6 +388,7 @@ def _setting(
     precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
+    _require_rate(found, serving.compute)
     if limit is not None and prompt + new > limit:
         raise InputError(
             f"the model has {limit:,} positions, fewer than {prompt:,} + {new:,} tokens: give a "
@@ -279,7 +398,26 @@ def _setting(
             Argument("new"),
         )
     return _Setting(
-        device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit
+        device=found,
+        precision=precision,
+        serving=serving,
+        engine=engine,
+        length=Length(prompt, new),
+        limit=limit,
+    )
+
+
+def _require_rate(device: Device, compute: Compute | None) -> None:
+    """Refuse a format that the matrix units of a device do not have."""
+    if compute is None or compute in device.flops_per_second:
+        return
+    others = [each for each in _WEIGHTS_OF if each in device.flops_per_second]
+    advice = f"give {' or '.join(map(repr, others))}" if others else "leave it out"
+    raise InputError(
+        Argument("compute"),
+        f" is {compute!r}, and {device.name} has no {compute} arithmetic: {advice}; ",
+        Argument("weights"),
+        " sets how weights are stored",
     )
 
 
@@ -288,13 +426,18 @@ def _joined(
 ) -> _Setting:
     if mesh is None:
         return setting
-    fabric = Fabric(device=setting.device, per_machine=per_machine, network=1e9 * network_gbs)
+    fabric = Fabric(
+        device=setting.device,
+        per_machine=per_machine,
+        network=1e9 * network_gbs,
+        is_engine=setting.engine.is_graphed,
+    )
     return replace(setting, mesh=mesh, fabric=fabric)
 
 
 @contextlib.contextmanager
-def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[nn.Module]:
-    """The model as the first device has it."""
+def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[SpreadModel]:
+    """Simulate the mesh."""
     if setting.mesh is None:
         if apply is not None:
             raise InputError(
@@ -303,11 +446,11 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
                 Give("mesh", {"tp": 8}),
                 ", for example",
             )
-        yield module
+        yield SpreadModel(module, None, None, None)
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield sharded(module, apply or by_its_own_plan, devices, training=False, dtype=dtype)
+        yield SpreadModel(module, devices, apply, dtype)
 
 
 def _require_sizes(batch_sizes: object) -> None:
@@ -332,145 +475,196 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompts:
+    """Time and memory of the pass over the prompts."""
+
+    #: seconds of one prompt, and until each sequence has its first token
+    time_of_one: float
+    time_of_all: float
+    #: bytes besides weights and caches
+    work: int
+    #: True if these are the bytes of all prompts at once
+    is_of_all: bool
+    #: a pass over prompts, without the layers that were left out
+    trace: Trace
+
+
 class _GenerationQuestion:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        step: Step | None,
-        setting: _Setting,
-        inputs: Mapping[str, Tensor] | None,
-        like: nn.Module,
-    ) -> None:
-        """``like``: the model before it was spread over devices."""
-        self._module = module if step is None else Stepping(module, step)
-        self._like = like if step is None else Stepping(like, step)
+    def __init__(self, shared: SharedPasses, setting: _Setting) -> None:
+        self._shared = shared
         self._setting = setting
-        self._inputs = inputs
+        #: rooflines of passes over prompts by batch size
+        self._prefills: dict[int, Roofline] = {}
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
-        try:
-            return self._answer(batch_size)
-        except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
-            vars(self).pop("_alone")
-            vars(self).pop("_cache", None)
-            vars(self)["_folded"] = None
-            return self._answer(batch_size)
+        require_positive("batch_size", batch_size)
+        with collected_later():
+            try:
+                return self._answer(batch_size)
+            except UnfoldableError:  # in longer passes, layers differ that are equal in short ones
+                self._shared.run_all_layers()
+                self._prefills.clear()
+                vars(self).pop("_cache", None)
+                return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        require_positive("batch_size", batch_size)
-        asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
+        before = self._shared.num_records
+        asked, serving, shared = self._setting, self._setting.serving, self._shared
         prompt, new = asked.length.prompt, asked.length.generated
-        before = self._alone.records
-        passes.require_room(prompt)
-        passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
-        first = passes.prompted(Length(prompt)).trace
-        prefill = self._roofline(first)
-        middle = passes.continued(Length(prompt, new // 2)).trace
-        decode, work = (
-            self._roofline(middle, graphed=asked.is_gpu and not serving.eager),
-            work_bytes(middle),
-        )
-        held = weights_bytes(middle, serving.weights)
+        shared.alone.require_room(prompt)
+        # before all else: then only one pass of all layers is recorded
+        passes = shared.of_batch(batch_size)
+        middle = passes.continued(Length(prompt, new // 2))
+        prefill = self._prefill(1, prompt)
+        decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
+        prompts = self._prompts(prefill, batch_size)
+        work = work_bytes(middle)
+        held = weights_bytes(middle.short, serving.weights, middle.repeats)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
+        peak = max(work, prompts.work)
+        params = sum(each.numel for each in distinct_parameters(middle.short))
+        repeated = shared.num_repeated(params)
         return Generation(
             device=asked.device.name,
             precision=asked.precision,
             weights=None if serving.weights is None else str(serving.weights),
             cache=None if serving.cache is None else str(serving.cache),
+            compute=serving.compute,
+            engine=asked.engine,
             prompt=prompt,
             new=new,
             batch_size=batch_size,
             mesh=asked.mesh,
-            params=sum(each.numel for each in distinct_parameters(middle)),
-            active_params=active_parameters(middle),
+            params=params - repeated,
+            active_params=active_parameters(middle.short, middle.repeats) - repeated,
             weights_bytes=held,
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
             work_bytes=work,
-            max_context=longest(self._cache, (room - work) // batch_size, prompt + new, limit),
-            max_batch_size=max(0, room) // max(1, at_end + work // batch_size),
-            first_token=prefill.time_estimate,
-            per_token=decode.time_estimate,
+            prompt_work_bytes=prompts.work,
+            max_context=longest(self._cache, (room - peak) // batch_size, prompt + new, limit),
+            max_batch_size=self._max_batch_size(
+                room, at_end, work // batch_size, batch_size, prompts
+            ),
+            first_token=prompts.time_of_one,
+            first_token_of_all=prompts.time_of_all,
+            per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
+            margin=serving_margin_of(
+                asked.device,
+                asked.engine,
+                batch_size,
+                decode.error_margin,
+                is_quantized=serving.weights is not None,
+            ),
             prefill=prefill,
             decode=decode,
-            num_traces=passes.records
-            + (0 if passes is self._alone else self._alone.records - before),
-            without_formula=_unpriced(first, middle),
-            unreadable_weights=middle.provenance.unreadable_weights,
+            num_traces=shared.num_records - before,
+            without_formula=_unpriced(prompts.trace, middle.short),
+            unreadable_weights=middle.short.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
 
-    @once
-    def _folded(self) -> Folded | None:
-        """Found out in the passes that were asked for, or, if these take a step for each token, in short ones."""
-        self._alone.leave_out()
-        asked = self._setting.length
-        length = (
-            Length(_SHORT, _SHORT)
-            if self._cache.is_loop
-            else Length(asked.prompt, asked.generated // 2)
-        )
-        self._alone.fold(length)
-        return self._alone.folded
+    def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
+        """Return what the prompts take, given the roofline of one.
 
-    @once
-    def _alone(self) -> Generating:
-        """One sequence, of which the cache is measured."""
-        return self._passes_of(1)
+        An engine with chunks processes as many prompts in one pass as fit into a chunk, and a
+        longer prompt in several passes.
+        """
+        asked = self._setting
+        host, prompt, chunk = asked.engine.host_seconds(1), asked.length.prompt, None
+        if not self._cache.is_loop:
+            chunk = asked.engine.prompt_chunk
+        num_passes = 1 if chunk is None else -(-prompt // chunk)
+        alone = prefill.time_estimate + host * num_passes
+        if batch_size == 1:
+            whole, together = alone, 1
+        elif chunk is None:
+            whole, together = self._prefill(batch_size, prompt).time_estimate + host, batch_size
+        else:
+            together = min(batch_size, max(1, chunk // prompt))
+            of_pass = self._prefill(together, prompt).time_estimate
+            whole = batch_size / together * (of_pass + host * num_passes)
+        kept = self._shared.of_batch(together).prompted(Length(prompt))
+        return _Prompts(
+            time_of_one=alone,
+            time_of_all=max(whole, alone),
+            work=work_bytes(kept) // num_passes,
+            is_of_all=chunk is None,
+            trace=kept.short,
+        )
+
+    @staticmethod
+    def _max_batch_size(
+        room: int, cache: int, work: int, batch_size: int, prompts: _Prompts
+    ) -> int:
+        """Return the number of sequences that fit, each with a cache and the bytes of its token."""
+        if prompts.is_of_all:
+            return max(0, room) // max(1, cache + max(work, prompts.work // batch_size))
+        return max(0, room - prompts.work) // max(1, cache + work)
 
     @once
     def _cache(self) -> CacheSize:
         asked = self._setting
-        return CacheSize(self._alone, asked.length, asked.serving.cache, asked.limit)
-
-    def _passes(self, batch_size: int) -> Generating:
-        return self._alone if batch_size == 1 else self._passes_of(batch_size)
-
-    def _passes_of(self, batch_size: int) -> Generating:
-        kernels = {
-            "device_type": "cuda" if self._setting.is_gpu else "cpu",
-            "has_flash": self._setting.device.has_flash,
-        }
-        precision = (
-            self._setting.precision if self._setting.mesh is None else None
-        )  # it is converted by then
-        return Generating(
-            self._module,
-            batch_size=batch_size,
-            precision=precision,
-            kernels=kernels,
-            inputs=self._inputs,
-            like=self._like,
+        return CacheSize(
+            self._shared.of_batch(1),
+            asked.length,
+            asked.serving.cache,
+            asked.limit,
+            is_loop=self._shared.is_loop,
         )
 
-    def _roofline(self, trace: Trace, *, graphed: bool = False) -> Roofline:
+    def _prefill(self, batch_size: int, prompt: int) -> Roofline:
+        """Return the roofline of a pass over the prompts of so many sequences."""
+        if batch_size not in self._prefills:
+            kept = self._shared.of_batch(batch_size).prompted(Length(prompt))
+            self._prefills[batch_size] = self._roofline(kept)
+        return self._prefills[batch_size]
+
+    def _roofline(self, kept: Kept, *, graphed: bool = False) -> Roofline:
         asked = self._setting
         return roofline_of(
-            trace,
+            kept.short,
             Rates(asked.device),
             precision=asked.precision,
             numbers=numbers_of(asked.device, asked.precision),
-            compiled=asked.is_gpu and not asked.serving.eager,
+            compiled=asked.is_gpu and asked.engine.is_graphed,
             serving=asked.serving,
             fabric=asked.fabric,
             graphed=graphed,
+            repeats=kept.repeats,
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:
-        if self._setting.serving.eager:
+        return (*self._engine_notes(), *self._beyond(), *decode.assumptions)
+
+    def _engine_notes(self) -> list[Note]:
+        engine = self._setting.engine
+        if not engine.is_graphed:
             serving = Note.of("eager-serving")
         elif self._setting.is_gpu:
             serving = Note.of("graphed-serving")
         else:
             serving = Note.of("host-serving")
-        sequences, chunks = Note.of("equal-sequences"), Note.of("prompt-in-chunks")
-        return (serving, sequences, chunks, *self._beyond(), *decode.assumptions)
+        notes = [serving, Note.of("equal-sequences")]
+        if engine.host_time or engine.host_time_per_sequence:
+            notes.append(
+                Note.of(
+                    "engine-host-time",
+                    engine=engine.version or engine.name,
+                    seconds=engine.host_time,
+                    per_sequence=engine.host_time_per_sequence,
+                )
+            )
+        if engine.prompt_chunk is not None:
+            notes.append(Note.of("prompt-in-chunks", tokens=engine.prompt_chunk))
+        return notes
 
     def _beyond(self) -> list[Note]:
         reach, asked = self._cache.reach, self._setting

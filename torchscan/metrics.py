@@ -188,8 +188,10 @@ def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> Generat
 def _share_of_all(made: Generation) -> float:
     """Return the error margin of an answer: those of both phases, weighted by their times."""
     rest = (made.new - 1) * made.per_token
-    off = made.first_token * made.prefill.error_margin.share + rest * made.decode.error_margin.share
-    return off / (made.first_token + rest)
+    first = made.first_token_of_all
+    of_token = max(abs(made.margin.low), abs(made.margin.high))
+    off = first * made.prefill.error_margin.share + rest * of_token
+    return off / (first + rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +296,14 @@ PER_SAMPLE = tuple(name for name, metric in METRICS.items() if metric.is_cost)
 #: what generating text takes and gives
 OF_GENERATION: Mapping[str, GenerationMetric] = {
     "time_per_token": _generated(
-        "per_token", units.parse_duration, error_share=lambda made: made.decode.error_margin.share
+        "per_token",
+        units.parse_duration,
+        error_share=lambda made: max(abs(made.margin.low), abs(made.margin.high)),
+    ),
+    "time_per_token_under_load": _generated(
+        "per_token_under_load",
+        units.parse_duration,
+        error_share=lambda made: max(abs(made.margin.low), abs(made.margin.high)),
     ),
     "first_token": _generated(
         "first_token",

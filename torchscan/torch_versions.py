@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from torch.utils.hooks import RemovableHandle
 __all__ = [
     "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
+    "GATHERS_VECTORS",
     "LEAF_NODE",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
@@ -115,6 +117,7 @@ __all__ = [
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
+    "threads_of_loss",
     "traces",
     "waiting_verbs",
     "with_buckets_without_data",
@@ -504,6 +507,17 @@ def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurr
 
 #: blocks of states that oneDNN keeps for the gradient of a recurrent layer: five in torch 2.6 and 2.9, three in 2.13
 BLOCKS_OF_WIDE_STATES = 3 if TorchVersion(torch.__version__) >= "2.10" else 5
+#: True if CUDA kernels that pick rows of a table load several elements at once: pytorch#151612
+GATHERS_VECTORS = TorchVersion(torch.__version__) >= "2.8"
+#: True if the CUDA kernel that adds up the losses of rows has more than 32 threads: pytorch#149548
+_LOSS_HAS_MORE_THREADS = TorchVersion(torch.__version__) >= "2.8"
+
+
+def threads_of_loss(rows: int) -> int:
+    """Return the number of threads of the CUDA kernel that adds up the losses of rows."""
+    if not _LOSS_HAS_MORE_THREADS:
+        return 32
+    return int(min(max(2 ** round(math.log2(max(rows // 16, 1))), 32), 1024))
 
 
 # -- autograd ------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from torchscan.analyses.collectives import Collective as Collective
 from torchscan.analyses.conventions import Convention as Convention
+from torchscan.analyses.generation.engines import Engine as Engine
 from torchscan.analyses.generation.formulas import Polynomial as Polynomial
 from torchscan.analyses.generation.formulas import SymbolicCosts as SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation as Generation
 from torchscan.analyses.generation.generation_result import GenerationSweep as GenerationSweep
+from torchscan.analyses.generation.serving_margin import ServingMargin as ServingMargin
+from torchscan.analyses.generation.serving_search import ServingChoice as ServingChoice
+from torchscan.analyses.generation.serving_search import ServingSearch as ServingSearch
 from torchscan.analyses.memory_estimate import MemoryEstimate as MemoryEstimate
 from torchscan.analyses.memory_estimate import Verdict as Verdict
 from torchscan.analyses.memory_timeline import LayerMemory as LayerMemory

@@ -607,13 +607,16 @@ def test_cards_without_flash_attention_take_another_kernel() -> None:
 
 
 def test_products_with_few_rows_stream_their_weight() -> None:
-    """As in decoding: one token at a time, 117 MB of weight at 90 % of 2039 GB/s."""
+    """As in decoding: one token at a time, 117 MB of weight at 78 % of 2039 GB/s, after a chain."""
     layer = nn.Linear(4096, 14336, bias=False)
     load = only(
         roofline(layer, (4096,), device="A100-SXM4-80GB", precision="bf16", compiled=True), "mm"
     )
     assert load.limiter == "memory"
-    assert load.time_estimate == pytest.approx(2 * 4096 * 14336 / (0.9 * 2039e9), rel=0.3)
+    streamed = 2 * 4096 * 14336 / (0.9 * 0.87 * 2039e9)
+    launched = 5e-6 + 2.1e-6  # by the host, then on the device
+    expected = streamed + 2 * 2600 / 1.41e9 + launched
+    assert load.time_estimate == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

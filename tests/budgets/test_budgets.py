@@ -488,7 +488,8 @@ prompt = 2048
 new = 256
 weights = "int4"
 cache = "fp8"
-eager = true
+compute = "fp4"
+engine = "vllm"
 max_time_per_token = "60 ms"
 max_first_token = 0.5
 min_tokens_per_second = "1.2k"
@@ -525,7 +526,13 @@ def test_every_key_is_read(folder: Path) -> None:
     }
     limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch_size": 16}
     assert budget.generation == GenerationBudget(
-        prompt=2048, new=256, weights="int4", cache="fp8", eager=True, limits=limits
+        prompt=2048,
+        new=256,
+        weights="int4",
+        cache="fp8",
+        compute="fp4",
+        engine="vllm",
+        limits=limits,
     )
 
 

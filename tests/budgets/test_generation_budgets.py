@@ -54,7 +54,8 @@ def test_a_limit_on_memory_holds_to_the_last_byte(limit: str, most: int) -> None
 def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     """Of float32: 256 numbers of each of 10 letters, key and value of 256 · 256, scores; a key and a value for each token."""
     model, cache = Echo(10, 256), 2 * 256 * 4
-    work = _analyze(model, batch_size=2).work_bytes
+    generation = _analyze(model, batch_size=2)
+    work = max(generation.work_bytes, generation.prompt_work_bytes)
     room = device_named(CARD).room_bytes - 4 * (2 * 10 * 256 + 2 * 256 * 256)
     context, batch = (room - work) // 2 // cache, room // (6 * cache + work // 2)
     _asserted(model, batch_size=2, min_context=context, min_batch_size=batch)
@@ -179,7 +180,8 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
         ({"min_context": -1}, "min_context is -1: give a number"),
         (
             {"max_params": 1},
-            "max_params is not a limit of a generation: give max_time_per_token, max_first_token, "
+            "max_params is not a limit of a generation: give max_time_per_token, "
+            "max_time_per_token_under_load, max_first_token, "
             "min_tokens_per_second, max_weights, max_cache_per_token, min_context or min_batch_size, "
             r"or what crawl_module\(module, …\) returns",
         ),

@@ -929,7 +929,7 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _to
         ("compare a.json torchvision:resnet10\t", ["compare", "a.json", "torchvision:resnet101"]),
         ("summary x --columns type,flo\t", ["summary", "x", "--columns", "type,flops"]),
         ("memory x --device H100\\ N\t", ["memory", "x", "--device", "H100 NVL"]),
-        ('memory x --device "NVIDIA H20\t', ["memory", "x", "--device", "NVIDIA H200"]),
+        ('memory x --device "NVIDIA B20\t', ["memory", "x", "--device", "NVIDIA B200"]),
         ("completion b\t", ["completion", "bash"]),
     ],
 )
@@ -976,8 +976,8 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert offered("torchscan summary x --format l") == ["latex"]
     assert offered("torchscan summary torchvision:resnet10") == ["torchvision:resnet101"]
     assert offered("torchscan summary x --columns type,flo") == ["type,flops"]
-    assert offered("torchscan memory x --device 'NVIDIA H20") == ["NVIDIA H200"]
-    assert offered("torchscan memory x -d 'NVIDIA H20") == ["NVIDIA H200"]
+    assert offered("torchscan memory x --device 'NVIDIA B20") == ["NVIDIA B200"]
+    assert offered("torchscan memory x -d 'NVIDIA B20") == ["NVIDIA B200"]
     assert offered("torchscan llm s") == ["serve"]
     assert "--checkpoint" in offered("torchscan llm train --ch")
     assert offered("torchscan llm serve --ch") == []

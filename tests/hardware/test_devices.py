@@ -56,6 +56,9 @@ NUMBERS = {
         ("P100 PCIe 12GB", "Tesla P100-PCIE-12GB"),
         ("RTX 2080", "NVIDIA GeForce RTX 2080"),
         ("Orin Nano 8GB", "NVIDIA Jetson Orin Nano 8GB"),
+        ("H20", "NVIDIA H20"),
+        ("RTX PRO 6000 Server", "NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+        ("A800 PCIe", "NVIDIA A800 80GB PCIe"),
         ("MI250", "AMD Instinct MI250"),
         ("MI250X", "AMD Instinct MI250X"),
         ("MI250X GCD", "AMD Instinct MI250X GCD"),
@@ -87,6 +90,8 @@ def test_a_name_is_found_by_its_words(name: str, full: str) -> None:
     [
         (["H100", "h100", "NVIDIA H100"], "NVIDIA H100 80GB HBM3"),
         (["A100", "A100 80GB", "A100 SXM"], "NVIDIA A100-SXM4-80GB"),
+        (["A800", "A800 SXM4"], "NVIDIA A800-SXM4-80GB"),
+        (["RTX PRO 6000"], "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"),
     ],
 )
 def test_a_short_name_means_the_device_that_the_catalogue_says(names: list[str], full: str) -> None:
@@ -98,7 +103,7 @@ def test_a_short_name_means_the_device_that_the_catalogue_says(names: list[str],
     [
         ("A100 40GB", "NVIDIA A100-SXM4-40GB"),
         ("A100 PCIe", "NVIDIA A100 80GB PCIe"),
-        ("H20", "H200"),
+        ("H21", "H20"),
         ("V100", "32GB"),
         ("RTX 5050 Laptop", "is not known"),
         ("Orin", "AGX Orin 32GB"),
@@ -114,7 +119,7 @@ def test_what_is_unclear_or_unknown_is_said(name: str, hint: str) -> None:
     [
         ("RTX 3099", "NVIDIA GeForce RTX 3090,"),
         ("rtx2085", "NVIDIA GeForce RTX 2080,"),
-        ("H20", "NVIDIA H200,"),
+        ("H21", "NVIDIA H20,"),
         ("GTX 1070", "NVIDIA GeForce GTX 1080 Ti,"),
         ("TPU v7", "TPU v4,"),
         ("abacus", "NVIDIA H200 "),
@@ -270,7 +275,14 @@ def test_each_figure_has_a_source_or_is_unverified(name: str) -> None:
 
 
 #: these have vector rates at another clock than that of their matrix rates, which boost_mhz is
-OTHER_CLOCKS = ("NVIDIA H100", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200", "NVIDIA TITAN V")
+OTHER_CLOCKS = (
+    "NVIDIA H100",
+    "NVIDIA H20",
+    "NVIDIA H200",
+    "NVIDIA B200",
+    "NVIDIA GB200",
+    "NVIDIA TITAN V",
+)
 CORES = {
     6.0: 64,
     6.1: 128,
@@ -369,6 +381,27 @@ def test_pascal_has_no_matrix_units(name: str) -> None:
     assert rates.get("int8", 0) == pytest.approx(
         0 if device.capability == 6.0 else 4 * rates["fp32"], rel=0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "factors"),
+    [
+        ("A800", "A100", {"link": 400 / 600}),
+        ("A800 PCIe", "A100 80GB PCIe", {"link": 400 / 600}),
+        ("RTX PRO 6000 Server", "RTX PRO 6000", {"memory": 1597 / 1792, "rates": 120 / 125.95}),
+    ],
+)
+def test_editions_differ_in_what_their_data_sheets_say(
+    name: str, original: str, factors: dict[str, float]
+) -> None:
+    device, other = device_named(name), device_named(original)
+    links = other.link_bytes_per_second
+    expected = None if links is None else links * factors.get("link", 1)
+    assert device.link_bytes_per_second == expected
+    memory = (other.bytes_per_second or 0) * factors.get("memory", 1)
+    assert device.bytes_per_second == pytest.approx(memory)
+    for form, rate in other.flops_per_second.items():
+        assert device.flops_per_second[form] == pytest.approx(rate * factors.get("rates", 1), 0.001)
 
 
 @pytest.mark.parametrize("name", ["AMD Instinct MI250X", "AMD Instinct MI250"])

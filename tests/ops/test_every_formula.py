@@ -1716,6 +1716,19 @@ LOSS = [
         "aten.binary_cross_entropy_with_logits", X, X, X, T(5), out=T(), other=(8 + 1 + 4) * 30 + 30
     ),
     case("aten.nll_loss_forward", T(7, 10), I(7), T(10), 1, -100, out=(T(), T()), other=7 * 2 + 7),
+    case(
+        "aten.nll_loss_backward",
+        T(),
+        T(7, 10),
+        I(7),
+        T(10),
+        1,
+        -100,
+        T(),
+        out=T(7, 10),
+        other=70,
+        read=18,
+    ),
     # 12 steps, 2 samples, 2 · 4 + 1 states
     case(
         "aten._ctc_loss",

@@ -214,7 +214,7 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
         plan = planned(schedule, stages=4 * chunks, num_ranks=4, microbatches=16)
         assert plan.ideal_bubble == pytest.approx(3 / (16 * chunks + 3))
         assert (
-            plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06
+            plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.08
         )  # 1F1B waits for each way there and back
 
 

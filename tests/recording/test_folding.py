@@ -194,3 +194,57 @@ def test_the_model_stays_as_it_is() -> None:
     assert list(model.layers) == layers
     assert [vars(each).get("forward") for each in model.layers] == forwards == [None] * 12
     assert [name for name, _ in model.named_modules()] == names
+
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 8000,
+}
+#: kinds of models with what is not usual in them
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"head_dim": 128},
+    "gemma3_text": {"head_dim": 128, "sliding_window": 128, "num_hidden_layers": 30},
+    "mixtral": {"num_local_experts": 4},
+    "deepseek_v3": {"n_routed_experts": 16, "moe_intermediate_size": 512, "n_group": 4},
+}
+
+
+def language_model(kind: str, **sizes: Any) -> Any:
+    pytest.importorskip("tests.torchvision_cpu")  # transformers imports torchvision
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(kind, **{**_SIZES, **LANGUAGE_MODELS[kind], **sizes})
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def with_all_layers_run(model: Any) -> Any:
+    """Layers with different hooks are of different kinds."""
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [*((kind, "cuda-graph") for kind in LANGUAGE_MODELS), ("llama", "transformers")],
+)
+def test_estimates_of_repeated_layers_are_those_of_all_layers(kind: str, engine: Any) -> None:
+    models = language_model(kind), with_all_layers_run(language_model(kind))
+    some, every = (
+        analyze_generation(each, 200, 100, batch_size=2, device="NVIDIA L4", engine=engine)
+        for each in models
+    )
+    for name in ("params", "active_params", "weights_bytes", "cache_bytes", "work_bytes"):
+        assert getattr(some, name) == getattr(every, name)
+    assert some.prompt_work_bytes == every.prompt_work_bytes
+    for one, other in ((some.prefill, every.prefill), (some.decode, every.decode)):
+        assert one.time_estimate == pytest.approx(other.time_estimate, rel=5e-4)
+        assert one.time_bound == pytest.approx(other.time_bound, rel=5e-4)
+        assert [each.layer for each in one.operators] == [each.layer for each in other.operators]
+        assert [each.name for each in one.layers] == [each.name for each in other.layers]
+        assert [each.flops for each in one.layers] == [each.flops for each in other.layers]

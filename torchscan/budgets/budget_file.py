@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from torchscan.analyses.generation.engines import EngineName
+from torchscan.analyses.generation.serving_costs import Compute
 from torchscan.analyses.generation.stored import stored
 from torchscan.budgets.file_spelling import FileSpelling
 from torchscan.errors import InputError
@@ -48,7 +50,8 @@ class GenerationBudget:
     #: the formats in which weights, and keys and values, are stored; None: as they are
     weights: str | None = None
     cache: str | None = None
-    eager: bool = False
+    compute: Compute | None = None
+    engine: EngineName = "cuda-graph"
     #: metric -> its limit
     limits: Mapping[str, float]
 
@@ -330,7 +333,8 @@ class _BudgetReader:
             new=self._positive("new", 128, is_tokens=True),
             weights=self._format("weights"),
             cache=self._format("cache"),
-            eager=self._flag("eager", default=False),
+            compute=self._one_of("compute", get_args(Compute)),
+            engine=self._one_of("engine", get_args(EngineName)) or "cuda-graph",
             limits=limits,
         )
 

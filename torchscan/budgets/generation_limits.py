@@ -28,6 +28,7 @@ class GenerationLimits(TypedDict, total=False):
 
     Args:
         max_time_per_token: seconds from one new token to the next: ``"60 ms"``.
+        max_time_per_token_under_load: the same with the prompts of other requests.
         max_first_token: seconds until the first new token is there.
         min_tokens_per_second: new tokens of all sequences in a second.
         max_weights: bytes of parameters and buffers, as they are stored: ``"20 GiB"``.
@@ -37,6 +38,7 @@ class GenerationLimits(TypedDict, total=False):
     """
 
     max_time_per_token: float | str | None
+    max_time_per_token_under_load: float | str | None
     max_first_token: float | str | None
     min_tokens_per_second: float | str | None
     max_weights: float | str | None

@@ -46,11 +46,12 @@ Limits of text generation are in a separate table, for the device, precision and
 budget:
 
   [budgets.backbone.generation]
-  prompt = 2048                          # more keys: new weights cache eager
+  prompt = 2048                          # more keys: new weights cache compute engine
   max_time_per_token = "60 ms"           # estimated for the device
   min_context = "8k"                     # memory suffices for this many tokens
 
-Its limits: max_time_per_token max_first_token min_tokens_per_second max_weights
+Its limits: max_time_per_token max_time_per_token_under_load max_first_token
+min_tokens_per_second max_weights
 max_cache_per_token min_context min_batch_size.
 
 The time of real steps is checked on the device that it was measured on, and only with --timings:

@@ -23,9 +23,10 @@ _SERVE_EXAMPLES = """\
 examples
   torchscan llm serve hf:path/to/config.json -d H100 --prompt 2k --new 256 -b 1,8,32
   torchscan llm serve hf:meta-llama/Llama-3.1-8B -d L4 --weights int4 --cache fp8 --context 32k
-  torchscan llm serve hf:meta-llama/Llama-3.1-405B -d H100 --num-gpus 8 --weights fp8
-k is 1,024 tokens. Formats of weights and caches: fp8, int8, int4, nf4, fp4, mxfp4; in int4:32,
-32 weights share a scale. torchscan devices lists the devices."""
+  torchscan llm serve hf:meta-llama/Llama-3.1-405B -d H100 --num-gpus 8 --compute fp8
+  torchscan llm serve hf:path/to/config.json --num-gpus 8 --first-token 500ms --per-token 30ms
+k is 1,024 tokens. Formats of weights and caches: fp8, int8, int4, nf4, fp4, mxfp4, nvfp4; in
+int4:32, 32 weights share a scale. torchscan devices lists the devices."""
 _TRAIN_EXAMPLES = """\
 examples
   torchscan llm train hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 64 --checkpoint
@@ -67,10 +68,12 @@ def _add_serve(commands: Any) -> None:
         type=to_counts,
     )
     serving = parser.add_argument_group("serving")
-    add_options(serving, "precision", "weights", "cache", "eager", "price")
+    add_options(serving, "engine", "precision", "weights", "cache", "compute", "price")
     devices = parser.add_argument_group("several devices")
     add_option(devices, "num_gpus", help="Set the number of devices (default: as --tp)")
     add_options(devices, "tp", "per_machine", "network_gbs")
+    limits = parser.add_argument_group("search for the best way within limits")
+    add_options(limits, "first_token", "per_token", "separate")
     add_output(parser)
 
 
@@ -103,9 +106,12 @@ def _serve(options: argparse.Namespace) -> None:
             f"--context is {options.context} and --new is {options.new}, which leaves no prompt: "
             "give a larger --context"
         )
+    if options.first_token or options.per_token or options.separate:
+        _search(options, prompt)
+        return
     mesh = _mesh(options)
-    names = ("price", "device", "precision", "weights", "cache", "eager", "per_machine")
-    asked = {name: getattr(options, name) for name in (*names, "network_gbs")}
+    names = ("price", "device", "precision", "weights", "cache", "compute", "engine")
+    asked = {name: getattr(options, name) for name in (*names, "per_machine", "network_gbs")}
     sweep = on_generating(
         options.target,
         lambda built: analyze_generation(
@@ -119,6 +125,27 @@ def _serve(options: argparse.Namespace) -> None:
         ),
     )
     put_table(generation_table(sweep), options, json=partial(to_complete_json, sweep))
+
+
+def _search(options: argparse.Namespace, prompt: int) -> None:
+    from torchscan import parallel
+    from torchscan.report.serving_table import serving_table
+
+    if options.tp is not None:
+        raise InputError("--tp is given, and a search compares all: leave out --tp")
+    names = ["price", "device", "precision", "weights", "cache", "engine", "separate"]
+    names += ["per_machine", "network_gbs"]
+    asked = {name: getattr(options, name) for name in names}
+    asked["num_gpus"] = options.num_gpus or 1
+    asked["max_first_token"], asked["max_per_token"] = options.first_token, options.per_token
+    asked["formats"] = [options.compute] if options.compute else None
+
+    def searched(built: Any) -> Any:
+        model = built.module.eval()
+        return parallel.search_serving(model, prompt, options.new, progress=False, **asked)
+
+    search = on_generating(options.target, searched)
+    put_table(serving_table(search), options, json=partial(to_complete_json, search))
 
 
 def _mesh(options: argparse.Namespace) -> dict[str, int] | None:

@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchscan.cli.option_values import to_bytes, to_count, to_depth, to_mesh, to_names, to_tokens
+from torchscan.cli.option_values import (
+    to_bytes,
+    to_count,
+    to_depth,
+    to_mesh,
+    to_names,
+    to_seconds,
+    to_tokens,
+)
 from torchscan.report.table import FORMATS
 
 _PACKAGE = Path(__file__).parent.parent
@@ -180,7 +188,15 @@ class _Options:
     new = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     weights = Option("Set the format in which weights are stored", "FORMAT")
     cache = Option("Set {}", "FORMAT", files=_GENERATION)
-    eager = _flag("Generate as plain PyTorch does, kernel by kernel")
+    compute = Option("Set {}", "FORMAT", files=_GENERATION,
+                     choices="analyses/generation/serving_costs.py:Compute")
+    engine = Option("Set {}", "NAME", files=_GENERATION,
+                    choices="analyses/generation/engines.py:EngineName")
+    first_token = Option("Compare ways to serve whose first token comes within this time",
+                         "TIME", to_seconds, python="max_first_token")
+    per_token = Option("Compare ways to serve whose further tokens take at most this time each",
+                       "TIME", to_seconds, python="max_per_token")
+    separate = _flag("Compare separate GPUs for prompts and for new tokens, too")
     price = Option("Show the price of a million tokens; P is the price of the device per hour",
                    "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
@@ -226,6 +242,7 @@ RENAMED_OPTIONS = {
     "--batch": "--batch-size",
     "--context": "--cuda-context",
     "--depth": "--max-depth",
+    "--eager": "--engine",
     "--device": "--run-on",
     "--filter": "--match",
     "--global-batch": "--global-batch-size",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from torchscan.errors import InputError
-from torchscan.units import parse_memory
+from torchscan.units import parse_duration, parse_memory
 
 
 def to_count(text: str) -> int:
@@ -39,6 +39,14 @@ def to_bytes(text: str) -> int:
     """Return an amount of memory, such as ``1.5GiB``."""
     try:
         return int(parse_memory(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def to_seconds(text: str) -> float:
+    """Return a time in seconds, given as ``30ms``."""
+    try:
+        return parse_duration(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -61,7 +61,23 @@ per_element(
 per_element(7, aten.binary_cross_entropy_backward)  # g · (x − y) / max((1 − x)·x, ε) / n
 per_element(6, aten.soft_margin_loss_backward)
 per_element(4, aten.multi_margin_loss_backward)
-per_element(1, aten.nll_loss_backward, aten.nll_loss2d_backward)
+per_element(1, aten.nll_loss2d_backward)
+
+
+@cost_of(aten.nll_loss_backward)
+def negative_log_likelihood_backward(
+    grad_output: TensorSpec,
+    self: TensorSpec,
+    target: TensorSpec,
+    weight: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """Zeros, and the gradient at each target; no score is read."""
+    elements, size = target.numel + 1, target.stored_bytes + grad_output.stored_bytes
+    if weight is not None:
+        elements, size = elements + weight.numel, size + weight.stored_bytes
+    return Work(other_flops=out.numel, elements_read=elements, bytes_read=size)
 
 
 @cost_of(aten.nll_loss_forward, aten.nll_loss2d_forward, aten.nll_loss, aten.nll_loss2d)

@@ -16,7 +16,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, UnfoldableError
+from torchscan.recording.folding import Folded, Repeats, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.handover import Handover
 from torchscan.recording.passes import record_step
@@ -49,6 +49,18 @@ class Kept:
     def trace(self) -> Trace:
         """The trace of all layers."""
         return self._recorded if self._folded is None else self._folded.unfolded(self._recorded)
+
+    @once
+    def repeats(self) -> Repeats | None:
+        """The layers that were left out, or None if all ran."""
+        if self._folded is None:
+            return None
+        return self._folded.repeats(self._recorded, lambda: self.trace)
+
+    @property
+    def short(self) -> Trace:
+        """The trace without the layers that were left out."""
+        return self._recorded
 
     @property
     def operators(self) -> int:
@@ -93,15 +105,18 @@ class Generating:
         module: nn.Module,
         *,
         batch_size: int,
-        precision: Precision | None,
+        precision: Precision | None = None,
         kernels: Mapping[str, Any],
         inputs: Mapping[str, Tensor] | None = None,
         like: nn.Module | None = None,
+        lacks_layers: bool = False,
     ) -> None:
         """``kernels``: the arguments of a request that say for which kind of device it is; ``inputs``: of one sequence.
 
         ``like``: the model before it was spread over devices, in which equal layers look equal.
+        ``lacks_layers``: True if the model cannot run with all layers, because some are empty.
         """
+        self._lacks_layers = lacks_layers
         self._takes = _arguments_of(module)
         #: whether there is an encoder for the prompt
         self.is_translated = "decoder_input_ids" in self._takes and "encoder_outputs" in self._takes
@@ -223,24 +238,29 @@ class Generating:
                     replace(self._request, module=self.folded.module), inputs, cache
                 )
             except (UnfoldableError, TorchscanError) as error:
+                if self._lacks_layers:
+                    raise UnfoldableError from error
                 self.folded = None
                 if cache:  # it lacks layers, too
                     raise UnfoldableError from error
         return self._recorded(self._request, inputs, cache)
 
     def fold(self, length: Length) -> None:
-        """Leave out layers that are equal to others, unless it makes a difference to so many tokens, or to the next one."""
+        """Leave out layers that are equal to others, unless it makes a difference to so many tokens.
+
+        One pass over all layers decides; in every other pass, those that run are compared.
+        """
         self._run_all()
-        whole = self._both(length)
+        whole = self.prompted(length)
         if self.leave_out():
             self._forget()
             if not self._agrees(whole, length):
                 self._run_all()
 
-    def _agrees(self, whole: tuple[Kept, Kept], length: Length) -> bool:
-        """Return whether the passes are the same without the layers that are left out."""
+    def _agrees(self, whole: Kept, length: Length) -> bool:
+        """Return whether a pass is the same without the layers that are left out."""
         try:
-            return all(map(_are_alike, whole, self._both(length))) and self.folded is not None
+            return _are_alike(whole, self.prompted(length)) and self.folded is not None
         except (UnfoldableError, TorchscanError):
             return False
 
@@ -252,9 +272,6 @@ class Generating:
         """Leave out layers that look equal to others, for a glance at what a pass is like. Whether there are any."""
         self.folded = Folded.of(self._request.module, self._like)
         return self.folded is not None
-
-    def _both(self, length: Length) -> tuple[Kept, Kept]:
-        return self.prompted(length), self.continued(length)
 
     def _forget(self) -> None:
         self.prompted.cache_clear()
@@ -283,6 +300,8 @@ class Generating:
         if not handover.kept:
             raise InputError(self._no_cache())
         folded = None if request.module is self._request.module else self.folded
+        if folded is not None:
+            trace = folded.completed(trace)
         return Kept(trace, {**cache, **handover.kept}, handover.storages, folded)
 
     @once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,7 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     brought: Any = model
     if "tp" not in (mesh.mesh_dim_names or ()):
         return model
-    _require_divisible(getattr(model, "config", None), mesh["tp"].size())
+    _repeat_heads(model, _heads_of(model, mesh["tp"].size()))
     plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
     if not plan or expand is None:
         raise InputError(
@@ -108,18 +108,67 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"
 
 
-def _require_divisible(config: Any, size: int) -> None:
-    """Each process has some of the heads of attention."""
+class _Heads(NamedTuple):
+    """The heads of attention of all processes."""
+
+    queries: int
+    keys: int
+    #: key-value heads after those that several processes need were repeated
+    repeated: int
+
+
+def _heads_of(model: nn.Module, size: int) -> _Heads | None:
+    """Return the heads of which each process has some, or None if a config has none.
+
+    If there are fewer key-value heads than processes, several of these have the same one.
+    """
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    for name, label in (
-        ("num_attention_heads", "heads"),
-        ("num_key_value_heads", "key-value heads"),
-    ):
-        heads = getattr(text, name, None)
-        if isinstance(heads, int) and heads % size:
-            raise InputError(
-                f"{heads} {label} cannot be divided among tp {size}: choose a tp that divides them"
-            )
+    queries, keys = (
+        getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads")
+    )
+    if isinstance(queries, int) and queries % size:
+        raise _indivisible(queries, "heads", size)
+    if not isinstance(keys, int):
+        return None
+    repeated = size if size % keys == 0 else keys
+    if repeated % size:
+        raise _indivisible(keys, "key-value heads", size)
+    return _Heads(queries, keys, repeated) if isinstance(queries, int) else None
+
+
+def _indivisible(heads: int, label: str, size: int) -> InputError:
+    return InputError(
+        f"{heads} {label} cannot be divided among tp {size}: choose a tp that divides them"
+    )
+
+
+def _repeat_heads(model: nn.Module, heads: _Heads | None) -> None:
+    """Repeat the key-value heads of a model as often as processes need them, as engines do."""
+    if heads is None or heads.repeated <= heads.keys:
+        return
+    times = heads.repeated // heads.keys
+    for path, each in model.named_modules():
+        projections = [getattr(each, name, None) for name in ("k_proj", "v_proj")]
+        if not all(isinstance(found, nn.Linear) for found in projections):
+            if hasattr(each, "num_key_value_groups"):
+                raise InputError(
+                    f"{path} has no k_proj and v_proj whose {heads.keys} heads can be repeated "
+                    f"for tp {heads.repeated}: choose a tp that divides them"
+                )
+            continue
+        for projection in projections:
+            _repeat_outputs(projection, times)
+        each.num_key_value_groups = heads.queries // heads.repeated
+
+
+def _repeat_outputs(projection: Any, times: int) -> None:
+    with torch.no_grad():
+        for name, tensor in list(projection._parameters.items()):
+            if tensor is not None:
+                repeated = tensor.repeat(times, *[1] * (tensor.dim() - 1))
+                projection._parameters[name] = nn.Parameter(repeated, tensor.requires_grad)
+    projection.out_features *= times
 
 
 def _let_ddp_talk(model: nn.Module) -> None:

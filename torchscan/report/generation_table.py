@@ -23,7 +23,9 @@ OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "max_context": ("Largest context", lambda number: _most(number, "tokens")),
     "first_token": ("First token after", units.duration),
+    "first_token_of_all": ("First token of all after", units.duration),
     "per_token": ("Each further token after", units.duration),
+    "per_token_under_load": ("The same under load", units.duration),
     "tokens_per_second": ("New tokens per second", lambda number: f"{number:,.0f}"),
     "limiter": ("Limited by", str),
 }
@@ -72,6 +74,7 @@ def _columns(sweep: GenerationSweep) -> list[ColumnOf[Generation]]:
         number("batch_size", "Batch", _batch),
         number("first_token", "First token", text=units.duration),
         number("per_token", "Per token", text=units.duration),
+        number("per_token_under_load", "Under load", text=units.duration),
         number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
         words("limiter", "Limited by", priority=1),
         number("max_context", "Context", _context, priority=2),
@@ -110,11 +113,9 @@ def _written(
 
 
 def _remarks(generation: Generation) -> list[str]:
-    return [
-        *(FullRemark(f"Warning: {note}.") for note in generation.warnings),
-        f"{generation.decode.error_margin.label}.",
-        *(note.sentence for note in generation.assumptions),
-    ]
+    remarks: list[str] = [FullRemark(f"Warning: {note}.") for note in generation.warnings]
+    remarks.append(f"Time per token: {generation.margin.label}.")
+    return remarks + [note.sentence for note in generation.assumptions]
 
 
 def _most(number: int | None, what: str) -> str:
@@ -128,16 +129,17 @@ def _most(number: int | None, what: str) -> str:
 
 
 def _question(generation: Generation) -> str:
-    formats = [
-        generation.precision or "the model's own precision",
-        *(f"weights in {each}" for each in [generation.weights] if each),
-        *(f"cache in {each}" for each in [generation.cache] if each),
-    ]
-    return f"{_devices(generation)}, {', '.join(formats)}; prompt of {generation.prompt:,} tokens, {generation.new:,} new"
-
-
-def _devices(generation: Generation) -> str:
-    if generation.mesh is None:
-        return generation.device
-    mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())
-    return f"One of {generation.devices} {generation.device} ({mesh})"
+    formats = [generation.precision or "the model's own precision"]
+    for name, form in (
+        ("weights", generation.weights),
+        ("cache", generation.cache),
+        ("products", generation.compute),
+    ):
+        if form:
+            formats.append(f"{name} in {form}")
+    device = generation.device
+    if generation.mesh is not None:
+        mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())
+        device = f"One of {generation.devices} {device} ({mesh})"
+    served = f"{device}, {generation.engine.name}, {', '.join(formats)}"
+    return f"{served}; prompt of {generation.prompt:,} tokens, {generation.new:,} new"

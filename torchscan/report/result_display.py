@@ -8,6 +8,7 @@ from typing import Any
 
 from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
+from torchscan.analyses.generation.serving_search import ServingSearch
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.module_graph import ModuleGraph
@@ -59,11 +60,13 @@ from torchscan.report.pictures.pipeline_plot import draw_pipeline
 from torchscan.report.pictures.plan_plot import draw_plan
 from torchscan.report.pictures.receptive_field_plot import draw_fields, draw_receptive_field
 from torchscan.report.pictures.roofline_plot import draw_roofline
+from torchscan.report.pictures.serving_plot import draw_serving
 from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
+from torchscan.report.serving_table import serving_table
 from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import Cut, ModelTable, Table
 from torchscan.results import Result, register_formatters, register_page_writer
@@ -158,6 +161,9 @@ register_formatters(
 )
 register_formatters(SymbolicCosts, formula_table)
 register_formatters(MeshSearch, mesh_table, page_part=_with_plot(mesh_table), plot=draw_meshes)
+register_formatters(
+    ServingSearch, serving_table, page_part=_with_plot(serving_table), plot=draw_serving
+)
 register_formatters(Plan, plan_table, page_part=_with_plot(plan_table), plot=draw_plan)
 register_formatters(
     PipelinePlan, pipeline_table, page_part=_with_plot(pipeline_table), plot=draw_pipeline

@@ -243,7 +243,17 @@ add(
 )
 add("eager-serving", "kernels are launched one by one, and the cache is copied for each token")
 add("equal-sequences", "all sequences have the same length, and begin and end together")
-add("prompt-in-chunks", "the prompt is processed in chunks, whose memory is not counted")
+add("prompt-in-chunks", "prompts are processed in passes of up to {tokens:,} tokens")
+add(
+    "engine-host-time",
+    "each pass waits {seconds:duration} for the host, as measured with {engine}",
+)
+add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
+add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
+add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
+add("model-has-no-room", "the memory of {device} is too small")
+add("way-refused", "{reason}")
+add("serving-validated", "as {rows:,} measured times of {engine} on {family} GPUs show")
 add("reach-limited", "no more than {tokens:,} tokens are considered, because a longer pass failed")
 add(
     "cache-grows", "beyond {tokens:,} tokens, the cache is assumed to keep growing at the same rate"

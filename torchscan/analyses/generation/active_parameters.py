@@ -8,6 +8,7 @@ from torchscan.analyses.generation.serving_costs import packed_weights
 from torchscan.analyses.generation.stored import Stored
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops.routing import UNKNOWN
+from torchscan.recording.folding import Repeats
 from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
@@ -21,15 +22,25 @@ def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
     ]
 
 
-def active_parameters(trace: Trace) -> int:
+def active_parameters(trace: Trace, repeats: Repeats | None = None) -> int:
     """Return the number of parameters that one token uses: all, but only ``k`` of ``E`` experts."""
-    share = _routed_shares(trace)
+    share = _with_repeats(_routed_shares(trace), repeats)
+    if not share:
+        return sum(each.numel for each in distinct_parameters(trace))
     return sum(
         each.numel
         if not each.storages
         else round(each.numel * share.get(each.storages[0], Fraction(1)))
         for each in distinct_parameters(trace)
     )
+
+
+def _with_repeats(share: dict[int, Fraction], repeats: Repeats | None) -> dict[int, Fraction]:
+    """Add the shares of parameters in layers that are repeated."""
+    if repeats is None:
+        return share
+    pairs = repeats.storage_in_layer_that_ran.items()
+    return share | {mine: share[like] for mine, like in pairs if like in share}
 
 
 def _routed_shares(trace: Trace) -> dict[int, Fraction]:
@@ -46,9 +57,10 @@ def _routed_shares(trace: Trace) -> dict[int, Fraction]:
     return found
 
 
-def weights_bytes(trace: Trace, weights: Stored | None) -> int:
+def weights_bytes(trace: Trace, weights: Stored | None, repeats: Repeats | None = None) -> int:
     """Bytes of all that a model keeps, weights that products take in the format that they are stored in."""
     packed = {} if weights is None else packed_weights(trace, weights)
+    packed = _with_repeats(packed, repeats)
     held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
     return _other_bytes(trace) + sum(
         round(each.stored_bytes * packed.get(each.storages[0], Fraction(1)))

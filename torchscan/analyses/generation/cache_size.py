@@ -22,9 +22,19 @@ class CacheSize:
     """Bytes of the cache of one sequence, read from records; beyond those, it grows on as at their end."""
 
     def __init__(
-        self, passes: Generating, length: Length, format_: Stored | None, limit: int | None
+        self,
+        passes: Generating,
+        length: Length,
+        format_: Stored | None,
+        limit: int | None,
+        *,
+        is_loop: bool | None = None,
     ) -> None:
-        """``length`` is what is asked for, and ``limit`` how many tokens there are positions for."""
+        """``length`` is what is asked for, and ``limit`` how many tokens there are positions for.
+
+        ``is_loop``: whether the model runs a prompt token by token, if that is known.
+        """
+        self._known_loop = is_loop
         self._far = _FAR if limit is None else min(_FAR, limit)
         self._passes = passes
         self._prompt = length.prompt
@@ -88,6 +98,8 @@ class CacheSize:
     @once
     def is_loop(self) -> bool:
         """True if the model runs a prompt token by token, so that a long one is slow to record."""
+        if self._known_loop is not None:
+            return self._known_loop
         one, other = (self._shortest(length).operators for length in _SHORTEST)
         return one != other
 

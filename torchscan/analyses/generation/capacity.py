@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.trace.trace import Trace
+from torchscan.recording.generation_passes import Kept
 
 #: beyond so many tokens nobody asks
 _LONGEST = 2**24
 
 
-def work_bytes(trace: Trace) -> int:
+#: kinds of memory that are there before a pass
+_HELD = frozenset({"parameters", "buffers", "inputs", "cache"})
+
+
+def work_bytes(kept: Kept) -> int:
     """The most that is alive beside what the model holds and the cache, while a pass runs."""
-    held = ("parameters", "buffers", "inputs", "cache")
-    moments = MemoryTimeline(trace).moments
-    return max(
-        (sum(size for kind, size in each.by_kind.items() if kind not in held) for each in moments),
-        default=0,
-    )
+    is_short = kept.repeats is not None and not kept.repeats.keeps_memory
+    trace = kept.short if is_short else kept.trace
+    changes = [0] * (len(trace.ops) + 2)
+    for block in MemoryTimeline(trace).blocks:
+        if block.kind not in _HELD:
+            changes[block.first] += block.size
+            changes[block.end] -= block.size
+    return max(accumulate(changes[: len(trace.ops)]), default=0)
 
 
 def longest(

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from torchscan.analyses.generation.engines import Engine
+from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.roofline.roofline_result import Limiter
 from torchscan.notes import Note
@@ -27,6 +29,10 @@ class Generation(Result):
     weights: str | None
     #: format in which keys and values are stored, or None for the model's own
     cache: str | None
+    #: format of products with packed weights, or None if these are unpacked
+    compute: str | None
+    #: the program that serves the model
+    engine: Engine
     #: tokens of the prompt
     prompt: int
     #: generated tokens
@@ -48,16 +54,22 @@ class Generation(Result):
     cache_bytes_per_token: int
     #: bytes that a token needs besides weights and caches, for all sequences
     work_bytes: int
+    #: the same for the pass over prompts: those of all sequences, or a chunk of the engine
+    prompt_work_bytes: int
     #: largest number of tokens per sequence, prompt included; 0 if none fits, None if there is no
     #: limit
     max_context: int | None
     #: largest number of sequences at once, or None if there is no limit
     max_batch_size: int | None
-    #: seconds until the first new token
+    #: seconds until the first new token of a request that arrives alone
     first_token: float
-    #: mean seconds from one new token to the next
+    #: seconds until each sequence has its first token, if all arrive together
+    first_token_of_all: float
+    #: mean seconds from one new token to the next, without other requests' prompts
     per_token: float
-    #: roofline of the pass over the prompt
+    #: margin of the time per token under load
+    margin: ServingMargin
+    #: roofline of the pass over one prompt
     prefill: Roofline
     #: roofline of a token in the middle of the generated ones
     decode: Roofline
@@ -72,13 +84,39 @@ class Generation(Result):
     warnings: tuple[Note, ...]
 
     @property
+    def per_token_under_load(self) -> float:
+        """Mean seconds from one new token to the next, if a request arrives whenever one ends.
+
+        While a sequence generates its tokens, the prompts of all others are processed once. If an
+        engine processes prompts first, requests stay together, and each waits for half of them.
+        """
+        share = (self.batch_size - 1) / self.batch_size
+        if self.engine.prompts_first:
+            share /= 2
+        return self.per_token + share * self.first_token_of_all / self.new
+
+    @property
+    def first_token_under_load(self) -> float:
+        """Mean seconds until the first new token of a request, if one arrives whenever one ends.
+
+        A request waits for half of the others' prompts if these come first, and otherwise for the
+        rest of the step that runs.
+        """
+        if self.engine.prompts_first:
+            share = (self.batch_size + 1) / (2 * self.batch_size)
+            return max(self.first_token, share * self.first_token_of_all)
+        if self.batch_size == 1:
+            return self.first_token
+        return self.first_token + self.per_token_under_load / 2
+
+    @property
     def tokens_per_second(self) -> float:
         """New tokens of all sequences on all devices, over all the time that they take, that for the prompt included."""
         return (
             self.replicas
             * self.batch_size
             * self.new
-            / (self.first_token + (self.new - 1) * self.per_token)
+            / (self.first_token_of_all + (self.new - 1) * self.per_token)
         )
 
     @property
@@ -113,9 +151,14 @@ class Generation(Result):
         plain = {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if each.name not in ("prefill", "decode", "mesh")
+            if each.name not in ("prefill", "decode", "mesh", "engine", "margin")
         }
         figures: dict[str, Any] = {
+            "engine": self.engine.to_dict(),
+            "first_token_under_load": self.first_token_under_load,
+            "per_token_under_load": self.per_token_under_load,
+            "margin": [self.margin.low, self.margin.high],
+            "margin_reason": to_plain(self.margin.reason),
             "tokens_per_second": self.tokens_per_second,
             "limiter": self.limiter,
             "fits": self.fits,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal, NamedTuple
 
 from torchscan.analyses.generation.stored import Stored
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
+
+#: formats of fewer than 16 bits that matrix units compute in
+Compute = Literal["fp8", "fp4"]
+BITS: Mapping[Compute, int] = {"fp8": 8, "fp4": 4}
 
 #: products of an input with a weight
 _PRODUCTS = frozenset(
@@ -35,21 +40,65 @@ class Serving:
 
     weights: Stored | None = None
     cache: Stored | None = None
-    #: as eager code does it: what is joined is copied, and each kernel is launched by itself
-    eager: bool = False
+    #: format of the products whose weights are packed, or None if these are unpacked first
+    compute: Compute | None = None
+    #: True if caches are appended to in place; False if they are copied for each token
+    appends: bool = True
+    #: True if attention runs as FlashAttention 3 where the device can
+    has_flash_3: bool = False
+    #: True if inputs of products in 8 or 4 bits are quantized by the kernel before
+    fuses_quantization: bool = False
+    #: True if products of the same input with several weights are one product
+    joins_projections: bool = False
 
 
-AS_IT_IS = Serving(eager=True)
+AS_IT_IS = Serving(appends=False)
+
+
+class Packed(NamedTuple):
+    """The packed weights of a product."""
+
+    #: weights that a kernel unpacks to compute with them
+    unpacked: int = 0
+    #: bytes of the other operand, which is quantized to compute in the format of the weights
+    quantized: int = 0
+
+
+_NOT_PACKED = Packed()
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The costs of the calls of a record, and how many weights each of them unpacks."""
+    """The costs of the calls of a record, and the packed weights of each."""
 
     costs: tuple[OpCost, ...]
-    unpacked: tuple[int, ...]
+    packed: tuple[Packed, ...]
     #: the calls that append to a cache, of which the rest was not touched since the last token
     appends: frozenset[int] = frozenset()
+
+
+def joined_projections(trace: Trace) -> dict[int, int]:
+    """Return the first of the products that an engine computes as one, by the index of each other.
+
+    Engines store the weights of queries, keys and values one below the other, and those of a gate
+    and what it gates.
+    """
+    firsts: dict[tuple[object, ...], int] = {}
+    joined: dict[int, int] = {}
+    for index, op in enumerate(trace.ops):
+        if op.signature.operator not in ("aten.mm", "aten.addmm", "aten.linear"):
+            continue
+        records = [trace.tensors[tensor] for tensor in op.inputs]
+        matrices = [each for each in records if len(each.spec.shape) >= 2]
+        kinds = [trace.storages[each.storage].kind for each in matrices]
+        if kinds.count("parameter") != 1 or len(matrices) != 2:
+            continue
+        source = matrices[1 - kinds.index("parameter")]
+        key = source.storage, source.spec.shape, source.spec.stride, op.phase
+        first = firsts.setdefault(key, index)
+        if first != index:
+            joined[index] = first
+    return joined
 
 
 class Repriced:
@@ -63,18 +112,18 @@ class Repriced:
     def served(self, costs: tuple[OpCost, ...]) -> Served:
         """The costs of the calls of the record, given those as they are."""
         if self._serving == AS_IT_IS:
-            return Served(costs, (0,) * len(costs))
+            return Served(costs, (_NOT_PACKED,) * len(costs))
         changed = [self._served(op, cost) for op, cost in zip(self._trace.ops, costs, strict=True)]
         appends = frozenset(
             index for index, op in enumerate(self._trace.ops) if self._is_append(op)
         )
         return Served(
-            tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed), appends
+            tuple(cost for cost, _ in changed), tuple(packed for _, packed in changed), appends
         )
 
-    def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
+    def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
         if op.signature.is_view:
-            return cost, 0
+            return cost, _NOT_PACKED
         if self._is_append(op):
             cost = self._as_append(op, cost)
         elif self._serving.cache is not None:
@@ -82,7 +131,7 @@ class Repriced:
         return self._with_packed_weights(op, cost)
 
     def _is_append(self, op: OpCall) -> bool:
-        return not self._serving.eager and not op.signature.is_view and self._joins_cache(op)
+        return self._serving.appends and not op.signature.is_view and self._joins_cache(op)
 
     def _joins_cache(self, op: OpCall) -> bool:
         return (
@@ -128,24 +177,28 @@ class Repriced:
             else cost
         )
 
-    def _with_packed_weights(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
-        """Return the cost with packed weights, and the number of weights that were read.
+    def _with_packed_weights(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
+        """Return the cost with packed weights, and what becomes of the operands.
 
         The bytes of weights are those read besides the other operands. Of experts, only those count
         that are reached.
         """
         if not self.packed or op.signature.operator not in _PRODUCTS:
-            return cost, 0
+            return cost, _NOT_PACKED
         records = [self._trace.tensors[each] for each in dict.fromkeys(op.inputs)]
         weights = [each for each in records if each.storage in self.packed]
         if not weights:
-            return cost, 0
+            return cost, _NOT_PACKED
         others = sum(each.spec.stored_bytes for each in records if each.storage not in self.packed)
-        read = max(0, cost.bytes_read - others)
+        weight_bytes = max(0, cost.bytes_read - others)
         share, itemsize = self.packed[weights[0].storage], weights[0].spec.dtype.itemsize
-        return _with_bytes(
-            cost, cost.bytes_read - _saved(read, share), cost.bytes_written
-        ), read // itemsize
+        read = cost.bytes_read - _saved(weight_bytes, share)
+        if self._serving.compute is None:
+            packed = Packed(unpacked=weight_bytes // itemsize)
+        else:
+            packed = Packed(quantized=others)
+            read -= others - others * BITS[self._serving.compute] // 16
+        return _with_bytes(cost, read, cost.bytes_written), packed
 
 
 def _saved(size: int, share: Fraction) -> int:

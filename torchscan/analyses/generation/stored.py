@@ -18,11 +18,13 @@ _BITS = {
     "nf4": 4,
     "fp4": 4,
     "mxfp4": 4,
+    "nvfp4": 4,
 }
-#: weights that share a scale, where nobody says how many: GPTQ's and AWQ's 128, bitsandbytes' 64, and 32 by the standard of MX
-_GROUPS = {"int4": 128, "nf4": 64, "fp4": 64, "mxfp4": 32}
+#: weights that share a scale by default: 128 of GPTQ and AWQ, 64 of bitsandbytes, 32 by the standard
+#: of MX, 16 of NVIDIA
+_GROUPS = {"int4": 128, "nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
 #: bits of what a group has beside its weights: a scale; for int4 also a zero point
-_SCALES = {"int8": 16, "fp8": 32, "int4": 32, "nf4": 32, "fp4": 32, "mxfp4": 8}
+_SCALES = {"int8": 16, "fp8": 32, "int4": 32, "nf4": 32, "fp4": 32, "mxfp4": 8, "nvfp4": 8}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import repeat
+from typing import Any, NamedTuple
 
-from torchscan.analyses.generation.serving_costs import AS_IT_IS, Repriced, Serving
+from torchscan.analyses.generation.serving_costs import (
+    AS_IT_IS,
+    Repriced,
+    Serving,
+    joined_projections,
+)
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
@@ -29,7 +37,13 @@ from torchscan.analyses.roofline.fusion import (
     traffic_when_fused,
 )
 from torchscan.analyses.roofline.kernels import is_launched
-from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
+from torchscan.analyses.roofline.links import (
+    Fabric,
+    exposed,
+    hidden_share,
+    is_in_background,
+    link_times,
+)
 from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.routed_calls import RoutedCalls
@@ -37,9 +51,15 @@ from torchscan.analyses.totals import enclosing_paths
 from torchscan.garbage import collected_later
 from torchscan.notes import Note
 from torchscan.ops import OpCost
+from torchscan.recording.folding.layer_repeats import Repeats
+from torchscan.recording.folding.unfolded import LeftOut
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
+#: bytes that a pass must read for layers not to find anything in the cache, in sizes of it
+_CACHES_READ = 2
+_LOAD_FIELDS = [each.name for each in fields(OperatorLoad)]
+_GROUP_FIELDS = [each.name for each in fields(GroupLoad)]
 #: for a bound that does not hold for any routing
 _ROUTING_OF_THIS_PASS = Note.of("routing-of-this-pass")
 
@@ -56,50 +76,84 @@ def roofline_of(
     serving: Serving | None = None,
     fabric: Fabric | None = None,
     graphed: bool = False,
+    repeats: Repeats | None = None,
 ) -> Roofline:
     """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it, ``serving`` as it is served.
 
     ``fabric``: what joins the devices among which the pass is spread; ``graphed``: kernels are in a CUDA graph.
+    ``repeats``: the layers that the record lacks, which are timed as the equal ones that it has.
     """
     routed = RoutedCalls(trace)
     served = Repriced(trace, serving or AS_IT_IS).served(call_costs(trace, routed=routed))
     costs = served.costs
     times = {} if fabric is None else link_times(trace, fabric)
-    kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
+    if repeats is not None and not _stays_equal(trace, rates, costs, times):
+        return roofline_of(
+            repeats.unfold(),
+            rates,
+            precision=precision,
+            numbers=numbers,
+            compiled=compiled,
+            warnings=warnings,
+            serving=serving,
+            fabric=fabric,
+            graphed=graphed,
+        )
+    kernels = fused_kernels(trace, costs, served.appends) if compiled else _each_its_own(trace)
+    joined = joined_projections(trace) if serving and serving.joins_projections else {}
+    kernels = [kernels[joined.get(index, index)] for index in range(len(kernels))]
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs, served.appends)
     turned = compiled and makes_channels_last(trace, costs)
-    device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
+    device = CallTimes(
+        rates,
+        numbers or Numbers(),
+        compiled=compiled,
+        turned=turned,
+        serving=serving,
+    )
     runs = [
         device.run(
             index,
             op,
             moved[index],
-            Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]),
+            Near(
+                cached[index],
+                cached_at_least[index],
+                handed[index],
+                *served.packed[index],
+                is_joined=index in joined,
+            ),
         )
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None and index not in times
     ]
-    loads = _loads(
-        trace, rates, runs, kernels, compiled=compiled, has_host=not (rates.is_host or graphed)
+    shares = _shares(runs, kernels)
+    timings = _timed(
+        trace,
+        rates,
+        runs,
+        shares,
+        kernels,
+        times,
+        repeats,
+        compiled=compiled,
+        has_host=not (rates.is_host or graphed),
     )
+    bounds = {index: each.bound for index, each in shares.items()}
     if compiled:
-        loads = _with_bound_of_whole(trace, rates, costs, runs, loads)
-    indices = [run.index for run in runs]
-    waits = exposed(trace, times, _by_phase(loads))
-    if waits:
-        loads, indices = _in_order(
-            [*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits]
-        )
+        bounds = _with_bound_of_whole(trace, rates, costs, runs, bounds, repeats)
+    waits = exposed(trace, times, _computing(trace, timings))
+    timings = [each._replace(seconds=waits.get(each.at, each.seconds)) for each in timings]
+    loads = list(map(_Loads(trace, rates, runs, bounds).load, timings))
     warned = [*warnings]
     unknown = operators_without_formula(trace, costs)
     if unknown:
         warned.append(Note.of("costs-unknown", operators=list(unknown)))
     warned += _kernels_not_modeled(trace)
-    places = [trace.ops[index].module_call for index in indices]
-    result = _result(trace, rates, runs, (loads, places), precision, compiled, warned)
+    result = _result(trace, rates, runs, (timings, loads), precision, compiled, warned, repeats)
     assumed = [_ROUTING_OF_THIS_PASS] if routed.is_split_by_counts else []
     if fabric is not None and times:
         assumed.append(fabric.assumption)
@@ -113,12 +167,34 @@ def roofline_of(
     )
 
 
-def _in_order(
-    loads: Sequence[OperatorLoad], indices: Sequence[int]
-) -> tuple[list[OperatorLoad], list[int]]:
-    """Sort loads in the order of their calls."""
-    pairs = sorted(zip(indices, loads, strict=True), key=lambda pair: pair[0])
-    return [load for _, load in pairs], [index for index, _ in pairs]
+def _stays_equal(
+    trace: Trace, rates: Rates, costs: Sequence[OpCost], collectives: Collection[int]
+) -> bool:
+    """Return whether layers take the same time in a pass of fewer layers.
+
+    They may not if these fit into the cache, or if collectives of one layer run behind another.
+    """
+    if any(is_in_background(trace.ops[index]) for index in collectives):
+        return False
+    if not rates.cache:
+        return True
+    num_read = sum(cost.min_bytes_read for cost in costs)
+    return num_read > _CACHES_READ * rates.cache
+
+
+class _Timing(NamedTuple):
+    """One call of the pass."""
+
+    #: index in the trace, and the layer that repeats that call, if one does
+    at: int
+    layer: LeftOut | None
+    seconds: float
+    limiter: Limiter
+
+
+def _counts(trace: Trace, repeats: Repeats | None) -> Sequence[int]:
+    """Return how often each call takes place."""
+    return [1] * len(trace.ops) if repeats is None else repeats.counts
 
 
 def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> OperatorLoad:
@@ -152,22 +228,25 @@ def _with_bound_of_whole(
     rates: Rates,
     costs: Sequence[OpCost],
     runs: Sequence[DeviceCall],
-    loads: Sequence[OperatorLoad],
-) -> list[OperatorLoad]:
+    bounds: Mapping[int, float],
+    repeats: Repeats | None,
+) -> dict[int, float]:
     """Scale the bounds of calls to that of the compiled pass, which has a bound only as a whole.
 
     Calls share it in proportion to the time that they would take alone.
     """
-    needed = needed_calls(trace)
-    products = math.fsum(run.work.products for run in runs if needed[run.index])
-    total, cache = min_bytes(trace, costs, needed), rates.device.l2_bytes or 0
+    needed, counts = needed_calls(trace), _counts(trace, repeats)
+    products = math.fsum(counts[run.index] * run.work.products for run in runs if needed[run.index])
+    count_by_storage = {} if repeats is None else repeats.count_by_storage
+    total, cache = min_bytes(trace, costs, needed, count_by_storage), rates.device.l2_bytes or 0
     bound = max(
         products,
         max(0, total - cache) / rates.bandwidth,
         total / rates.cache_bound if rates.cache else 0.0,
     )
-    share = min(1.0, _ratio(bound, math.fsum(load.time_bound for load in loads)))
-    return [replace(load, time_bound=share * load.time_bound) for load in loads]
+    apart = math.fsum(counts[index] * each for index, each in bounds.items())
+    share = min(1.0, _ratio(bound, apart))
+    return {index: share * each for index, each in bounds.items()}
 
 
 def _in_cache(
@@ -184,47 +263,110 @@ def _in_cache(
     )
 
 
-def _loads(
-    trace: Trace,
-    rates: Rates,
-    runs: Sequence[DeviceCall],
-    kernels: Sequence[int | None],
-    *,
-    compiled: bool,
-    has_host: bool,
-) -> list[OperatorLoad]:
-    """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
+class _Apart(NamedTuple):
+    """Seconds of a call: its share of the time of its kernel."""
+
+    bound: float
+    busy: float
+
+
+def _shares(runs: Sequence[DeviceCall], kernels: Sequence[int | None]) -> dict[int, _Apart]:
+    """Return the seconds of each call by its index; calls in one kernel run together."""
     together: dict[int | None, Seconds] = {}
-    apart: dict[int | None, tuple[float, float]] = {}
+    apart: dict[int | None, _Apart] = {}
     for run in runs:
         kernel = kernels[run.index]
         together[kernel] = together.get(kernel, NO_TIME) + run.work
-        bound, busy = apart.get(kernel, (0.0, 0.0))
-        apart[kernel] = bound + run.work.bound, busy + run.work.busy
-    launch = HOST_FUNCTION if rates.is_host else LAUNCH_COMPILED if compiled else LAUNCH
-    queue, by_index, loads = _Queue(), {run.index: run for run in runs}, []
-    for index, op in enumerate(trace.ops):
-        kernel, is_first = kernels[index], kernels[index] == index
-        host = _host_time(op, compiled=compiled, is_first=is_first) if has_host else 0.0
-        if index not in by_index:
-            queue.wait(host)
-            continue
-        run, work = by_index[index], together[kernel]
-        bound = run.work.bound * _ratio(work.bound, apart[kernel][0])
-        busy = run.work.busy * _ratio(work.busy, apart[kernel][1])
-        time = queue.take(host, busy + launch * run.launches * is_first)
-        loads.append(
-            _load(
-                trace,
-                op,
-                run,
-                rates,
-                bound,
-                time,
-                "launch" if time > 2 * busy else run.work.limiter,
-            )
+        bound, busy = apart.get(kernel, _Apart(0.0, 0.0))
+        apart[kernel] = _Apart(bound + run.work.bound, busy + run.work.busy)
+    found = {}
+    for run in runs:
+        work, alone = together[kernels[run.index]], apart[kernels[run.index]]
+        found[run.index] = _Apart(
+            run.work.bound * _ratio(work.bound, alone.bound),
+            run.work.busy * _ratio(work.busy, alone.busy),
         )
-    return loads
+    return found
+
+
+def _timed(
+    trace: Trace,
+    rates: Rates,
+    runs: Sequence[DeviceCall],
+    shares: Mapping[int, _Apart],
+    kernels: Sequence[int | None],
+    collectives: Collection[int],
+    repeats: Repeats | None,
+    *,
+    compiled: bool,
+    has_host: bool,
+) -> list[_Timing]:
+    """Return the calls one after the other on the device; collectives get their time later."""
+    launch = HOST_FUNCTION if rates.is_host else LAUNCH_COMPILED if compiled else LAUNCH
+    host = [0.0] * len(trace.ops)
+    if has_host:
+        host = [
+            _host_time(op, compiled=compiled, is_first=kernels[index] == index)
+            for index, op in enumerate(trace.ops)
+        ]
+    limiters = {run.index: run.work.limiter for run in runs}
+    device = {
+        run.index: shares[run.index].busy
+        + launch * run.launches * (kernels[run.index] == run.index)
+        for run in runs
+    }
+    order: Iterable[tuple[int, LeftOut | None]] = zip(range(len(trace.ops)), repeat(None))
+    if repeats is not None:
+        order = repeats.order()
+    queue, timings = _Queue(), []
+    for index, layer in order:
+        if index in device:
+            seconds = queue.take(host[index], device[index])
+            is_waiting = seconds > 2 * shares[index].busy
+            limiter = "launch" if is_waiting else limiters[index]
+            timings.append(_Timing(index, layer, seconds, limiter))
+            continue
+        queue.wait(host[index])
+        if index in collectives:
+            timings.append(_Timing(index, layer, 0.0, "links"))
+    return timings
+
+
+class _Loads:
+    """The loads of calls; those of layers that are repeated are copies."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        rates: Rates,
+        runs: Sequence[DeviceCall],
+        bounds: Mapping[int, float],
+    ) -> None:
+        self._trace = trace
+        self._rates = rates
+        self._runs = {run.index: run for run in runs}
+        self._bounds = bounds
+        #: loads of calls in the trace, with their values
+        self._known: dict[tuple[int, float, Limiter], tuple[OperatorLoad, dict[str, Any]]] = {}
+
+    def load(self, timing: _Timing) -> OperatorLoad:
+        key = timing.at, timing.seconds, timing.limiter
+        if key not in self._known:
+            new = self._new(timing)
+            self._known[key] = new, {name: getattr(new, name) for name in _LOAD_FIELDS}
+        load, values = self._known[key]
+        if timing.layer is None:
+            return load
+        layer = timing.layer.renamed(load.layer) or load.layer
+        return OperatorLoad(**{**values, "layer": layer})
+
+    def _new(self, timing: _Timing) -> OperatorLoad:
+        index, seconds = timing.at, timing.seconds
+        if index not in self._runs:
+            return _waiting(self._trace, self._rates, index, seconds)
+        op, run = self._trace.ops[index], self._runs[index]
+        bound = self._bounds[index]
+        return _load(self._trace, op, run, self._rates, bound, seconds, timing.limiter)
 
 
 def _ratio(whole: float, parts: float) -> float:
@@ -257,9 +399,9 @@ class _Queue:
     def take(self, host: float, device: float) -> float:
         """Return the time that this call adds to the total."""
         self._launched += host
-        before = self._done
+        waited = max(0.0, self._launched - self._done)
         self._done = max(self._done, self._launched) + device
-        return self._done - before
+        return waited + device
 
 
 def _load(
@@ -300,12 +442,15 @@ def _result(
     trace: Trace,
     rates: Rates,
     runs: Sequence[DeviceCall],
-    placed: tuple[Sequence[OperatorLoad], Sequence[int]],
+    timed: tuple[Sequence[_Timing], Sequence[OperatorLoad]],
     precision: str | None,
     compiled: bool,
     warnings: Sequence[Note],
+    repeats: Repeats | None,
 ) -> Roofline:
-    loads, places = placed
+    timings, loads = timed
+    equal = _EqualLoads(loads, timings)
+    counts = _counts(trace, repeats)
     time = math.fsum(each.time_estimate for each in loads)
     forms = list(dict.fromkeys(run.form for run in runs if run.cost.macs))
     return Roofline(
@@ -319,13 +464,15 @@ def _result(
         time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilization=math.fsum(run.work.min_times[0] for run in runs if run.cost.macs) / time
-        if time
-        else 0.0,
-        memory_utilization=math.fsum(run.work.min_times[1] for run in runs) / time if time else 0.0,
+        compute_utilization=_utilization(
+            [counts[run.index] * run.work.min_times[0] for run in runs if run.cost.macs], time
+        ),
+        memory_utilization=_utilization(
+            [counts[run.index] * run.work.min_times[1] for run in runs], time
+        ),
         operators=tuple(loads),
-        layers=_layers(trace, loads, places),
-        by_kind=_kinds(loads),
+        layers=_layers(trace, equal, timings, repeats),
+        by_kind=_kinds(equal),
         assumptions=(
             *trace.provenance.assumptions,
             *_unverified_values(rates, forms),
@@ -333,6 +480,20 @@ def _result(
         ),
         warnings=tuple(warnings),
     )
+
+
+def _utilization(seconds: Sequence[float], time: float) -> float:
+    return math.fsum(seconds) / time if time else 0.0
+
+
+def _computing(trace: Trace, timings: Sequence[_Timing]) -> dict[Phase, float]:
+    """Return the seconds of each phase without its collectives."""
+    found: dict[Phase, float] = {}
+    for each in timings:
+        if each.limiter != "links":
+            phase = trace.ops[each.at].phase
+            found[phase] = found.get(phase, 0.0) + each.seconds
+    return found
 
 
 def _by_phase(loads: Sequence[OperatorLoad]) -> dict[Phase, float]:
@@ -408,14 +569,40 @@ def _unverified_values(rates: Rates, forms: Iterable[str]) -> list[Note]:
     return [Note.of("unverified-values", device=rates.device.name, values=values)]
 
 
-def _kinds(loads: Sequence[OperatorLoad]) -> dict[str, GroupLoad]:
-    members: dict[str, list[OperatorLoad]] = {}
-    for load in loads:
-        members.setdefault(load.operator, []).append(load)
-    groups = [group(name, each) for name, each in members.items()]
+def _kinds(equal: _EqualLoads) -> dict[str, GroupLoad]:
+    members: dict[str, list[int]] = {}
+    for number in equal.numbers:
+        members.setdefault(equal.loads[number].operator, []).append(number)
+    groups = [equal.group(name, each) for name, each in members.items()]
     return {
         each.name: each for each in sorted(groups, key=lambda each: -rounded(each.time_estimate))
     }
+
+
+class _EqualLoads:
+    """The loads of a pass, where equal calls of layers that are repeated have the same number."""
+
+    def __init__(self, loads: Sequence[OperatorLoad], timings: Sequence[_Timing]) -> None:
+        known: dict[tuple[int, float, Limiter], int] = {}
+        #: the number of each call in order
+        self.numbers: list[int] = []
+        #: the load by number
+        self.loads: list[OperatorLoad] = []
+        self._groups: dict[tuple[int, ...], dict[str, Any]] = {}
+        for load, (at, _, seconds, limiter) in zip(loads, timings, strict=True):
+            number = known.setdefault((at, seconds, limiter), len(self.loads))
+            if number == len(self.loads):
+                self.loads.append(load)
+            self.numbers.append(number)
+
+    def group(self, name: str, numbers: Sequence[int]) -> GroupLoad:
+        """Return several calls as one; equal groups are added up once."""
+        key = tuple(numbers)
+        if key not in self._groups:
+            counts = Counter(numbers)
+            added = group(name, [self.loads[each] for each in counts], list(counts.values()))
+            self._groups[key] = {each: getattr(added, each) for each in _GROUP_FIELDS}
+        return GroupLoad(**{**self._groups[key], "name": name})
 
 
 def rounded(time: float) -> float:
@@ -424,40 +611,63 @@ def rounded(time: float) -> float:
 
 
 def _layers(
-    trace: Trace, loads: Sequence[OperatorLoad], places: Sequence[int]
+    trace: Trace, equal: _EqualLoads, timings: Sequence[_Timing], repeats: Repeats | None
 ) -> tuple[GroupLoad, ...]:
-    """Each layer with everything that it calls, in order of first call."""
+    """Each layer with everything that it calls, in order of first call; equal ones are added up once."""
     around = enclosing_paths(trace)
-    members: dict[str, list[OperatorLoad]] = {call.path: [] for call in trace.modules}
-    for load, place in zip(loads, places, strict=True):
-        for path in around[place]:
-            members[path].append(load)
-    return tuple(group(path, each) for path, each in members.items())
+    members: dict[str, list[int]] = {path: [] for path in _paths(trace, repeats)}
+    known: dict[tuple[int, int | None], list[list[int]]] = {}
+    for number, (at, layer, _, _) in zip(equal.numbers, timings, strict=True):
+        place = trace.ops[at].module_call
+        key = place, None if layer is None else layer.call.index
+        if key not in known:
+            renamed = [(layer and layer.renamed(path)) or path for path in around[place]]
+            known[key] = [members[path] for path in renamed]
+        for each in known[key]:
+            each.append(number)
+    return tuple(equal.group(path, inside) for path, inside in members.items())
 
 
-def group(name: str, loads: Sequence[OperatorLoad]) -> GroupLoad:
-    """Several calls as one."""
+def _paths(trace: Trace, repeats: Repeats | None) -> Iterable[str]:
+    """Return the paths of all modules that are called, in order of first call."""
+    left_out = () if repeats is None else repeats.layers
+    layers = {each.call.index: each for each in left_out}
+    paths: dict[str, None] = {}
+    for call in trace.modules:
+        layer = layers.get(call.index)
+        inside = [call] if layer is None else layer.calls_in(trace)
+        for each in inside:
+            paths[(layer and layer.renamed(each.path)) or each.path] = None
+    return paths
+
+
+def group(
+    name: str, loads: Sequence[OperatorLoad], counts: Sequence[int] | None = None
+) -> GroupLoad:
+    """Several calls as one; ``counts`` is how often each takes place."""
+    counted = list(zip(loads, counts or [1] * len(loads), strict=True))
     heaviest = max(loads, key=lambda each: each.time_estimate, default=None)
     lost: dict[Limiter, float] = {}
-    for each in loads:
-        lost[each.limiter] = lost.get(each.limiter, 0.0) + each.time_estimate
-    flops, read, written = (
-        sum(getattr(each, figure) for each in loads)
-        for figure in ("flops", "bytes_read", "bytes_written")
-    )
+    for each, count in counted:
+        lost[each.limiter] = lost.get(each.limiter, 0.0) + count * each.time_estimate
+
+    def total(figure: str) -> int:
+        return sum(count * getattr(each, figure) for each, count in counted)
+
+    flops, read, written = map(total, ("flops", "bytes_read", "bytes_written"))
     return GroupLoad(
         name=name,
-        calls=len(loads),
-        macs=sum(each.macs for each in loads),
+        calls=sum(count for _, count in counted),
+        macs=total("macs"),
         flops=flops,
-        elements_read=sum(each.elements_read for each in loads),
-        elements_written=sum(each.elements_written for each in loads),
+        elements_read=total("elements_read"),
+        elements_written=total("elements_written"),
         bytes_read=read,
         bytes_written=written,
         intensity=_intensity(flops, read + written),
         ridge=heaviest.ridge if heaviest else None,
         precision=heaviest.precision if heaviest else None,
         limiter=max(lost, key=lambda limiter: lost[limiter]) if lost else "memory",
-        time_bound=math.fsum(each.time_bound for each in loads),
-        time_estimate=math.fsum(each.time_estimate for each in loads),
+        time_bound=math.fsum(count * each.time_bound for each, count in counted),
+        time_estimate=math.fsum(count * each.time_estimate for each, count in counted),
     )

@@ -11,7 +11,7 @@ As many of them as the cache holds may still be there from the pass before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torchscan.analyses.roofline.fusion import kept_storages
 from torchscan.analyses.roofline.kernels import is_launched
@@ -40,8 +40,16 @@ def _written_in_place(trace: Trace, op: OpCall) -> list[int]:
     return [tensor for tensor in op.inputs if id(trace.tensors[tensor].spec) in written]
 
 
-def min_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -> int:
-    """Bytes of what was there before and is read, and of what is written and left."""
+def min_bytes(
+    trace: Trace,
+    costs: Sequence[OpCost],
+    needed: Sequence[bool],
+    count_by_storage: Mapping[int, int],
+) -> int:
+    """Bytes of what was there before and is read, and of what is written and left.
+
+    ``count_by_storage``: how often there is memory of layers that are repeated.
+    """
     kept = kept_storages(trace)
     given: dict[int, int] = {}
     left: dict[int, int] = {}
@@ -60,4 +68,8 @@ def min_bytes(trace: Trace, costs: Sequence[OpCost], needed: Sequence[bool]) -> 
             storage = trace.tensors[tensor].storage
             if storage in kept:
                 left[storage] = max(left.get(storage, 0), trace.tensors[tensor].spec.stored_bytes)
-    return sum(given.values()) + sum(left.values())
+    return sum(
+        count_by_storage.get(storage, 1) * size
+        for sizes in (given, left)
+        for storage, size in sizes.items()
+    )

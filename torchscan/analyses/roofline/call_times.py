@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from torchscan.analyses.generation.serving_costs import AS_IT_IS, BITS, Serving
 from torchscan.analyses.roofline.channels_last import with_channels_last
 from torchscan.analyses.roofline.constants import (
     EPILOGUES,
+    NARROW_SHARE,
     OVERLAP,
     ROWS_UNPACKED,
     STREAMING,
@@ -15,7 +17,7 @@ from torchscan.analyses.roofline.constants import (
     VECTORS,
 )
 from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
-from torchscan.analyses.roofline.kernels import Kernel, kernel_of
+from torchscan.analyses.roofline.kernels import Kernel, Machine, kernel_of
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.roofline_result import Limiter
 from torchscan.ops import OpCost
@@ -112,6 +114,10 @@ class Near(NamedTuple):
     handed_over: int
     #: weights that are stored in fewer bits than they are computed in
     unpacked: int = 0
+    #: bytes of inputs that are quantized, for products in fewer than 16 bits
+    quantized: int = 0
+    #: True if a product is part of a kernel that an earlier product begins
+    is_joined: bool = False
 
 
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
@@ -119,16 +125,37 @@ def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
     return _Moved(read + cost.bytes_written - hit, hit)
 
 
+#: architectures with asynchronous matrix units, for which engines have kernels of attention
+ASYNC_ARCHS = ("Hopper", "Blackwell GB100")
+
+
 class CallTimes:
     """Times calls on a device."""
 
-    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool, turned: bool) -> None:
-        """``turned``: convolutions find and leave their operands with the channels last."""
+    def __init__(
+        self,
+        rates: Rates,
+        numbers: Numbers,
+        *,
+        compiled: bool,
+        turned: bool,
+        serving: Serving | None = None,
+    ) -> None:
+        """Prepare to time calls.
+
+        Args:
+            rates: the rates of the device.
+            numbers: the arithmetic of the pass.
+            compiled: True if a compiler has fused the calls.
+            turned: True if convolutions find and leave their operands with the channels last.
+            serving: the way in which a language model is served, or None.
+        """
         self._rates = rates
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
-        self._kernels: dict[int, tuple[Kernel, Format]] = {}
+        self._serving = serving or AS_IT_IS
+        self._kernels: dict[tuple[int, bool], tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
     def run(self, index: int, op: OpCall, cost: OpCost, near: Near) -> DeviceCall:
@@ -141,30 +168,56 @@ class CallTimes:
         return DeviceCall(index=index, cost=cost, form=form, work=work, launches=launches)
 
     def _time(self, op: OpCall, cost: OpCost, near: Near) -> tuple[OpCost, Format, Seconds, int]:
-        kernel, form = self._kernel(op, cost)
-        cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
+        kernel, form = self._kernel(op, cost, is_quantized=near.quantized > 0)
+        is_mixed = form == "fp8" and not near.quantized
+        cost = _in_eight_bits(op.signature, cost) if is_mixed else cost
         moved, fewest = (
             _moved(cost.bytes_read, cost, near.cached),
             _moved(cost.min_bytes_read, cost, near.cached_at_least),
         )
-        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
+        launches = kernel.launches
+        if near.quantized and not self._serving.fuses_quantization:
+            launches += 1
+        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
 
-    def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        key = id(op.signature)
-        if key not in self._kernels:
-            self._kernels[key] = (
-                self._kernel_for(op, cost),
-                format_of(op.signature, cost, self._numbers),
-            )
-        return self._kernels[key]
+    def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
+        """Return how a call runs. A compiler's kernels and a host's are nothing but their work."""
+        key = id(op.signature), is_quantized
+        if key in self._kernels:
+            return self._kernels[key]
+        form = format_of(op.signature, cost, self._numbers)
+        compute = self._serving.compute if is_quantized else None
+        kernel = Kernel()
+        if compute is not None:
+            form = compute
+            kernel = kernel_of(op.signature, cost, self._machine(form, multiplies=True))
+            kernel = replace(kernel, matrices=NARROW_SHARE * kernel.matrices)
+        elif not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
+            signature = with_channels_last(op.signature) if self._turned else op.signature
+            kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
+        if self._rates.is_host:
+            kernel = Kernel(transformed=kernel.transformed)
+        self._kernels[key] = kernel, form
+        return kernel, form
 
-    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
-        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
-        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
-            return Kernel()
-        signature = with_channels_last(op.signature) if self._turned else op.signature
-        kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
-        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
+    def _machine(self, form: Format, *, multiplies: bool) -> Machine:
+        """Return the parts of the device that a kernel in this format depends on."""
+        device, rates = self._rates.device, self._rates
+        multiprocessors = device.multiprocessors or 1
+        is_hopper = device.arch.startswith("Hopper")
+        if rates.is_host:
+            return Machine(multiprocessors=multiprocessors)
+        return Machine(
+            multiprocessors=multiprocessors,
+            clock_hz=device.clock_hz,
+            flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
+            vector_lanes=rates.vector_lanes or 128.0,
+            is_hopper=is_hopper,
+            has_async_attention=self._serving.has_flash_3 and device.arch.startswith(ASYNC_ARCHS),
+            product_traffic=STREAMING * rates.products_stream,
+            l2_bytes=device.l2_bytes,
+            cycles_of_element=rates.cycles_of_element,
+        )
 
     def _work(
         self,
@@ -184,23 +237,42 @@ class CallTimes:
         products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
-        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
+        from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+        traffic = from_memory / (rates.bandwidth * efficiency)
+        traffic += moved.by_cache / rates.cache_estimate
         return Seconds(
             min_times=self._least(max(products, others), moved),
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(
-                self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)
+                self._products(kernel, cost, form, traffic),
+                others / VECTORS,
+                self._seconds_of(kernel.cycles),
             ),
-            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
-            / (rates.bandwidth * efficiency)
-            + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + apart + quantised)
-            / (rates.bandwidth * STREAMING * rates.streamed)
-            + UNPACKING * near.unpacked / rates.vector_peak("fp32")
-            + kernel.alone,
+            traffic=traffic,
+            around=self._around(kernel, cost, form, near)
+            + UNPACKING * near.unpacked / rates.vector_peak("fp32"),
         )
+
+    def _around(self, kernel: Kernel, cost: OpCost, form: Format, near: Near) -> float:
+        """Return the seconds before and after, without overlap."""
+        rates = self._rates
+        streamed = rates.bandwidth * STREAMING * rates.streamed
+        again = kernel.more_bytes / streamed
+        apart = kernel.turned_bytes + self._quantization_bytes(cost, form, near)
+        if not self._compiled:
+            again = max(again, self._seconds_of(kernel.more_cycles))
+            apart += kernel.bias_bytes
+        latency = 0.0 if near.is_joined else kernel.alone
+        return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
+
+    def _quantization_bytes(self, cost: OpCost, form: Format, near: Near) -> float:
+        """Return the bytes that are read in 16 bits and written in the format of a product."""
+        compute = self._serving.compute
+        if near.quantized and compute is not None:
+            written = near.quantized * BITS[compute] / 16
+            return 0.0 if self._serving.fuses_quantization else near.quantized + written
+        return 3.0 * cost.bytes_read if form == "fp8" else 0.0
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
         return (
@@ -209,11 +281,16 @@ class CallTimes:
             moved.by_cache / self._rates.cache_bound,
         )
 
-    def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
+    def _products(self, kernel: Kernel, cost: OpCost, form: Format, traffic: float) -> float:
         if not cost.macs:
             return 0.0
         flops = 2 * cost.macs * kernel.executed
-        on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
+        at_full_clock = flops / (self._rates.reachable(form) * kernel.matrices)
+        overlapped = float((at_full_clock**OVERLAP + traffic**OVERLAP) ** (1 / OVERLAP))
+        utilization = 1.0
+        if not kernel.keeps_busy:
+            utilization = flops / (overlapped * self._rates.peak(form))
+        on_matrices = at_full_clock / self._rates.clock_share(form, utilization)
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {
             "matrix": on_matrices,
@@ -221,13 +298,12 @@ class CallTimes:
             "faster": min(on_matrices, on_vectors),
         }[kernel.units]
 
-    def _cycles(self, kernel: Kernel) -> float:
+    def _seconds_of(self, cycles: float) -> float:
+        """Return the seconds that all multiprocessors need for these cycles, if these are known."""
         device = self._rates.device
-        return (
-            kernel.cycles / (device.multiprocessors * device.clock_hz)
-            if device.multiprocessors and device.clock_hz
-            else 0.0
-        )
+        if not device.multiprocessors or not device.clock_hz:
+            return 0.0
+        return cycles / (device.multiprocessors * device.clock_hz)
 
 
 def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:

@@ -7,8 +7,8 @@ from outside, and writes only those that are needed outside.
 from __future__ import annotations
 
 import bisect
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
@@ -30,6 +30,8 @@ _PLACING = (
     "max_pool",
     "grid_sampler",
 )
+#: calls of a kernel that a compiler computes again where their result is joined with others
+_MAX_PART = 2
 _SUMS = frozenset({"mean", "sum", "amax"})
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
@@ -65,26 +67,41 @@ def _sums_images(op: OpCall, name: str) -> bool:
     )
 
 
-def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
-    """For each call, the number of its kernel: the index of the first call in it. Views are in none."""
-    fusion = _Fusion(trace)
+def fused_kernels(
+    trace: Trace, costs: tuple[OpCost, ...], appends: Collection[int] = ()
+) -> list[int | None]:
+    """Return for each call the number of its kernel: the index of a call in it. Views are in none.
+
+    ``appends``: the calls that write at the end of a block, of which they touch nothing else.
+    """
+    fusion = _Fusion(trace, appends)
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
     return fusion.kernels
 
 
 class _Fusion:
-    """Goes through the calls, joining each to the kernel of a producer if possible."""
+    """Goes through the calls, joining each to the kernels of its producers if possible."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, appends: Collection[int]) -> None:
         self._trace = trace
+        self._appends = appends
         self.kernels: list[int | None] = []
+        #: kernel -> its calls
+        self._members: dict[int, list[int]] = {}
         #: kernel -> elements that it goes through
         self._places: dict[int, int] = {}
+        #: kernel -> numbers of rows that it has reduced its elements to, which stay in registers
+        self._rows: dict[int, set[int]] = defaultdict(set)
         #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got a call last comes last
         self._after: dict[int, int] = {}
         #: kernel -> its last call
         self._last: dict[int, int] = {}
+        #: storage -> how many calls read it
+        self._num_readers: Counter[int] = Counter()
+        for op in trace.ops:
+            if is_launched(op.signature):
+                self._num_readers.update({trace.tensors[tensor].storage for tensor in op.inputs})
 
     def add(self, index: int, cost: OpCost) -> None:
         op = self._trace.ops[index]
@@ -92,13 +109,30 @@ class _Fusion:
             self.kernels.append(None)
             return
         fusible = is_fusible(op, cost)
+        size = self._largest(op)
+        if index in self._appends:
+            size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
-        joined = self._kernel_to_join(op, needed) if fusible and not begins_kernel(op) else None
+        joined = None
+        if fusible and not begins_kernel(op):
+            joined = self._kernel_to_join(op, size, needed)
         kernel = index if joined is None else joined
         self.kernels.append(kernel)
+        self._members.setdefault(kernel, []).append(index)
         self._note(kernel, needed, index)
-        if joined is None and fusible:
-            self._places[index] = self._size(op)
+        if fusible:
+            self._places[kernel] = max(size, self._places.get(kernel, 0))
+            self._note_rows(kernel, op)
+        if joined is not None:
+            self._merge_producers(kernel, needed)
+
+    def _note_rows(self, kernel: int, op: OpCall) -> None:
+        """Note the number of rows if a call reduces its elements to rows."""
+        if not op.outputs or self._needs_all(op):
+            return
+        rows = self._trace.tensors[op.outputs[0]].spec.numel
+        if rows < self._largest(op):
+            self._rows[kernel].add(rows)
 
     def _note(self, kernel: int, needed: set[int], index: int) -> None:
         """It runs after these, and so does whatever runs after it: what has got no call since it began does not."""
@@ -113,20 +147,76 @@ class _Fusion:
                 self._after[each] |= now
         self._after[kernel], self._last[kernel] = now, index
 
-    def _kernel_to_join(self, op: OpCall, needed: set[int]) -> int | None:
-        """That of a producer which goes through the same places, if none of the other operands is made after it."""
+    def _kernel_to_join(self, op: OpCall, size: int, needed: set[int]) -> int | None:
+        """Return a producer's kernel over the same elements, or None.
+
+        No other operand may be made after it.
+        """
         for candidate in sorted(needed, reverse=True):
-            others = [kernel for kernel in needed if kernel != candidate]
-            in_step = (
-                self._places.get(candidate) == self._size(op)
-                and self._trace.ops[candidate].phase == op.phase
-            )
-            if not in_step or any(self._after[kernel] >> candidate & 1 for kernel in others):
+            if self._trace.ops[candidate].phase != op.phase:
+                continue
+            others = needed - {candidate}
+            if any(self._after[kernel] >> candidate & 1 for kernel in others):
+                continue
+            if self._is_part(candidate, op):
+                return candidate
+            if self._places.get(candidate) != size and size not in self._rows[candidate]:
                 continue
             inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
         return None
+
+    def _is_part(self, kernel: int, op: OpCall) -> bool:
+        """Return whether this kernel only makes one of the tensors that a call joins.
+
+        A compiler computes such a part where the result is written.
+        """
+        if op.signature.operator != "aten.cat" or kernel not in self._places:
+            return False
+        members = self._members[kernel]
+        made = self._trace.ops[members[-1]].outputs
+        if len(members) > _MAX_PART or len(made) != 1:
+            return False
+        return self._num_readers[self._trace.tensors[made[0]].storage] == 1
+
+    def _merge_producers(self, kernel: int, needed: set[int]) -> None:
+        """Merge kernels over the same elements whose results meet in a call of this one."""
+        for other in needed - {kernel}:
+            if self._can_merge(other, kernel):
+                self._merge(other, kernel)
+
+    def _can_merge(self, other: int, kernel: int) -> bool:
+        """Return whether two kernels become one: none of them may have to wait for the other."""
+        if self._places.get(other) != self._places[kernel]:
+            return False
+        if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
+            return False
+        if self._waits_between(other, kernel):
+            return False
+        members = (self._trace.ops[each] for each in self._members[other])
+        return not any(self._needs_all(op) for op in members)
+
+    def _waits_between(self, first: int, last: int) -> bool:
+        """Return whether a third kernel needs the first and is needed by the last."""
+        needed = self._after[last]
+        for each, after in self._after.items():
+            is_third = each not in (first, last)
+            if is_third and after >> first & 1 and needed >> each & 1:
+                return True
+        return False
+
+    def _merge(self, other: int, kernel: int) -> None:
+        for each in self._members[other]:
+            self.kernels[each] = kernel
+        self._members[kernel] = sorted(self._members[kernel] + self._members.pop(other))
+        self._rows[kernel] |= self._rows.pop(other, set())
+        self._places.pop(other)
+        self._after[kernel] |= self._after.pop(other)
+        self._last.pop(other)
+        for each, after in self._after.items():
+            if after >> other & 1:
+                self._after[each] = after & ~(1 << other) | 1 << kernel | self._after[kernel]
 
     def _makers(self, op: OpCall) -> list[int]:
         return [made for tensor in op.inputs if (made := self._maker(tensor)) is not None]
@@ -139,7 +229,7 @@ class _Fusion:
             made = self._trace.tensors[inputs[0]].producer if inputs else None
         return made
 
-    def _size(self, op: OpCall) -> int:
+    def _largest(self, op: OpCall) -> int:
         return max(
             (self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)),
             default=0,
@@ -147,7 +237,7 @@ class _Fusion:
 
     def _needs_all(self, op: OpCall) -> bool:
         """Return whether a call reduces more than rows, so that it must visit all places first."""
-        if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
+        if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._largest(op):
             return False
         dims = op.signature.arguments.get("dim", None)
         rank = len(op.signature.inputs[0].shape) if op.signature.inputs else 0

@@ -4,7 +4,11 @@ A collective waits for its slowest link. With ``n`` devices in ``N`` machines, `
 device sends ``b`` bytes: all of them over the links of its machine, and its share of the machine's
 traffic over its network card::
 
-    time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
+    time = latency + pipeline + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
+
+The latency grows with the steps of a ring: ``2 (n − 1)`` of an all-reduce, ``n − 1`` of the others.
+A pipeline of pieces takes a while until it is full; messages between two devices have none. Links
+reach a smaller share with few devices, because each drives fewer of them; PCIe is shared by all.
 
 In an all-gather, ``b`` is ``(n − 1)/n`` of the complete tensor, so the network carries ``(N −
 1)/N`` of it into each machine. In an all-to-all, each byte is for one device only, so its time has
@@ -18,6 +22,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchscan.analyses.roofline.constants import (
+    LATENCY,
+    LATENCY_CYCLES,
+    LATENCY_OF_MACHINES,
+    LATENCY_OF_STEP,
+    LINK_SHARES,
+    NETWORK,
+    ONE_SHOT,
+    ONE_SHOT_BYTES,
+    PCIE_SHARES,
+    PIPELINE,
+    PIPELINE_BYTES,
+    SEND_SHARE,
+    SWITCH_SHARE,
+)
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
@@ -25,11 +44,8 @@ from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes,
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: of what links and networks carry by their data sheets, what collectives reach
-LINKS, NETWORK = 0.8, 0.9
-#: seconds until the smallest collective is done: of two devices of a machine, for each doubling of these, and of machines. The
-#: first is chosen by two rows of gpt-fast's table, of two and eight cards; that of four was left out, and the last is a guess
-LATENCY, LATENCY_OF_DEVICES, LATENCY_OF_MACHINES = 7e-6, 0.5e-6, 8e-6
+#: between two devices, at once instead of in pieces
+_MESSAGES: tuple[Kind, ...] = ("send", "receive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +56,8 @@ class Fabric:
     #: devices in a machine
     per_machine: int = 8
     network: float = 50e9
+    #: True if an inference engine reduces small tensors in one step
+    is_engine: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
@@ -66,12 +84,13 @@ class Fabric:
         is_linked = (
             self.device.link_bytes_per_second is not None and self.device.link_devices is None
         )
+        shares = LINK_SHARES if is_linked else PCIE_SHARES
         return Note.of(
             "fabric",
             per_machine=self.per_machine,
             joined_by="links" if is_linked else "PCIe",
             network_gbs=self.network / 1e9,
-            link_share=LINKS,
+            link_share=shares[8],
             network_share=NETWORK,
         )
 
@@ -81,39 +100,68 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        return self._latency(group) + self._transfer(
-            kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size)
-        )
+        size = whole_bytes(op.signature)
+        sent = sent_bytes(kind, size, group.size)
+        # an engine reads all other devices at once, instead of using a ring
+        is_near = len(self._machines(group)) == 1 and self._has_links(group)
+        if self.is_engine and kind == "all-reduce" and is_near and size <= ONE_SHOT_BYTES:
+            return ONE_SHOT + sent / (LINK_SHARES[8] * self._link(group))
+        return self._latency(group, kind) + self._transfer(kind, group, sent)
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
         pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
-        return self._latency(pair) + self._transfer("send", pair, size)
+        return self._latency(pair, "send") + self._transfer("send", pair, size)
 
     def _machines(self, group: GroupSpec) -> list[int]:
         """Return the number of the group's devices in each machine."""
         places = [rank // self.per_machine for rank in group.ranks]
         return [places.count(each) for each in dict.fromkeys(places)]
 
-    def _latency(self, group: GroupSpec) -> float:
+    def _latency(self, group: GroupSpec, kind: Kind) -> float:
         machines = self._machines(group)
         devices = max(machines)
-        within = LATENCY + LATENCY_OF_DEVICES * max(0.0, math.log2(max(devices, 2)) - 1)
-        return within + LATENCY_OF_MACHINES * math.log2(len(machines))
+        clock = self.device.clock_hz
+        kernel = LATENCY_CYCLES / clock if clock else LATENCY
+        steps = 1 if kind in _MESSAGES else devices - 1
+        if kind == "all-reduce":
+            steps *= 2
+        return kernel + LATENCY_OF_STEP * steps + LATENCY_OF_MACHINES * math.log2(len(machines))
 
     def _transfer(self, kind: Kind, group: GroupSpec, sent: int) -> float:
         machines = self._machines(group)
-        within = sent / (LINKS * self._link(group)) if max(machines) > 1 else 0.0
+        within = 0.0
+        if max(machines) > 1:
+            within = sent / (self._link_share(kind, group) * self._link(group))
+            if kind not in _MESSAGES:
+                within += PIPELINE * sent / (sent + PIPELINE_BYTES)
         return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
+
+    def _link_share(self, kind: Kind, group: GroupSpec) -> float:
+        """Return the share of the data sheet's rate that a collective reaches inside a machine."""
+        devices = max(self._machines(group))
+        if not self._has_links(group):
+            return _share_of(PCIE_SHARES, devices)
+        if kind in _MESSAGES:
+            return SEND_SHARE
+        has_switch = (self.device.capability or 0) >= 9 and devices >= 8
+        if kind == "all-reduce" and has_switch:
+            return SWITCH_SHARE
+        return _share_of(LINK_SHARES, devices)
+
+    def _has_links(self, group: GroupSpec) -> bool:
+        """Return whether links join all devices of the group that are in one machine."""
+        joined = self.device.link_devices or self.per_machine
+        islands = {
+            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
+        }
+        has_links = self.device.link_bytes_per_second is not None
+        return has_links and len(islands) == len(self._machines(group))
 
     def _link(self, group: GroupSpec) -> float:
         """Return the rate of the slowest link that a device needs inside its machine."""
         device = self.device
-        joined = device.link_devices or self.per_machine
-        islands = {
-            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
-        }
-        if device.link_bytes_per_second is not None and len(islands) == len(self._machines(group)):
+        if device.link_bytes_per_second is not None and self._has_links(group):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
             raise InputError(
@@ -123,11 +171,24 @@ class Fabric:
         return device.pcie_bytes_per_second
 
 
+def _share_of(shares: Mapping[int, float], devices: int) -> float:
+    """Return the share for a number of devices, interpolated between those that were measured."""
+    known = sorted(shares)
+    if devices >= known[-1]:
+        return shares[known[-1]]
+    above = next(each for each in known if each >= devices)
+    below = max([each for each in known if each < above], default=above)
+    if below == above:
+        return shares[above]
+    part = math.log(devices / below) / math.log(above / below)
+    return float(shares[below] * (shares[above] / shares[below]) ** part)
+
+
 def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
     """Bytes that the network carries for one device."""
     if len(machines) == 1:
         return 0.0
-    if kind in ("send", "receive"):
+    if kind in _MESSAGES:
         return sent
     crossing = sent * (1 - 1 / len(machines)) * size / (size - 1)
     return crossing if kind == "all-to-all" else crossing / min(machines)
@@ -175,7 +236,7 @@ def waiting(
 
 def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
     """Return the collectives in the background, without the first and the last."""
-    return frozenset([index for index in here if _is_in_background(trace.ops[index])][1:-1])
+    return frozenset([index for index in here if is_in_background(trace.ops[index])][1:-1])
 
 
 def exposed(
@@ -191,7 +252,8 @@ def exposed(
     return waits
 
 
-def _is_in_background(op: OpCall) -> bool:
+def is_in_background(op: OpCall) -> bool:
+    """Return whether a collective runs while the device computes."""
     name = op.signature.operator
     is_of_fsdp = name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_")
     return is_of_fsdp or (op.phase == "backward" and name.startswith("c10d."))

@@ -11,10 +11,13 @@ import torch
 
 from torchscan.analyses.roofline.constants import (
     CACHE,
+    CYCLES_OF_ELEMENT,
+    ISSUED,
     LOW_POWER,
     PICOJOULES,
     PICOJOULES_SINGLE,
     POWER_SHARE,
+    PRODUCTS_STREAM,
     SLOWER_MEMORY,
     STREAMING,
 )
@@ -26,7 +29,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
 #: the number format that products of a call are computed in
-Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
 
 #: convolutions and recurrent layers are cuDNN's, for which torch has switches of their own
 Products = Literal["convolutions", "recurrent", "products"]
@@ -46,6 +49,7 @@ _FORMATS: dict[torch.dtype, Format] = {
     torch.quint8: "int8",
 }
 _WIDER: dict[Format, Format] = {
+    "fp4": "fp8",
     "fp8": "fp16",
     "int8": "fp16",
     "bf16": "fp32",
@@ -148,21 +152,51 @@ class Rates:
             return single
         return self.device.flops_per_second.get("fp64", single / _SINGLE_PER_DOUBLE)
 
-    def sustained(self, form: Format) -> float:
-        """The peak, as far as there is power for it. Formats of less than 32 bits take as much as there are bits in them."""
-        if self.device.is_measured or form == "fp64":
+    def flops_per_cycle(self, form: Format) -> float | None:
+        """Return the operations that a multiprocessor issues in a cycle, or None if not known."""
+        device = self.device
+        if not device.multiprocessors or not device.clock_hz:
+            return None
+        return self.reachable(form) / (device.multiprocessors * device.clock_hz)
+
+    @property
+    def vector_lanes(self) -> float | None:
+        """Threads of vector units in a multiprocessor; each multiplies and adds in a cycle."""
+        device, single = self.device, self.device.flops_per_second.get("fp32")
+        if single is None or not device.multiprocessors or not device.clock_hz:
+            return None
+        return single / (2 * device.multiprocessors * device.clock_hz)
+
+    def reachable(self, form: Format) -> float:
+        """Return the operations per second that instructions can issue at full clock."""
+        if self.device.is_measured or form in ("fp32", "fp64"):
             return self.peak(form)
-        return self.peak(form) * (
-            self._powered("fp32", PICOJOULES_SINGLE) if form == "fp32" else self.power_factor
-        )
+        issued = (share for name, share in ISSUED.items() if self.device.arch.startswith(name))
+        return self.peak(form) * next(issued, 1.0)
+
+    def clock_share(self, form: Format, utilization: float) -> float:
+        """Return the share of the full clock that the power limit allows.
+
+        Formats of less than 32 bits take as much power as there are bits in them.
+
+        Args:
+            form: the format of the operations.
+            utilization: the share of the peak that is computed at full clock. Multiprocessors that
+                wait take little power.
+        """
+        if self.device.is_measured or form == "fp64" or utilization <= 0:
+            return 1.0
+        if form == "fp32":
+            return self._powered("fp32", PICOJOULES_SINGLE, utilization)
+        return self._powered("fp16", PICOJOULES, utilization)
 
     @property
     def power_factor(self) -> float:
         """The share of the matrix units' peak that the power limit allows."""
-        return self._powered("fp16", PICOJOULES)
+        return self.clock_share("fp16", 1.0)
 
-    def _powered(self, form: Format, picojoules: Mapping[str, float]) -> float:
-        """``min(1, (share of power · watts / (joules per operation · peak))^e)``, where these are known.
+    def _powered(self, form: Format, picojoules: Mapping[str, float], utilization: float) -> float:
+        """``min(1, (share of power · watts / (joules per operation · operations))^e)``, where these are known.
 
         ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
         """
@@ -174,16 +208,31 @@ class Rates:
         if energy is None or peak is None or watts is None:
             return 1.0
         exponent = 1 - min(1.0, max(0.0, watts / LOW_POWER - 1)) / 2
-        return min(1.0, float((POWER_SHARE * watts / (energy * 1e-12 * peak)) ** exponent))
+        demanded = energy * 1e-12 * peak * utilization
+        return min(1.0, float((POWER_SHARE * watts / demanded) ** exponent))
 
     @property
     def streamed(self) -> float:
         """The bandwidth that kernels attain, relative to that of most memory."""
         if self.device.is_measured:
             return 1 / STREAMING
-        return (
-            SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
-        )
+        if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7":
+            return SLOWER_MEMORY
+        return 1.0
+
+    @property
+    def products_stream(self) -> float:
+        """The bandwidth that products of matrices attain, relative to other kernels."""
+        known = PRODUCTS_STREAM.items()
+        shares = (share for name, share in known if self.device.arch.startswith(name))
+        return 1.0 if self.device.is_measured else next(shares, 1.0)
+
+    @property
+    def cycles_of_element(self) -> float:
+        """Cycles for each element of pointwise kernels that load one at a time."""
+        arch = self.device.arch
+        known = (cycles for name, cycles in CYCLES_OF_ELEMENT.items() if arch.startswith(name))
+        return next(known, 0.0)
 
     @property
     def cache(self) -> int | None:

@@ -8,17 +8,19 @@ on trust: one pass is recorded both ways; unless the two are alike in every call
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
-from torchscan.recording.folding.layer_folds import Fold, folds_of
+from torchscan.recording.folding.emptied import Slots, emptied, slots_of, with_parameters
+from torchscan.recording.folding.layer_folds import folds_of
+from torchscan.recording.folding.layer_repeats import Repeats
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, times_of_caches, unfolded
 from torchscan.trace.trace import Trace
 
-__all__ = ["Folded", "UnfoldableError"]
+__all__ = ["Folded", "Repeats", "UnfoldableError", "without_equal_layers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +33,35 @@ class Folded:
     #: the paths of equal layers that are run
     run: list[list[str]]
 
+    #: the parameters of the model if layers that are left out have none, or None
+    slots: Slots | None
+
     @classmethod
     def of(cls, module: nn.Module, like: nn.Module | None = None) -> Folded | None:
-        """None: no layer can be left out. Those are equal that are in another model like it: this one before it was spread."""
+        """Return the model without layers that are equal to others, or None if there are none.
+
+        Those are equal that are in another model like it: this one before it was spread.
+        """
         try:
-            return cls._of(module, folds_of(like or module))
+            return cls._of(module, like or module)
         except Exception:  # a model's own attributes and copies may raise whatever they like
             return None
 
     @classmethod
-    def _of(cls, module: nn.Module, folds: Sequence[Fold]) -> Folded | None:
+    def _of(cls, module: nn.Module, like: nn.Module) -> Folded | None:
+        folds = folds_of(like)
+        if not folds:
+            return None
+        slots = slots_of(like, folds)
+        if slots is not None and module is like:
+            module = emptied(module, folds)
         stands_in = {path: other for fold in folds for path, other in fold.stands_in.items()}
-        return (
-            cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run])
-            if folds
-            else None
-        )
+        run = [each for fold in folds for each in fold.run]
+        return cls(thinned(module, folds), stands_in, run, slots)
+
+    def completed(self, trace: Trace) -> Trace:
+        """Return the trace with the parameters of all layers."""
+        return trace if self.slots is None else with_parameters(trace, self.slots)
 
     def unfolded(self, trace: Trace) -> Trace:
         """The record of the whole model."""
@@ -54,11 +69,31 @@ class Folded:
             require_equal_layers(trace, self.run)
             return unfolded(trace, self.stands_in)
 
+    def repeats(self, trace: Trace, unfold: Callable[[], Trace]) -> Repeats:
+        """Return the layers of the whole model that the trace lacks."""
+        with _refusing():
+            require_equal_layers(trace, self.run)
+            return Repeats(trace, self.stands_in, unfold)
+
     def times(self, trace: Trace) -> Mapping[int, int]:
         """Return the number of layers that each cache represents, if several, by its storage."""
         with _refusing():
             require_equal_layers(trace, self.run)
             return times_of_caches(trace, self.stands_in)
+
+
+def without_equal_layers(module: nn.Module) -> nn.Module | None:
+    """Return a copy in which layers that are equal to others are empty, or None if it has none.
+
+    It cannot run as it is: see :meth:`Folded.of`.
+    """
+    try:
+        folds = folds_of(module)
+        if not folds or slots_of(module, folds) is None:
+            return None
+        return emptied(module, folds)
+    except Exception:  # a model's own attributes and copies may raise whatever they like
+        return None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 #: of each kind so many are run, and compared in each pass: every other one may differ where a pass is long, or every fourth
 _RUN = 4
+#: the one of these that stands in for the others: equal layers come before and after it
+_MIDDLE = _RUN - 2
 #: values of a buffer that are compared
 _MAX_VALUES = 64
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, type)
@@ -32,7 +34,7 @@ class Fold:
     @property
     def left_out(self) -> dict[int, int]:
         """The layers that are left out: their indices, with that of an equal layer that runs."""
-        return {index: each[_RUN - 1] for each in self.equal for index in each[_RUN:]}
+        return {index: each[_MIDDLE] for each in self.equal for index in each[_RUN:]}
 
     @property
     def stands_in(self) -> dict[str, str]:

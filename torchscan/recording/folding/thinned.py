@@ -23,24 +23,31 @@ class UnfoldableError(Exception):
 
 def thinned(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
     """The copy. Modules on the way to a layer that is left out are copies, and nothing of the user's is changed."""
-    made: nn.Module = _copied(module)
+    made: nn.Module = copied(module)
     for fold in folds:
-        *way, last = fold.path.split(".")
-        above: Any = made
-        for name in way:
-            above._modules[name] = above = _copied(above._modules[name])
+        above, last = above_in(made, fold.path)
         above._modules[last] = _thin(above._modules[last], fold)
     return made
 
 
-def _copied(module: Any) -> Any:
+def above_in(made: nn.Module, path: str) -> tuple[Any, str]:
+    """Return the module that holds the one at a path, with its name; those on the way become copies."""
+    *way, last = path.split(".")
+    above: Any = made
+    for name in way:
+        above._modules[name] = above = copied(above._modules[name])
+    return above, last
+
+
+def copied(module: Any) -> Any:
+    """Return a copy that holds the same modules and tensors, in a table of its own."""
     made = copy.copy(module)
     made._modules = dict(module._modules)
     return made
 
 
 def _thin(layers: Any, fold: Fold) -> Any:
-    made, returned = _copied(layers), {index: _Returned() for index in set(fold.left_out.values())}
+    made, returned = copied(layers), {index: _Returned() for index in set(fold.left_out.values())}
     for index, known in returned.items():
         made._modules[str(index)] = _with_forward(layers[index], known.noting)
     for index, other in fold.left_out.items():

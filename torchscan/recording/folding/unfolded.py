@@ -39,12 +39,12 @@ def _signatures(trace: Trace, call: ModuleCall) -> list[OpSignature]:
 
 def unfolded(trace: Trace, stands_in: Mapping[str, str]) -> Trace:
     """``stands_in``: by the path of a layer that was left out that of the equal one whose operators it has."""
-    return _Unfolding(trace, _left_out(trace, stands_in)).whole()
+    return _Unfolding(trace, left_out_of(trace, stands_in)).whole()
 
 
 def times_of_caches(trace: Trace, stands_in: Mapping[str, str]) -> dict[int, int]:
     """Return the number of layers that a cache represents, by its storage, if there are several."""
-    many = Counter((each.begin, each.end) for each in _left_out(trace, stands_in))
+    many = Counter((each.begin, each.end) for each in left_out_of(trace, stands_in))
     met = (
         (trace.tensors[tensor].storage, 1 + more)
         for (begin, end), more in many.items()
@@ -54,7 +54,7 @@ def times_of_caches(trace: Trace, stands_in: Mapping[str, str]) -> dict[int, int
     return {storage: times for storage, times in met if trace.storages[storage].kind == "cache"}
 
 
-class _Left(NamedTuple):
+class LeftOut(NamedTuple):
     """The call of a layer that was left out, and that of an equal one, whose operators are those from ``begin`` to ``end``."""
 
     call: ModuleCall
@@ -82,6 +82,10 @@ class _Left(NamedTuple):
         name = self.call.input_names[self.call.inputs.index(self.hidden)]
         return self.model.inputs[self.model.input_names.index(name)]
 
+    def calls_in(self, trace: Trace) -> Sequence[ModuleCall]:
+        """Return the module calls in the layer that ran, itself among them."""
+        return trace.modules[self.model.index : self.model.index + self.size]
+
     def has(self, op: int | None) -> bool:
         """Return whether an operator call of the folded trace belongs to the layer that ran."""
         return op is not None and self.begin <= op < self.end
@@ -104,10 +108,11 @@ class _Left(NamedTuple):
         )
 
 
-def _left_out(trace: Trace, stands_in: Mapping[str, str]) -> list[_Left]:
+def left_out_of(trace: Trace, stands_in: Mapping[str, str]) -> list[LeftOut]:
+    """Return the calls of layers that were left out, in their order."""
     calls = Counter(each.path for each in trace.modules)
     last = {each.path: each for each in trace.modules}
-    found: list[_Left] = []
+    found: list[LeftOut] = []
     more = 0
     for call in trace.modules:
         if call.path not in stands_in:
@@ -125,7 +130,7 @@ def _left_out(trace: Trace, stands_in: Mapping[str, str]) -> list[_Left]:
         inside = _inside(trace, model)
         ops = sum(len(trace.modules[each].ops) for each in inside)
         end = _end_of(model)
-        found.append(_Left(call, model, end - ops, end, _end_of(call) + more, len(inside)))
+        found.append(LeftOut(call, model, end - ops, end, _end_of(call) + more, len(inside)))
         more += ops
     return found
 
@@ -147,7 +152,7 @@ def _inside(trace: Trace, call: ModuleCall) -> range:
 class _Unfolding:
     """``_now`` and ``_memory_now`` say what there is in place of a tensor that was handed on, and of its memory."""
 
-    def __init__(self, trace: Trace, left: Sequence[_Left]) -> None:
+    def __init__(self, trace: Trace, left: Sequence[LeftOut]) -> None:
         self.thin = trace
         self._left = left
         self._places = [each.at for each in left]
@@ -257,7 +262,7 @@ class _Unfolding:
 
     # -- what was left out -------------------------------------------------------------------------------------------------
 
-    def _insert(self, left: _Left) -> None:
+    def _insert(self, left: LeftOut) -> None:
         memory = self.thin.tensors[left.hidden].storage
         at_last = self.storages[self._memory_now.get(memory, memory)].died
         copied = _Copied(
@@ -323,7 +328,7 @@ class _Unfolding:
 class _Copied:
     """The calls of an equal layer: its own tensors replaced, shared tensors as they are."""
 
-    def __init__(self, whole: _Unfolding, left: _Left, hidden: int, memory: int) -> None:
+    def __init__(self, whole: _Unfolding, left: LeftOut, hidden: int, memory: int) -> None:
         self._whole, self._left = whole, left
         given = whole.thin.tensors[left.given].storage
         self._tensors = {**self._matching_inputs(), left.given: hidden}

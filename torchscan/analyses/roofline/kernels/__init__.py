@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from torchscan.analyses.roofline.kernels import convolutions as convolutions  # registers its rules
-from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, is_launched, rules
+from torchscan.analyses.roofline.kernels import fused_attention as fused_attention  # likewise
+from torchscan.analyses.roofline.kernels import row_kernels as row_kernels  # likewise
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, is_launched, rules
 from torchscan.analyses.roofline.kernels.products import any_product
 from torchscan.analyses.roofline.kernels.streaming import any_streaming
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
-__all__ = ["Kernel", "is_launched", "kernel_of"]
+__all__ = ["Kernel", "Machine", "is_launched", "kernel_of"]
 
 
-def kernel_of(signature: OpSignature, cost: OpCost, multiprocessors: int | None) -> Kernel:
-    """The kernel of one call on a device with this many multiprocessors."""
+def kernel_of(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
+    """Return the kernel of one call."""
     rule = rules.get(signature.operator, any_product if cost.macs else any_streaming)
-    return rule(signature, cost, multiprocessors or 1)
+    return rule(signature, cost, machine)

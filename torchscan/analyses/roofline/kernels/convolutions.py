@@ -20,7 +20,7 @@ from torchscan.analyses.roofline.constants import (
     STREAMING,
     TURNING_AROUND,
 )
-from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.analyses.roofline.kernels.products import filled, padded_to
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
@@ -111,7 +111,7 @@ class _Convolution:
 
 
 @rule("convolution", "_convolution")
-def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
+def _convolution(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     source, weight, bias, stride, _padding, _dilation, is_transposed, _more, groups = (
         signature.args[:9]
     )
@@ -124,11 +124,11 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
         groups=groups,
         stride=tuple(stride),
     )
-    return replace(_of_form(form, multiprocessors), transformed=form.transformed)
+    return replace(_of_form(form, machine.multiprocessors), transformed=form.transformed)
 
 
 @rule("convolution_backward")
-def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
+def _convolution_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     """The gradients of input and weight are convolutions of the same three tensors; the gradient of the bias is a sum."""
     (
         out,
@@ -152,9 +152,9 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors
         groups=groups,
         stride=tuple(stride),
     )
-    one = _of_form(form, multiprocessors)
+    one = _of_form(form, machine.multiprocessors)
     shares = [1.0] * wanted[0] + [
-        form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)
+        form.filled_for_weight(machine.multiprocessors) / form.filled(machine.multiprocessors)
     ] * wanted[1]
     matrices = (
         one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices

@@ -1,4 +1,4 @@
-"""Products of matrices, attention and recurrent layers."""
+"""Products of matrices, and recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import math
 from collections.abc import Sequence
 
 from torchscan.analyses.roofline.constants import (
-    ATTENTION,
-    ATTENTION_BLOCK,
+    CHAIN_CYCLES,
+    CHAIN_LENGTH,
     CONTRACTIONS,
     MATRICES,
+    PARTLY_FILLED,
+    PRODUCT_SUM_STEP,
+    PRODUCT_TILES,
     RECURRENCE,
-    SKINNY,
+    SPLIT_LENGTH,
     SPLIT_STEP,
     STREAMING,
     SUM_STEP,
+    TILE_LOADS,
+    TILE_START_CYCLES,
     TILES,
 )
-from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, rule
+from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
@@ -38,26 +43,80 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
     return rows * columns * sums * batch / least if least else 1.0
 
 
+def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machine) -> float:
+    """Return the useful share of what the device computes for ``batch`` products of matrices.
+
+    A wave of tiles takes as long whether all multiprocessors have one. Where there are fewer tiles
+    than multiprocessors, sums are split. A tile takes some cycles to begin and to end, more if it
+    is larger::
+
+        time  = min over tiles of waves · (tile · padded sums / pieces / share + start)
+        share = rows · columns · sums / (time · multiprocessors)
+    """
+    padded = padded_to(sums, PRODUCT_SUM_STEP)
+    macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
+    shortest = math.inf
+    for tall, wide in PRODUCT_TILES:
+        tiles = batch * _whole(rows / tall) * _whole(columns / wide)
+        pieces = max(1.0, min(machine.multiprocessors / max(tiles, 1), sums / SPLIT_LENGTH))
+        waves = _whole(tiles * pieces / machine.multiprocessors)
+        start = macs_per_cycle * TILE_START_CYCLES * math.sqrt(tall * wide / _LARGEST_TILE)
+        macs = tall * wide * padded / (pieces * share_of_tile(tall, wide)) + start
+        shortest = min(shortest, waves * machine.multiprocessors * macs)
+    return rows * columns * sums * batch / shortest if shortest else 1.0
+
+
+def _whole(count: float) -> float:
+    """Return a count of tiles or waves, of which the last is shorter if little of it is filled.
+
+    A library has kernels of other tiles for such sizes, and splits the sums of a last wave.
+    """
+    if count <= 1:
+        return 1.0
+    return math.floor(count) + min(1.0, math.fmod(count, 1) / PARTLY_FILLED)
+
+
+def share_of_tile(tall: int, wide: int) -> float:
+    """Return the share of the peak that a tile reaches, relative to the largest.
+
+    Its loads grow with its edges, its products with its area.
+    """
+    height, width = PRODUCT_TILES[0]
+    largest = 1 + TILE_LOADS * (1 / height + 1 / width)
+    return largest / (1 + TILE_LOADS * (1 / tall + 1 / wide))
+
+
+_LARGEST_TILE = math.prod(PRODUCT_TILES[0])
+
+
+def _latency(sums: int, machine: Machine) -> float:
+    """Return the seconds in which a chain of sums waits for operands, which no tile can hide."""
+    return machine.seconds(CHAIN_CYCLES * min(sums, CHAIN_LENGTH))
+
+
 def padded_to(count: int, step: int) -> int:
     """The next multiple of ``step``, at least one of them."""
     return -(-max(count, 1) // step) * step
 
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
-def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     """The last two operands, except for ``linear``, whose weight is transposed."""
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
-        return any_product(signature, cost, multiprocessors)
+        return any_product(signature, cost, machine)
     *outer, columns = signature.outputs[0].shape
     if signature.operator in _BATCHED:
         batch, rows, columns = _fold_batch(outer[0], outer[1], columns, operands)
     else:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
-    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    share = filled(rows, columns, sums, batch, multiprocessors)
-    return Kernel(traffic=traffic, matrices=MATRICES * share)
+    share = product_share(rows, columns, sums, batch, machine)
+    return Kernel(
+        traffic=machine.product_traffic,
+        matrices=MATRICES * share,
+        alone=_latency(sums, machine),
+    )
 
 
 _BATCHED = ("aten.bmm", "aten.baddbmm")
@@ -85,57 +144,36 @@ def _is_expanded(factor: TensorSpec) -> bool:
 
 
 @rule("_grouped_mm", "_scaled_grouped_mm")
-def _grouped_product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+def _grouped_product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     """A product for each expert that gets rows: as many experts as possible, with as many rows each."""
     left, right = signature.inputs[:2]
     if (len(left.shape), len(right.shape)) != (2, 3):
-        return any_product(signature, cost, multiprocessors)
+        return any_product(signature, cost, machine)
     (slots, sums), columns = left.shape, right.shape[-1]
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
-    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
+    share = product_share(rows, columns, sums, experts, machine)
     return Kernel(
-        traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, experts, multiprocessors)
+        traffic=machine.product_traffic,
+        matrices=MATRICES * share,
+        alone=_latency(sums, machine),
     )
 
 
 @rule("mv", "addmv", "dot", "vdot")
-def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _with_vector(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(traffic=STREAMING, units="vector")
 
 
-def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def any_product(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Products without a rule of their own."""
     return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
 
 
 @rule(
-    *(
-        f"_scaled_dot_product_{name}_attention{back}"
-        for name in ("flash", "efficient", "cudnn")
-        for back in ("", "_backward")
-    ),
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "scaled_dot_product_attention",
-)
-def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """If each query sees only what came before it, blocks beyond that are skipped."""
-    query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
-    if not signature.arguments.get("is_causal", False) or query != key:
-        return Kernel(traffic=STREAMING, matrices=ATTENTION)
-    return Kernel(
-        traffic=STREAMING,
-        matrices=ATTENTION,
-        min_share=(key + 1) / (2 * key),
-        executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)),
-    )
-
-
-@rule(
     "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"
 )
-def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def _recurrent(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     """Each step waits for the previous one, whatever the batch."""
     source = signature.inputs[0].shape
     packed = signature.arguments.get("batch_sizes", None)

@@ -1,0 +1,124 @@
+"""Searches for the way to serve a model, against what can be derived by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.generating import Echo
+from torchscan import InputError, analyze_generation, parallel
+from torchscan.types import ServingSearch
+
+
+def _searched(num_gpus: int = 1, **options: Any) -> ServingSearch:
+    given = {"device": "H100", "progress": False, "max_batch_size": 8, **options}
+    model = Echo(64, 512).to(torch.bfloat16)
+    return parallel.search_serving(model, 64, 16, num_gpus=num_gpus, **given)
+
+
+def test_the_most_tokens_per_second_are_the_best() -> None:
+    search = _searched(formats=[None])
+    assert sorted(each.batch_size for each in search.choices) == [1, 2, 4, 8]
+    best = search.best
+    assert best is not None
+    assert best.tokens_per_second == max(each.tokens_per_second for each in search.choices)
+    assert best is search.choices[0]
+
+
+def test_a_choice_is_the_estimate_under_load() -> None:
+    search = _searched(formats=[None], price=3.6, engine="vllm")
+    model = Echo(64, 512).to(torch.bfloat16)
+    for each in search.choices:
+        alone = analyze_generation(
+            model, 64, 16, batch_size=each.batch_size, device="H100", engine="vllm"
+        )
+        assert each.per_token == pytest.approx(alone.per_token_under_load)
+        assert each.first_token == pytest.approx(alone.first_token_under_load)
+        rate = each.batch_size / alone.per_token_under_load
+        assert each.tokens_per_second == pytest.approx(rate)
+        assert each.price_per_million == pytest.approx(3.6 / 3600 / rate * 1e6)
+
+
+def test_limits_leave_out_what_is_slower() -> None:
+    free = _searched(formats=[None])
+    by_batch = {each.batch_size: each for each in free.choices}
+    limit = (by_batch[2].per_token + by_batch[4].per_token) / 2
+    search = _searched(formats=[None], max_per_token=limit)
+    best = search.best
+    assert best is not None
+    assert best.batch_size in (2, 3)
+    slow = next(each for each in search.choices if each.batch_size == 4)
+    assert [note.code for note in slow.problems] == ["tokens-slow"]
+    assert not any(each.batch_size == 8 for each in search.choices)
+    none = _searched(formats=[None], max_first_token="0.001 us")
+    assert none.best is None
+    assert "No way is within the limits." in none.table().summary
+
+
+def test_copies_of_a_model_share_the_requests() -> None:
+    one, two = _searched(1, formats=[None]), _searched(2, formats=[None])
+    alone = {each.batch_size: each for each in one.choices}
+    for each in two.choices:
+        if each.tp == 1:
+            rate = alone[each.batch_size].tokens_per_second
+            assert each.num_copies == 2
+            assert each.tokens_per_second == pytest.approx(2 * rate)
+            assert each.tokens_per_second_per_gpu == pytest.approx(rate)
+
+
+def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
+    search = _searched(2, formats=[None], separate=True)
+    apart = [each for each in search.choices if each.prefill_tp == 1 and each.tp == 1]
+    assert {each.num_copies + each.num_prefill_copies for each in apart} == {2}
+    for each in apart:
+        made = each.generation
+        prompts = 1 / made.first_token
+        requests = made.batch_size / (made.new * made.per_token)
+        assert each.tokens_per_second == pytest.approx(min(prompts, requests) * made.new)
+        assert each.per_token == made.per_token
+
+
+def test_the_front_has_what_nothing_else_beats() -> None:
+    search = _searched(formats=[None, "fp8"])
+    for each in search.front:
+        assert not any(
+            other.per_token <= each.per_token
+            and other.tokens_per_second_per_gpu > each.tokens_per_second_per_gpu
+            for other in search.choices
+        )
+
+
+def test_a_search_is_plain_data_and_a_table() -> None:
+    search = _searched(formats=[None], max_per_token=1.0)
+    content = json.loads(search.to_json())
+    assert len(content["choices"]) == len(search.choices)
+    assert content["max_per_token"] == 1.0
+    text = str(search.table())
+    assert "best" in text
+    assert "1 × tp 1" in text
+
+
+def test_wrong_arguments_are_refused_in_a_line() -> None:
+    with pytest.raises(InputError, match="max_per_token is 0: give seconds, more than 0"):
+        _searched(max_per_token=0)
+    with pytest.raises(InputError, match="'soon' is not a valid duration"):
+        _searched(max_first_token="soon")
+    with pytest.raises(InputError, match="weights and formats are both given"):
+        _searched(weights="int4", formats=["fp8"])
+    with pytest.raises(InputError, match="num_gpus is 0"):
+        _searched(0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_picture_has_a_point_for_each_choice() -> None:
+    pytest.importorskip("matplotlib")
+    search = _searched(formats=[None], max_per_token=1.0)
+    ax = search.plot()
+    points: list[Any] = [each.get_offsets() for each in ax.collections]
+    drawn = {(round(float(x), 6), round(float(y), 3)) for ((x, y),) in points}
+    for each in search.choices:
+        rate = each.tokens_per_second_per_gpu
+        assert (round(1000 * each.per_token, 6), round(rate, 3)) in drawn

@@ -1,0 +1,206 @@
+"""Results of a search for the way to serve a language model within limits of latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torchscan.analyses.generation.generation_result import Generation
+from torchscan.analyses.generation.serving_margin import ServingMargin
+from torchscan.notes import Note
+from torchscan.plain import to_plain
+from torchscan.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingChoice:
+    """A way to serve a model on all GPUs. Times are in seconds, those of requests under load."""
+
+    #: GPUs that share one copy of the model
+    tp: int
+    #: copies of the model
+    num_copies: int
+    #: format of products in fewer than 16 bits, or None
+    compute: str | None
+    #: sequences of one copy at once
+    batch_size: int
+    #: GPUs of a copy that processes prompts only, or None if each copy does both
+    prefill_tp: int | None = None
+    num_prefill_copies: int = 0
+    first_token: float
+    per_token: float
+    #: new tokens of all GPUs
+    tokens_per_second: float
+    #: new tokens of a GPU, averaged over all of them
+    tokens_per_second_per_gpu: float
+    #: price of a million new tokens, or None without a price
+    price_per_million: float | None
+    #: limits that it exceeds
+    problems: tuple[Note, ...]
+    #: the estimate of one copy
+    generation: Generation
+
+    @property
+    def is_within_limits(self) -> bool:
+        """True if it exceeds no limit."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON-serializable data, without the estimate of the copy."""
+        names = [each.name for each in fields(self) if each.name not in ("problems", "generation")]
+        plain = {name: getattr(self, name) for name in names}
+        return {**plain, "problems": to_plain(self.problems)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSearch(Result):
+    """Ways to serve a language model, those within the limits first, the most tokens first."""
+
+    device: str
+    num_gpus: int
+    #: name of the engine
+    engine: str
+    prompt: int
+    new: int
+    #: limits in seconds, or None
+    max_first_token: float | None
+    max_per_token: float | None
+    price: float | None
+    choices: tuple[ServingChoice, ...]
+    #: ways that were left out, with the reason
+    refused: Mapping[str, Note]
+    margin: ServingMargin | None
+    assumptions: tuple[Note, ...]
+    num_traces: int
+
+    @property
+    def best(self) -> ServingChoice | None:
+        """The one with the most tokens per second within the limits, or None."""
+        return next((each for each in self.choices if each.is_within_limits), None)
+
+    @property
+    def front(self) -> tuple[ServingChoice, ...]:
+        """The choices that no other beats in both tokens per second and time per token.
+
+        Those that exceed a limit count, too: they show what a looser limit would give.
+        """
+        front: list[ServingChoice] = []
+        for each in sorted(self.choices, key=lambda each: (each.per_token, -_rate(each))):
+            if not front or _rate(each) > _rate(front[-1]):
+                front.append(each)
+        return tuple(front)
+
+    def __repr__(self) -> str:
+        """Return a short description."""
+        best = self.best
+        found = "none within the limits" if best is None else f"best {describe_choice(best)}"
+        return f"<ServingSearch on {self.num_gpus} {self.device}: {found}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON-serializable data."""
+        names = ("device", "num_gpus", "engine", "prompt", "new", "price", "num_traces")
+        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return {
+            **plain,
+            "max_first_token": self.max_first_token,
+            "max_per_token": self.max_per_token,
+            "margin": None if self.margin is None else [self.margin.low, self.margin.high],
+            "choices": [each.to_dict() for each in self.choices],
+            "refused": to_plain(self.refused),
+            "assumptions": to_plain(self.assumptions),
+        }
+
+
+def describe_choice(choice: ServingChoice) -> str:
+    """Return ``"2 × tp 4, fp8, batch 64"``."""
+    copies = f"{choice.num_copies} × tp {choice.tp}"
+    if choice.prefill_tp is not None:
+        copies = f"prompts {choice.num_prefill_copies} × tp {choice.prefill_tp}, tokens {copies}"
+    form = f", {choice.compute}" if choice.compute else ""
+    return f"{copies}{form}, batch {choice.batch_size}"
+
+
+def _rate(choice: ServingChoice) -> float:
+    return choice.tokens_per_second_per_gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLimits:
+    """The most that a request may wait, and the GPUs that share the work."""
+
+    num_gpus: int
+    max_first_token: float | None
+    max_per_token: float | None
+    price: float | None
+
+    def combined(self, generation: Generation, tp: int) -> ServingChoice:
+        """Return the choice in which each copy processes prompts and generates tokens."""
+        copies = self.num_gpus // tp
+        per_token = generation.per_token_under_load
+        rate = copies * generation.batch_size / per_token
+        return self._choice(
+            generation,
+            rate,
+            tp=tp,
+            num_copies=copies,
+            first_token=generation.first_token_under_load,
+            per_token=per_token,
+        )
+
+    def separated(
+        self, prompts: Generation, prompt_tp: int, tokens: Generation, tp: int
+    ) -> ServingChoice | None:
+        """Return the best split of the GPUs into copies for prompts and copies for tokens.
+
+        Keys and values of the prompt travel to the other GPUs while the first token waits.
+        """
+        prompt_rate = 1 / prompts.first_token
+        request_rate = tokens.batch_size / (tokens.new * tokens.per_token)
+        best: tuple[float, int, int] | None = None
+        for copies in range(1, (self.num_gpus - prompt_tp) // tp + 1):
+            prompt_copies = (self.num_gpus - copies * tp) // prompt_tp
+            rate = min(prompt_copies * prompt_rate, copies * request_rate)
+            if best is None or rate > best[0]:
+                best = rate, copies, prompt_copies
+        if best is None:
+            return None
+        rate, copies, prompt_copies = best
+        return self._choice(
+            tokens,
+            rate * tokens.new,
+            tp=tp,
+            num_copies=copies,
+            prefill_tp=prompt_tp,
+            num_prefill_copies=prompt_copies,
+            first_token=prompts.first_token + tokens.per_token,
+            per_token=tokens.per_token,
+        )
+
+    def _choice(self, generation: Generation, rate: float, **figures: Any) -> ServingChoice:
+        price = self.price
+        return ServingChoice(
+            compute=generation.compute,
+            batch_size=generation.batch_size,
+            tokens_per_second=rate,
+            tokens_per_second_per_gpu=rate / self.num_gpus,
+            price_per_million=None if price is None else self.num_gpus * price / 3600 / rate * 1e6,
+            problems=tuple(self._problems(**figures)),
+            generation=generation,
+            **figures,
+        )
+
+    def _problems(
+        self, *, first_token: float, per_token: float, **_others: object
+    ) -> Iterable[Note]:
+        limit = self.max_first_token
+        if limit is not None and first_token > limit:
+            yield Note.of("first-token-late", seconds=first_token, limit=limit)
+        limit = self.max_per_token
+        if limit is not None and per_token > limit:
+            yield Note.of("tokens-slow", seconds=per_token, limit=limit)
+
+
+def by_rate(choices: Iterable[ServingChoice]) -> tuple[ServingChoice, ...]:
+    """Sort choices: those within the limits first, the most tokens per second first."""
+    return tuple(sorted(choices, key=lambda each: (bool(each.problems), -_rate(each))))

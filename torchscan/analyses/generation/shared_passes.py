@@ -1,0 +1,218 @@
+"""The recorded passes of a model that generates, shared by all questions about it on one mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.analyses.generation.cache_size import CacheSize
+from torchscan.once import once
+from torchscan.precisions import Precision
+from torchscan.recording.folding import Folded, without_equal_layers
+from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
+from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+#: tokens of a prompt that shows something in a moment
+_SHORT = 3
+
+
+class LayerCheck(NamedTuple):
+    """Facts about a model and the tokens that are asked for, which one pass shows."""
+
+    #: True if layers that look equal are
+    is_equal: bool
+    #: True if a prompt is run token by token
+    is_loop: bool
+
+
+class SpreadModel:
+    """The model as the first device of a mesh has it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        devices: DeviceMesh | None,
+        apply: Apply | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        #: the model before it was sharded
+        self.module = module
+        self._devices = devices
+        self._apply = apply
+        self._dtype = dtype
+
+    @once
+    def all_layers(self) -> nn.Module:
+        """The part of this device, with all layers."""
+        return self._shard(self.module)
+
+    @once
+    def some_layers(self) -> nn.Module | None:
+        """The part of this device, in which layers that are equal to others are empty.
+
+        None: there are none, or the user's function shards the model, which may count on all.
+        """
+        if self._devices is None or self._apply is not None:
+            return None
+        short = without_equal_layers(self.module)
+        return None if short is None else self._shard(short)
+
+    @property
+    def is_converted(self) -> bool:
+        """True if the part of a device has its precision already."""
+        return self._devices is not None
+
+    def num_repeated(self, params: int) -> int:
+        """Return how many of the parameters are copies, made for devices that share heads."""
+        if self._devices is None or self._apply is not None:
+            return 0
+        return params - sum(each.numel() for each in self.module.parameters())
+
+    def _shard(self, module: nn.Module) -> nn.Module:
+        if self._devices is None:
+            return module
+        apply = self._apply or by_its_own_plan
+        return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
+
+
+class SharedPasses:
+    """The passes by batch size. Layers that are equal to others are left out if possible."""
+
+    def __init__(
+        self,
+        spread: SpreadModel,
+        *,
+        step: Step | None,
+        inputs: Mapping[str, Tensor] | None,
+        kernels: Mapping[str, Any],
+        precision: Precision | None,
+        length: Length,
+        limit: int | None,
+        checks: dict[Length, LayerCheck],
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            spread: the model.
+            step: a function that calls the model, or None.
+            inputs: what the pass over the prompt is given besides, for one sequence.
+            kernels: the kind of device, as for :class:`Generating`.
+            precision: the format that the model is converted to.
+            length: the tokens that are asked for.
+            limit: the number of positions of the model, or None.
+            checks: what other questions about the model found out, by the tokens that are asked
+                for. What is found out here is added.
+        """
+        self._spread = spread
+        self._step = step
+        self._inputs = inputs
+        self._kernels = kernels
+        self._precision = precision
+        self._length = length
+        self._limit = limit
+        self._checks = checks
+        self._by_batch: dict[int, Generating] = {}
+        self._all: list[Generating] = []
+
+    def of_batch(self, batch_size: int) -> Generating:
+        """Return the passes of so many sequences."""
+        if batch_size != 1 and batch_size not in self._by_batch:
+            self._by_batch[batch_size] = self._new(batch_size)
+        passes = self.alone if batch_size == 1 else self._by_batch[batch_size]
+        passes.folded = self.folded
+        return passes
+
+    def num_repeated(self, params: int) -> int:
+        """Return how many of the parameters are copies, made for devices that share heads."""
+        return self._spread.num_repeated(params)
+
+    def run_all_layers(self) -> None:
+        """Forget all passes, and record all layers from now on."""
+        self._checks[self._length] = self._check._replace(is_equal=False)
+        self._by_batch.clear()
+        for name in ("alone", "folded", "_short"):
+            vars(self).pop(name, None)
+
+    @property
+    def is_loop(self) -> bool:
+        """True if a prompt is run token by token, so that a long one is slow to record."""
+        return self._check.is_loop
+
+    @property
+    def num_records(self) -> int:
+        """Number of passes that were recorded so far."""
+        return sum(each.records for each in self._all)
+
+    @once
+    def alone(self) -> Generating:
+        """The passes of one sequence."""
+        return self._new(1)
+
+    @once
+    def folded(self) -> Folded | None:
+        """The model with fewer layers, or None if layers that look equal are not."""
+        if self._short is None:
+            self._fold(self.alone)
+        else:
+            self.alone.leave_out()
+        return self.alone.folded
+
+    @once
+    def _short(self) -> nn.Module | None:
+        """The part of a device with fewer layers, or None if all have to be sharded.
+
+        Layers are compared before the model is sharded, which takes less time.
+        """
+        short = self._spread.some_layers if self._step is None else None
+        if short is None:
+            return None
+        if self._length not in self._checks:
+            module = self._spread.module
+            self._fold(self._generating(module, 1, precision=self._precision))
+        return short if self._check.is_equal else None
+
+    def _fold(self, passes: Generating) -> None:
+        """Leave out layers if they are equal to others.
+
+        That is found out in a pass that was asked for or, if this takes a step for each token, in
+        a short one.
+        """
+        if self._length not in self._checks:
+            passes.leave_out()
+            is_loop = CacheSize(passes, self._length, None, self._limit).is_loop
+            length = Length(self._length.prompt, self._length.generated // 2)
+            passes.fold(Length(_SHORT, _SHORT) if is_loop else length)
+            self._checks[self._length] = LayerCheck(passes.folded is not None, is_loop)
+        elif self._check.is_equal:
+            passes.leave_out()
+
+    @property
+    def _check(self) -> LayerCheck:
+        return self._checks[self._length]
+
+    def _new(self, batch_size: int) -> Generating:
+        if self._short is not None:
+            return self._generating(self._short, batch_size, lacks_layers=True)
+        precision = None if self._spread.is_converted else self._precision
+        return self._generating(self._spread.all_layers, batch_size, precision=precision)
+
+    def _generating(self, module: nn.Module, batch_size: int, **options: Any) -> Generating:
+        like = self._spread.module
+        if self._step is not None:
+            module, like = Stepping(module, self._step), Stepping(like, self._step)
+        passes = Generating(
+            module,
+            batch_size=batch_size,
+            kernels=self._kernels,
+            inputs=self._inputs,
+            like=like,
+            **options,
+        )
+        self._all.append(passes)
+        return passes

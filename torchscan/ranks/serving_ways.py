@@ -1,0 +1,272 @@
+"""``parallel.search_serving``: how to serve a language model within limits of latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from torch import nn
+
+from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
+from torchscan.analyses.generation.generation_result import Generation
+from torchscan.analyses.generation.serving_costs import Compute
+from torchscan.analyses.generation.serving_margin import ServingMargin
+from torchscan.analyses.generation.serving_search import (
+    ServingChoice,
+    ServingLimits,
+    ServingSearch,
+    by_rate,
+)
+from torchscan.analyses.generation.shared_passes import LayerCheck
+from torchscan.errors import Argument, InputError, TorchscanError, Value
+from torchscan.generation import opened_generation
+from torchscan.hardware.device_specs import Device, device_named
+from torchscan.notes import Note
+from torchscan.precisions import Precision
+from torchscan.progress import progress as told
+from torchscan.recording.generation_passes import Length
+from torchscan.recording.request import require_module, require_positive
+from torchscan.units import Tokens, checked_seconds, parse_duration, tokens_of
+from torchscan.wrong_arguments import explain_wrong_types
+
+#: sequences at once that engines allow by default
+_MOST_SEQUENCES = 256
+#: the estimate of a batch size, with products in a format
+_Answer = Callable[[int, Compute | None], Generation]
+
+
+@explain_wrong_types
+def search_serving(
+    module: nn.Module,
+    prompt: Tokens = 512,
+    new: Tokens = 128,
+    *,
+    num_gpus: int,
+    device: str | None = None,
+    max_first_token: float | str | None = None,
+    max_per_token: float | str | None = None,
+    price: float | None = None,
+    engine: EngineName | Engine = "cuda-graph",
+    precision: Precision | None = None,
+    formats: Sequence[Compute | None] | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    max_batch_size: int = _MOST_SEQUENCES,
+    separate: bool = False,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = True,
+) -> ServingSearch:
+    """Find the way to serve a language model with the most tokens per second within limits.
+
+    Compare degrees of tensor parallelism, formats of products and batch sizes, under a steady load:
+    a request arrives whenever one ends. Only shapes are computed.
+
+    Args:
+        module: the model, as for :func:`torchscan.analyze_generation`.
+        prompt: the number of tokens that each request begins with.
+        new: the number of tokens that are generated for each request.
+        num_gpus: the number of devices.
+        device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
+        max_first_token: the longest time until the first token of a request: seconds, or a text
+            such as "500 ms".
+        max_per_token: the longest time per further token, with the prompts of other requests.
+        price: the price of a device per hour, in any currency.
+        engine: the program that serves the model, as for :func:`torchscan.analyze_generation`.
+        precision: the format that the model is converted to; None: the model as it is.
+        formats: the formats of products to compare; None stands for the model's own. By default,
+            this one, and "fp8" if the device has it.
+        weights: the format in which weights are stored, if products are not computed in it.
+        cache: the format in which keys and values are stored.
+        max_batch_size: the largest number of sequences of one copy of the model at once.
+        separate: compare GPUs that only process prompts, with others that only generate, too.
+        per_machine: the number of devices in a machine. Tensor parallelism stays inside one.
+        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes
+            per second.
+        progress: show what takes more than a second, in a terminal or a notebook.
+    """
+    require_module(module)
+    require_positive("num_gpus", num_gpus)
+    require_positive("max_batch_size", max_batch_size)
+    found = device_named(device)
+    compared = _formats(found, formats, weights)
+    question = _ServingQuestion(
+        module=module,
+        prompt=tokens_of("prompt", prompt),
+        new=tokens_of("new", new),
+        device=found,
+        engine=engine_named(engine),
+        precision=precision,
+        weights=weights,
+        cache=cache,
+        most=max_batch_size,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+        limits=ServingLimits(
+            num_gpus=num_gpus,
+            max_first_token=_seconds("max_first_token", max_first_token),
+            max_per_token=_seconds("max_per_token", max_per_token),
+            price=price,
+        ),
+    )
+    with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
+        return question.answer(compared, separate=separate)
+
+
+def _seconds(name: str, limit: float | str | None) -> float | None:
+    """Return a limit in seconds."""
+    if limit is None:
+        return None
+    if isinstance(limit, str):
+        return parse_duration(limit)
+    if isinstance(limit, bool) or not limit > 0:
+        raise InputError.of_value(name, limit, 'give seconds, more than 0, or "30 ms"')
+    return checked_seconds(name, limit)
+
+
+def _formats(
+    device: Device, formats: Sequence[Compute | None] | None, weights: str | None
+) -> Sequence[Compute | None]:
+    """Return the formats to compare: the model's own, and fp8 if the device has it."""
+    if formats is None:
+        has_fp8 = "fp8" in device.flops_per_second and weights is None
+        return (None, "fp8") if has_fp8 else (None,)
+    if isinstance(formats, str) or not formats:
+        raise InputError.of_value(
+            "formats", formats, "give formats to compare, such as ", Value([None, "fp8"])
+        )
+    if weights is not None and any(each is not None for each in formats):
+        raise InputError(
+            Argument("weights"), " and ", Argument("formats"), " are both given: give one of them"
+        )
+    return tuple(dict.fromkeys(formats))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A degree of tensor parallelism and a format, with the estimates of batches that fit."""
+
+    tp: int
+    generations: Sequence[Generation]
+
+    @property
+    def num_traces(self) -> int:
+        """Number of recorded passes."""
+        return max(each.num_traces for each in self.generations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServingQuestion:
+    """All of a search."""
+
+    module: nn.Module
+    prompt: int
+    new: int
+    device: Device
+    engine: Engine
+    precision: Precision | None
+    weights: str | None
+    cache: str | None
+    most: int
+    per_machine: int
+    network_gbs: float
+    limits: ServingLimits
+
+    def answer(self, formats: Sequence[Compute | None], *, separate: bool) -> ServingSearch:
+        """Estimate all ways, and sort them."""
+        limits = self.limits
+        ways, refused = self._ways(formats)
+        choices = [limits.combined(each, way.tp) for way in ways for each in way.generations]
+        if separate:
+            choices += self._separated(ways)
+        ordered = by_rate(choices)
+        margin: ServingMargin | None = None
+        assumptions: tuple[Note, ...] = ()
+        if ordered:
+            best = ordered[0].generation
+            margin, assumptions = best.margin, best.assumptions
+        if separate:
+            assumptions = (*assumptions, Note.of("prompts-apart"))
+        return ServingSearch(
+            device=self.device.name,
+            num_gpus=limits.num_gpus,
+            engine=self.engine.name,
+            prompt=self.prompt,
+            new=self.new,
+            max_first_token=limits.max_first_token,
+            max_per_token=limits.max_per_token,
+            price=limits.price,
+            choices=ordered,
+            refused=refused,
+            margin=margin,
+            assumptions=assumptions,
+            num_traces=sum(way.num_traces for way in ways),
+        )
+
+    def _ways(self, formats: Sequence[Compute | None]) -> tuple[list[_Way], dict[str, Note]]:
+        """Return the ways that fit, and the reasons why others were left out."""
+        ways: list[_Way] = []
+        refused: dict[str, Note] = {}
+        checks: dict[Length, LayerCheck] = {}
+        # copies that divide all GPUs, inside a machine
+        most = min(self.limits.num_gpus, self.per_machine)
+        for tp in range(1, most + 1):
+            if self.limits.num_gpus % tp:
+                continue
+            try:
+                with self._opened(tp, checks) as answer:
+                    for compute in formats:
+                        generations = tuple(self._estimate(answer, compute))
+                        if generations:
+                            ways.append(_Way(tp=tp, generations=generations))
+                        else:
+                            name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
+                            refused[name] = Note.of("model-has-no-room", device=self.device.name)
+            except TorchscanError as error:
+                refused[f"tp {tp}"] = Note.of("way-refused", reason=str(error))
+        return ways, refused
+
+    def _opened(self, tp: int, checks: dict[Length, LayerCheck]) -> AbstractContextManager[_Answer]:
+        return opened_generation(
+            self.module,
+            self.prompt,
+            self.new,
+            device=self.device.name,
+            precision=self.precision,
+            weights=self.weights,
+            cache=self.cache,
+            engine=self.engine,
+            mesh=None if tp == 1 else {"tp": tp},
+            per_machine=self.per_machine,
+            network_gbs=self.network_gbs,
+            checks=checks,
+        )
+
+    def _estimate(self, answer: _Answer, compute: Compute | None) -> Iterator[Generation]:
+        """Estimate growing batches, until one does not fit or is slower than the limit."""
+        generation = answer(1, compute)
+        if not generation.fits:
+            return
+        yield generation
+        most = min(self.most, generation.max_batch_size or self.most)
+        while not self._is_slow(generation) and generation.batch_size < most:
+            generation = answer(min(2 * generation.batch_size, most), compute)
+            yield generation
+        if self._is_slow(generation) and generation.batch_size > 2:
+            yield answer(generation.batch_size * 3 // 4, compute)
+
+    def _is_slow(self, generation: Generation) -> bool:
+        limit = self.limits.max_per_token
+        return limit is not None and generation.per_token_under_load > limit
+
+    def _separated(self, ways: Sequence[_Way]) -> Iterator[ServingChoice]:
+        for prompts in ways:
+            for tokens in ways:
+                first = prompts.generations[0]
+                if first.compute != tokens.generations[0].compute:
+                    continue
+                for each in tokens.generations:
+                    choice = self.limits.separated(first, prompts.tp, each, tokens.tp)
+                    if choice is not None:
+                        yield choice
