@@ -27,13 +27,8 @@ from torchscan.types import Generation
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
 ENGINES, QWEN = "serve_inferencemax_silicon.csv.gz", "serve_qwen2_qwen25_a100.csv.gz"
 _DEVICES = {"h100_sxm": "H100 SXM", "b200_sxm": "B200", "A100 80GB": "A100-SXM4-80GB"}
-_ENGINES = {
-    "trtllm": "tensorrt-llm",
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "vLLM": "vllm-0.6",
-    "transformers": "transformers",
-}
+_ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
+_ENGINES_OF_QWEN = {"vllm": "vllm-0.6", "transformers": "transformers"}
 #: precision of products by the name in the table of engines
 _COMPUTE = {"": None, "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": None}
 _WEIGHTS = {"int4_wo": "int4:32"}
@@ -245,11 +240,11 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
             prompt=int(row["input_tokens"]),
             new=int(row["output_tokens"]),
             device=_DEVICES[row["gpu"]],
-            engine=_ENGINES[row["engine"]],
+            engine=_ENGINES_OF_QWEN[row["engine"]],
             cache=None,
             compute=None,
             weights=_STORED[row["quantization"]],
-            cards=int(row["gpus"]) if row["engine"] == "vLLM" else 1,
+            cards=int(row["gpus"]) if row["engine"] == "vllm" else 1,
             batch_size=int(row["batch"]),
         )
         for row in rows
@@ -259,7 +254,7 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
             yield ServingRow(
                 model=each.name,
                 device=row["gpu"],
-                engine=row["engine"],
+                engine=_ENGINES_OF_QWEN[row["engine"]],
                 precision=row["quantization"],
                 cards=int(row["gpus"]),
                 first_token=None,
@@ -272,7 +267,7 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
 # -- the page ------------------------------------------------------------------------------------
 
 #: names as people know them; all models but those of ``FITTED`` are held out
-_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "vLLM": "vLLM 0.6"}
+_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "vllm-0.6": "vLLM 0.6"}
 _CARDS = {"h100_sxm": "H100", "b200_sxm": "B200", "A100 80GB": "A100"}
 #: models that the times of hosts were chosen with
 FITTED = ("Llama-3.1-8B-Instruct", "Qwen3-32B")
