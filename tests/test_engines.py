@@ -66,7 +66,8 @@ def test_tokens_under_load_wait_for_the_prompts_of_others() -> None:
 
 def test_requests_stay_together_if_prompts_come_first() -> None:
     """Of four prompts in a row, the first tokens come after one, two, three and four of them."""
-    found = _asked(Echo(), batch_size=4, engine=replace(PLAIN, prompts_first=True))
+    engine = replace(PLAIN, prompts_first=True)
+    found = _asked(Echo(64, 2048), 4096, batch_size=4, engine=engine)
     of_all = found.first_token_of_all
     assert found.first_token_under_load == pytest.approx(of_all * (1 + 2 + 3 + 4) / 16)
     others = of_all * (3 + 2 + 1 + 0) / 16

@@ -98,6 +98,15 @@ def _meshes() -> Any:
     return searched_tokens()
 
 
+def _serving() -> Any:
+    from tests.models.generating import Echo
+
+    model = Echo(64, 512).to(torch.bfloat16)
+    return torchscan.parallel.search_serving(
+        model, 64, 16, num_gpus=1, device="H100", max_batch_size=4, progress=False
+    )
+
+
 def _pipeline() -> Any:
     stages = [nn.Linear(4, 4) for _ in range(2)]
     return torchscan.parallel.pipeline(stages, (4,), microbatches=2, device="RTX 3090")
@@ -149,6 +158,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "generation by batch size": lambda: _generation_sweep(),
     "plan": lambda: _plan(),
     "meshes": lambda: _meshes(),
+    "serving": lambda: _serving(),
     "run": _run,
     "inspection": _inspection,
     "group run": lambda: _group_run(),
@@ -178,6 +188,7 @@ SAYS = {
     "group run": "Lag",
     "pipeline": "Bubble",
     "meshes": "Tokens/s",
+    "serving": "Tokens/s/GPU",
     "run": "Forward",
     "inspection": "Forward",
     "fields": "Global by",

@@ -142,11 +142,11 @@ def test_neighboring_rows_take_similar_times(columns: int, sums: int, device: st
 
 
 def test_a_product_of_few_rows_streams_its_weights_after_a_chain() -> None:
-    """On an A100: 87 % of what others stream, and two cycles for each of 2,600 sums at 1.41 GHz."""
+    """On an A100: 93 % of what others stream, and two cycles for each of 2,600 sums at 1.41 GHz."""
     x, weight = meta(1, 4096, dtype=torch.bfloat16), meta(4096, 28672, dtype=torch.bfloat16)
-    moved = 2 * (4096 + 4096 * 28672 + 28672) / (0.9 * 0.87 * 2039e9)
+    moved = 2 * (4096 + 4096 * 28672 + 28672) / (0.9 * 0.93 * 2039e9)
     time = seconds("A100", torch.mm, x, weight, precision=None)
-    assert time == pytest.approx(moved + 2 * 2600 / 1.41e9, rel=0.02)
+    assert time == pytest.approx(moved + 2 * 2600 / 1.41e9, rel=0.03)
 
 
 def test_nothing_is_faster_than_the_bound() -> None:
@@ -253,7 +253,7 @@ def test_a_short_cache_is_a_tile_for_each_key_head() -> None:
 def test_long_keys_are_split_among_multiprocessors() -> None:
     """4 · 108 ÷ 8 = 54 pieces of 607 keys, four of which a multiprocessor has at a time."""
     tile = 4e-6 + 32768 / 54 * 18e-9
-    moved = 2 * 2 * 8 * 32768 * 128 / (0.9 * 0.87 * 2039e9)
+    moved = 2 * 2 * 8 * 32768 * 128 / (0.9 * 0.93 * 2039e9)
     expected = FLOOR + 11_000 / 1.41e9 + overlapped(8 * 54 / 108 * tile, moved)
     assert attended(1, 32768) == pytest.approx(expected, rel=0.01)
 
@@ -261,7 +261,7 @@ def test_long_keys_are_split_among_multiprocessors() -> None:
 def test_heads_that_share_no_keys_are_not_split() -> None:
     """32 heads on 108 multiprocessors: one tile of 8,192 keys each."""
     tile = 4e-6 + 8192 * 18e-9
-    moved = 2 * 2 * 32 * 8192 * 128 / (0.9 * 0.87 * 2039e9)
+    moved = 2 * 2 * 32 * 8192 * 128 / (0.9 * 0.93 * 2039e9)
     assert attended(1, 8192, key_heads=32) == exactly(FLOOR + overlapped(tile, moved))
 
 

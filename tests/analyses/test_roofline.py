@@ -498,7 +498,7 @@ def test_batch_norms_with_statistics_take_longer_channel_by_channel() -> None:
     assert plain["native_batch_norm"] / last["native_batch_norm"] == pytest.approx(1.7, rel=0.05)
     assert plain["native_batch_norm_backward"] / last[
         "native_batch_norm_backward"
-    ] == pytest.approx(2.2, rel=0.05)
+    ] == pytest.approx(2.6, rel=0.05)
 
 
 def test_compiled_each_part_of_a_tensor_is_read() -> None:
@@ -613,7 +613,7 @@ def test_products_with_few_rows_stream_their_weight() -> None:
         roofline(layer, (4096,), device="A100-SXM4-80GB", precision="bf16", compiled=True), "mm"
     )
     assert load.limiter == "memory"
-    streamed = 2 * 4096 * 14336 / (0.9 * 0.87 * 2039e9)
+    streamed = 2 * 4096 * 14336 / (0.9 * 0.93 * 2039e9)
     launched = 5e-6 + 2.1e-6  # by the host, then on the device
     expected = streamed + 2 * 2600 / 1.41e9 + launched
     assert load.time_estimate == pytest.approx(expected, rel=0.02)

@@ -293,7 +293,7 @@ def test_the_table_opens_sorts_and_searches(visit: Visit, resnet: str) -> None:
 def test_colour_by_another_figure(visit: Visit, resnet: str) -> None:
     with visit(resnet) as page:
         assert page.locator("select").input_value() == "time"
-        assert "7.67 ms" in str(box(page, "layer1").text_content())
+        assert "8.19 ms" in str(box(page, "layer1").text_content())
         page.locator("select").select_option("params")
         assert "15.0 M" in str(box(page, "layer4").text_content())
         assert page.locator("thead th").last.inner_text() == "Parameters"

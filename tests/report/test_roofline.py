@@ -67,18 +67,18 @@ def test_batch_and_precision_are_in_the_heading(options: dict[str, Any], heading
 EXPECTED = """\
 Expected time on a round card (batch 4,096, fp32)
 
-Expected time    1.82 ms ± 50 %  2.3 M samples per second
-Limited by         compute 57 %  memory 42 %, launch <1 % of the time
+Expected time    1.54 ms ± 50 %  2.7 M samples per second
+Limited by         compute 60 %  memory 40 %, launch 1 % of the time
 At least                1.35 ms  at data-sheet rates, call by call
-Matrix products          49.6 %  of 10.0 TFLOP/s fp32
-Memory                   49.6 %  of 100.0 GB/s
+Matrix products          58.6 %  of 10.0 TFLOP/s fp32
+Memory                   58.6 %  of 100.0 GB/s
 
 ──────────────────────────────────────────────────────────────────────────────
 Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
 ──────────────────────────────────────────────────────────────────────────────
-0        8,196.1   117.9  compute     1,146.9        1,406.5     77 % ██████▎
-1          827.4    40.9  memory        202.3          401.9     22 % █▊
-2            0.2     0.6  launch          3.3            8.6     <1 % ▏
+0        8,196.1   117.9  compute     1,146.9        1,284.9     84 % ██████▋
+1          827.4    40.9  memory        202.3          244.4     16 % █▎
+2            0.2     0.6  launch          3.3            8.6      1 % ▏
 ──────────────────────────────────────────────────────────────────────────────
 
 ± 50 %, not validated: no measured time on a device of this kind to compare
