@@ -45,7 +45,7 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
         return Cell([choice.num_copies, choice.tp, choice.compute], shown)
 
     def verdict(choice: ServingChoice) -> Cell:
-        shown = "yes" if choice.is_within_limits else "no"
+        shown = "kept" if choice.is_within_limits else "missed"
         if choice is best:
             shown = "best"
         return Cell(choice.is_within_limits, shown)
@@ -59,7 +59,7 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
     columns.append(number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format))
     if search.price is not None:
         columns.append(number("price_per_million", "Price of 1M", text="{:,.2f}".format))
-    columns.append(words("within_limits", "In limits", verdict))
+    columns.append(words("within_limits", "Limits", verdict))
     return columns
 
 
