@@ -44,22 +44,37 @@ class ComparedServing(NamedTuple):
 
 
 #: as docs/accuracy.md has them, which ``scripts/benchmark --truth`` writes
-COMPARED_SERVING = (
-    ComparedServing("sglang", "Hopper", False, 32, 33, -0.15, 0.03),
-    ComparedServing("sglang", "Hopper", False, 256, 51, -0.04, 0.10),
-    ComparedServing("tensorrt-llm", "Hopper", False, 8, 36, -0.07, 0.05),
-    ComparedServing("tensorrt-llm", "Hopper", False, 32, 72, -0.03, 0.16),
-    ComparedServing("tensorrt-llm", "Hopper", False, 256, 69, -0.16, 0.08),
-    ComparedServing("tensorrt-llm", "Hopper", True, 8, 36, -0.08, 0.13),
-    ComparedServing("tensorrt-llm", "Hopper", True, 32, 72, -0.04, 0.19),
-    ComparedServing("tensorrt-llm", "Hopper", True, 256, 72, -0.08, 0.21),
-    ComparedServing("vllm", "Blackwell GB100", True, 8, 29, -0.14, 0.04),
-    ComparedServing("vllm", "Blackwell GB100", True, 32, 25, -0.20, -0.03),
-    ComparedServing("vllm", "Blackwell GB100", True, 256, 12, -0.21, 0.01),
-    ComparedServing("vllm", "Hopper", False, 8, 18, -0.07, 0.05),
-    ComparedServing("vllm", "Hopper", False, 32, 36, -0.03, 0.06),
-    ComparedServing("vllm", "Hopper", False, 256, 36, -0.03, 0.05),
-)
+_TABLE = """\
+engine       | family          | products | largest batch | rows | low   | high
+sglang       | Hopper          | own      |            32 |   33 | -0.15 | +0.03
+sglang       | Hopper          | own      |           256 |   51 | -0.04 | +0.10
+tensorrt-llm | Hopper          | own      |             8 |   36 | -0.07 | +0.05
+tensorrt-llm | Hopper          | own      |            32 |   72 | -0.03 | +0.16
+tensorrt-llm | Hopper          | own      |           256 |   69 | -0.16 | +0.08
+tensorrt-llm | Hopper          | narrow   |             8 |   36 | -0.08 | +0.13
+tensorrt-llm | Hopper          | narrow   |            32 |   72 | -0.04 | +0.19
+tensorrt-llm | Hopper          | narrow   |           256 |   72 | -0.08 | +0.21
+vllm         | Blackwell GB100 | narrow   |             8 |   29 | -0.14 | +0.04
+vllm         | Blackwell GB100 | narrow   |            32 |   25 | -0.20 | -0.03
+vllm         | Blackwell GB100 | narrow   |           256 |   12 | -0.21 | +0.01
+vllm         | Hopper          | own      |             8 |   18 | -0.07 | +0.05
+vllm         | Hopper          | own      |            32 |   36 | -0.03 | +0.06
+vllm         | Hopper          | own      |           256 |   36 | -0.03 | +0.05
+"""
+
+
+def _compared() -> tuple[ComparedServing, ...]:
+    compared = []
+    for line in _TABLE.splitlines()[1:]:
+        engine, family, products, *figures = map(str.strip, line.split("|"))
+        max_batch, rows, low, high = map(float, figures)
+        is_quantized = products == "narrow"
+        row = ComparedServing(engine, family, is_quantized, int(max_batch), int(rows), low, high)
+        compared.append(row)
+    return tuple(compared)
+
+
+COMPARED_SERVING = _compared()
 
 
 def serving_margin_of(
