@@ -58,8 +58,8 @@ COMPARED = (
     Compared("NVIDIA GeForce RTX 4090", "eager", "matrices", 464, 0.07),
     Compared("NVIDIA GeForce RTX 4090", "compiled", "convolutions", 965, 0.16),
     Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 478, 0.15),
-    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.19),
-    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.22),
+    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.17),
+    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.16),
 )
 #: on a card of NVIDIA's that was not compared, in other number formats, and of models without convolutions: as far as others
 #: have found earlier versions to be off in the median where they were worst
