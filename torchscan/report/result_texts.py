@@ -246,7 +246,8 @@ add("equal-sequences", "all sequences have the same length, and begin and end to
 add("prompt-in-chunks", "prompts are processed in passes of up to {tokens:,} tokens")
 add(
     "engine-host-time",
-    "each pass waits {seconds:duration} for the host, as measured with {engine}",
+    "each pass waits {seconds:duration} for the host, and {per_sequence:duration} more for each "
+    "sequence, as measured with {engine}",
 )
 add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")

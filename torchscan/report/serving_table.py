@@ -54,7 +54,7 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
     if any(each.prefill_tp is not None for each in search.choices):
         columns.append(words("prefill_copies", "For prompts", _prefill_copies))
     columns.append(number("batch_size", "Batch", text="{:,}".format))
-    columns.append(number("first_token", "First token", text=units.duration))
+    columns.append(number("first_token", "First token", text=units.duration, priority=1))
     columns.append(number("per_token", "Per token", text=units.duration))
     columns.append(number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format))
     if search.price is not None:
