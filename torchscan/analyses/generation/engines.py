@@ -32,7 +32,7 @@ class Engine:
     #: True if all waiting prompts are processed before the next tokens, so that requests stay
     #: together; False if each pass over prompts generates tokens, too
     prompts_first: bool = False
-    #: True if attention runs as FlashAttention 3 on Hopper
+    #: True if attention runs as FlashAttention 3 on Hopper, and by kernels like it on B200
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
     fuses_quantization: bool = False

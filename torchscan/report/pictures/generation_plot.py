@@ -55,7 +55,7 @@ def draw_generation(
             zorder=1,
         )
         for each, spot in zip(found, spots, strict=True):
-            inside = colour if each.fits else ax.get_facecolor()
+            inside = colour if each.fits else "none"
             ax.scatter(
                 spot.x, spot.y, _AREA, facecolor=inside, edgecolor=colour, zorder=2, clip_on=False
             )

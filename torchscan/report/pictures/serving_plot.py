@@ -63,7 +63,7 @@ def draw_serving(search: ServingSearch, *, ax: Axes | None = None, size: Size = 
 
 
 def _draw(ax: Axes, choice: ServingChoice, color: str, area: float, *, alpha: float) -> None:
-    inside = color if choice.is_within_limits else ax.get_facecolor()
+    inside = color if choice.is_within_limits else "none"
     spot = _spot(choice)
     ax.scatter(spot.x, spot.y, area, facecolor=inside, edgecolor=color, alpha=alpha, zorder=3)
 
