@@ -653,15 +653,12 @@ class _GenerationQuestion:
         else:
             serving = Note.of("host-serving")
         notes = [serving, Note.of("equal-sequences")]
-        if engine.host_time or engine.host_time_per_sequence:
-            notes.append(
-                Note.of(
-                    "engine-host-time",
-                    engine=engine.version or engine.name,
-                    seconds=engine.host_time,
-                    per_sequence=engine.host_time_per_sequence,
-                )
-            )
+        name = engine.version or engine.name
+        if engine.host_time:
+            notes.append(Note.of("engine-host-time", engine=name, seconds=engine.host_time))
+        if engine.host_time_per_sequence:
+            seconds = engine.host_time_per_sequence
+            notes.append(Note.of("engine-sequence-time", engine=name, seconds=seconds))
         if engine.prompt_chunk is not None:
             notes.append(Note.of("prompt-in-chunks", tokens=engine.prompt_chunk))
         return notes

@@ -244,10 +244,10 @@ add(
 add("eager-serving", "kernels are launched one by one, and the cache is copied for each token")
 add("equal-sequences", "all sequences have the same length, and begin and end together")
 add("prompt-in-chunks", "prompts are processed in passes of up to {tokens:,} tokens")
+add("engine-host-time", "each pass waits {seconds:duration} for the host, as set for {engine}")
 add(
-    "engine-host-time",
-    "each pass waits {seconds:duration} for the host, and {per_sequence:duration} more for each "
-    "sequence, as measured with {engine}",
+    "engine-sequence-time",
+    "each pass waits {seconds:duration} for the host for each sequence, as set for {engine}",
 )
 add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
