@@ -53,6 +53,22 @@ def _layers(
 
 
 _QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
+#: of the text model
+_KIMI = {
+    **_layers(7168, 18432, 61, 64, 64, vocab_size=163840, max_position_embeddings=262144),
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 384,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
 _MODELS: Mapping[str, _Config] = {
     "meta-llama/Llama-3.1-8B-Instruct": ("Llama", _layers(4096, 14336, 32, 32, 8, **_LLAMA)),
     "meta-llama/Llama-3.1-70B": ("Llama", _layers(8192, 28672, 80, 64, 8, **_LLAMA)),
@@ -63,6 +79,7 @@ _MODELS: Mapping[str, _Config] = {
     ),
     "openai/gpt-oss-120b": ("GptOss", {"num_hidden_layers": 36, "num_local_experts": 128}),
     "MiniMaxAI/MiniMax-M2.5": ("MiniMaxM2", {}),
+    "moonshotai/Kimi-K2.5": ("DeepseekV3", _KIMI),
     "Qwen2.5-0.5B-Instruct": ("Qwen2", _layers(896, 4864, 24, 14, 2, **_QWEN)),
     "Qwen2.5-1.5B-Instruct": ("Qwen2", _layers(1536, 8960, 28, 12, 2, **_QWEN)),
     "Qwen2.5-3B-Instruct": ("Qwen2", _layers(2048, 11008, 36, 16, 2, **_QWEN)),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.analyses.generation.active_parameters import (
     active_parameters,
-    distinct_parameters,
+    count_parameters,
     weights_bytes,
 )
 from torchscan.analyses.generation.cache_size import CacheSize
@@ -528,8 +528,6 @@ class _GenerationQuestion:
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
         peak = max(work, prompts.work)
-        params = sum(each.numel for each in distinct_parameters(middle.short))
-        repeated = shared.num_repeated(params)
         return Generation(
             device=asked.device.name,
             precision=asked.precision,
@@ -541,8 +539,8 @@ class _GenerationQuestion:
             new=new,
             batch_size=batch_size,
             mesh=asked.mesh,
-            params=params - repeated,
-            active_params=active_parameters(middle.short, middle.repeats) - repeated,
+            params=count_parameters(middle.short, shared.sizes),
+            active_params=active_parameters(middle.short, shared.sizes, middle.repeats),
             weights_bytes=held,
             cache_bytes=at_end,
             cache_bytes_per_token=at_end - self._cache(prompt + new - 1),

@@ -66,6 +66,8 @@ __all__ = [
     "engine",
     "forget_hooks",
     "forget_placements",
+    "gather_columns",
+    "gather_rows",
     "graph_breaks",
     "has_collectives_on_shapes",
     "has_compiled_parts",
@@ -117,8 +119,10 @@ __all__ = [
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
+    "scatter_rows",
     "threads_of_loss",
     "traces",
+    "wait_for",
     "waiting_verbs",
     "with_buckets_without_data",
     "without_dispatch",
@@ -848,6 +852,36 @@ def ranks_by_group() -> dict[str, tuple[int, ...]]:
         for group, name in names.items()
         if group is not None
     }
+
+
+def gather_rows(tensors: Sequence[Tensor], group: Any) -> list[Tensor]:
+    """Return the rows of all ranks of several tensors, which travel in one collective."""
+    from torch.distributed._functional_collectives import all_gather_into_tensor_coalesced
+
+    given = [each.contiguous() for each in tensors]
+    return list(map(wait_for, all_gather_into_tensor_coalesced(given, group)))
+
+
+def gather_columns(tensor: Tensor, group: Any) -> Tensor:
+    """Return a tensor whose last dimension is divided among ranks."""
+    from torch.distributed._functional_collectives import all_gather_tensor
+
+    return wait_for(all_gather_tensor(tensor.contiguous(), tensor.dim() - 1, group))
+
+
+def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
+    """Return this rank's rows of the sum over all ranks."""
+    from torch.distributed._functional_collectives import reduce_scatter_tensor
+
+    return wait_for(reduce_scatter_tensor(tensor, "sum", 0, group))
+
+
+def wait_for(tensor: Tensor) -> Tensor:
+    """Return a tensor that a collective has written."""
+    from torch.distributed._functional_collectives import wait_tensor
+
+    found: Tensor = wait_tensor(tensor)
+    return found
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:

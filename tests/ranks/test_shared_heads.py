@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchscan import InputError, analyze_generation
-from torchscan.recording.sharding import by_its_own_plan
+from torchscan.recording.engine_sharding import as_engines_shard
 
 transformers = pytest.importorskip("transformers")
 
@@ -58,8 +58,8 @@ def test_layers_that_are_left_out_change_nothing_on_a_mesh() -> None:
     """With a function that shards the model, all layers are sharded."""
     model = _model()
     some = _asked(model, mesh={"tp": 2})
-    every = _asked(model, mesh={"tp": 2}, apply=by_its_own_plan)
-    for name in ("params", "active_params", "weights_bytes", "cache_bytes", "work_bytes"):
+    every = _asked(model, mesh={"tp": 2}, apply=as_engines_shard)
+    for name in ("weights_bytes", "cache_bytes", "work_bytes"):
         assert getattr(some, name) == getattr(every, name)
     assert some.per_token == pytest.approx(every.per_token, rel=1e-6)
     assert some.first_token == pytest.approx(every.first_token, rel=1e-6)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchscan.ops.registry import Work, cost_of, elements, stored_bytes
+from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, traffic_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.trace.events import TensorSpec
 
@@ -83,6 +83,12 @@ def gradients_of_the_fallback(
         elements_read=(work.elements_read or 0) + grad_output.numel,
         bytes_read=(work.bytes_read or 0) + grad_output.stored_bytes,
     )
+
+
+@traffic_of("torchscan::own_picks", "torchscan::all_rows")
+def rows_of_experts(**_: object) -> Work:
+    """Return no traffic: kernels of experts select rows while they read and write them."""
+    return Work(bytes_read=0, bytes_written=0)
 
 
 @cost_of("aten::_foreach_mm")

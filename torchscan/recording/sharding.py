@@ -88,7 +88,7 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     brought: Any = model
     if "tp" not in (mesh.mesh_dim_names or ()):
         return model
-    _repeat_heads(model, _heads_of(model, mesh["tp"].size()))
+    repeat_heads(model, heads_of(model, mesh["tp"].size()))
     plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
     if not plan or expand is None:
         raise InputError(
@@ -108,7 +108,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"
 
 
-class _Heads(NamedTuple):
+class Heads(NamedTuple):
     """The heads of attention of all processes."""
 
     queries: int
@@ -117,7 +117,7 @@ class _Heads(NamedTuple):
     repeated: int
 
 
-def _heads_of(model: nn.Module, size: int) -> _Heads | None:
+def heads_of(model: nn.Module, size: int) -> Heads | None:
     """Return the heads of which each process has some, or None if a config has none.
 
     If there are fewer key-value heads than processes, several of these have the same one.
@@ -134,7 +134,7 @@ def _heads_of(model: nn.Module, size: int) -> _Heads | None:
     repeated = size if size % keys == 0 else keys
     if repeated % size:
         raise _indivisible(keys, "key-value heads", size)
-    return _Heads(queries, keys, repeated) if isinstance(queries, int) else None
+    return Heads(queries, keys, repeated) if isinstance(queries, int) else None
 
 
 def _indivisible(heads: int, label: str, size: int) -> InputError:
@@ -143,12 +143,14 @@ def _indivisible(heads: int, label: str, size: int) -> InputError:
     )
 
 
-def _repeat_heads(model: nn.Module, heads: _Heads | None) -> None:
+def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
     """Repeat the key-value heads of a model as often as processes need them, as engines do."""
     if heads is None or heads.repeated <= heads.keys:
         return
     times = heads.repeated // heads.keys
     for path, each in model.named_modules():
+        if isinstance(getattr(each, "kv_b_proj", None), nn.Linear):
+            continue  # latent attention has one head for all, which each device computes
         projections = [getattr(each, name, None) for name in ("k_proj", "v_proj")]
         if not all(isinstance(found, nn.Linear) for found in projections):
             if hasattr(each, "num_key_value_groups"):
@@ -157,18 +159,23 @@ def _repeat_heads(model: nn.Module, heads: _Heads | None) -> None:
                     f"for tp {heads.repeated}: choose a tp that divides them"
                 )
             continue
+        norm = getattr(each, "k_norm", None)
+        weight = getattr(norm, "weight", None)
+        is_over_heads = heads.keys > 1 and isinstance(weight, Tensor)
+        if is_over_heads and weight.shape == (projections[0].out_features,):
+            _repeat_rows(norm, times)
         for projection in projections:
-            _repeat_outputs(projection, times)
+            _repeat_rows(projection, times)
+            projection.out_features *= times
         each.num_key_value_groups = heads.queries // heads.repeated
 
 
-def _repeat_outputs(projection: Any, times: int) -> None:
+def _repeat_rows(module: Any, times: int) -> None:
     with torch.no_grad():
-        for name, tensor in list(projection._parameters.items()):
+        for name, tensor in list(module._parameters.items()):
             if tensor is not None:
                 repeated = tensor.repeat(times, *[1] * (tensor.dim() - 1))
-                projection._parameters[name] = nn.Parameter(repeated, tensor.requires_grad)
-    projection.out_features *= times
+                module._parameters[name] = nn.Parameter(repeated, tensor.requires_grad)
 
 
 def _let_ddp_talk(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from torchscan.analyses.generation.serving_costs import packed_weights
@@ -22,17 +23,20 @@ def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
     ]
 
 
-def active_parameters(trace: Trace, repeats: Repeats | None = None) -> int:
+def count_parameters(trace: Trace, sizes: Mapping[str, int]) -> int:
+    """Return the number of parameters, given those of all devices by the paths of the divided."""
+    return sum(sizes.get(each.path, each.numel) for each in distinct_parameters(trace))
+
+
+def active_parameters(trace: Trace, sizes: Mapping[str, int], repeats: Repeats | None = None) -> int:
     """Return the number of parameters that one token uses: all, but only ``k`` of ``E`` experts."""
     share = _with_repeats(_routed_shares(trace), repeats)
-    if not share:
-        return sum(each.numel for each in distinct_parameters(trace))
-    return sum(
-        each.numel
-        if not each.storages
-        else round(each.numel * share.get(each.storages[0], Fraction(1)))
-        for each in distinct_parameters(trace)
-    )
+    active = 0
+    for each in distinct_parameters(trace):
+        size = sizes.get(each.path, each.numel)
+        used = share.get(each.storages[0], Fraction(1)) if each.storages else Fraction(1)
+        active += round(size * used)
+    return active
 
 
 def _with_repeats(share: dict[int, Fraction], repeats: Repeats | None) -> dict[int, Fraction]:
@@ -53,7 +57,8 @@ def _routed_shares(trace: Trace) -> dict[int, Fraction]:
             record = trace.tensors[tensor]
             is_weight = trace.storages[record.storage].kind == "parameter"
             if is_weight and record.spec.shape and record.spec.shape[0] == routing.choices:
-                found[record.storage] = Fraction(routing.picks, routing.choices)
+                all_choices = routing.choices * routing.num_devices
+                found[record.storage] = Fraction(routing.picks, all_choices)
     return found
 
 

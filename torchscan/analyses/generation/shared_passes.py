@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.folding import Folded, without_equal_layers
+from torchscan.recording.engine_sharding import as_engines_shard
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
-from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+from torchscan.recording.sharding import Apply, sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -40,9 +42,13 @@ class SpreadModel:
         devices: DeviceMesh | None,
         apply: Apply | None,
         dtype: torch.dtype | None,
+        *,
+        expert_parallel: bool = False,
     ) -> None:
+        """``expert_parallel``: True if the experts are divided among all devices."""
         #: the model before it was sharded
         self.module = module
+        self._expert_parallel = expert_parallel
         self._devices = devices
         self._apply = apply
         self._dtype = dtype
@@ -68,16 +74,21 @@ class SpreadModel:
         """True if the part of a device has its precision already."""
         return self._devices is not None
 
-    def num_repeated(self, params: int) -> int:
-        """Return how many of the parameters are copies, made for devices that share heads."""
+    @once
+    def sizes(self) -> Mapping[str, int]:
+        """The elements of all parameters before they were divided, by their paths.
+
+        There are none if the user's function divides them, or if there is one device.
+        """
         if self._devices is None or self._apply is not None:
-            return 0
-        return params - sum(each.numel() for each in self.module.parameters())
+            return {}
+        named = self.module.named_parameters(remove_duplicate=False)
+        return {path: each.numel() for path, each in named}
 
     def _shard(self, module: nn.Module) -> nn.Module:
         if self._devices is None:
             return module
-        apply = self._apply or by_its_own_plan
+        apply = self._apply or partial(as_engines_shard, expert_parallel=self._expert_parallel)
         return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
 
 
@@ -128,9 +139,11 @@ class SharedPasses:
         passes.folded = self.folded
         return passes
 
-    def num_repeated(self, params: int) -> int:
-        """Return how many of the parameters are copies, made for devices that share heads."""
-        return self._spread.num_repeated(params)
+    @once
+    def sizes(self) -> Mapping[str, int]:
+        """The elements of parameters that are divided among devices, by their paths."""
+        prefix = "" if self._step is None else "model."
+        return {f"{prefix}{path}": size for path, size in self._spread.sizes.items()}
 
     def run_all_layers(self) -> None:
         """Forget all passes, and record all layers from now on."""

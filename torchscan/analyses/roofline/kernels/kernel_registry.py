@@ -86,8 +86,11 @@ Rule = Callable[[OpSignature, OpCost, Machine], Kernel]
 rules: dict[str, Rule] = {}
 
 
-#: memory without content, and values that the host asks for
-_NOT_LAUNCHED = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense")
+#: memory without content, values that the host asks for, and rows that other kernels select
+_NOT_LAUNCHED = (
+    *("empty", "new_empty", "lift_fresh", "_local_scalar_dense"),
+    *("torchscan.own_picks", "torchscan.all_rows"),
+)
 
 
 def is_launched(signature: OpSignature) -> bool:
