@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,6 +42,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.engine_sharding import has_divisible_experts
 from torchscan.recording.folding import UnfoldableError
 from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
@@ -95,6 +97,7 @@ def analyze_generation(
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     mesh: Mapping[str, int] | None = None,
+    expert_parallel: bool = False,
     apply: Apply | None = None,
     per_machine: int = 8,
     network_gbs: float = 50.0,
@@ -128,8 +131,11 @@ def analyze_generation(
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
-            groups, each with a batch of its own. Memory is that of one device.
-        apply: shards the model, as for :func:`parallel.plan`; by default as transformers does by the model's plan, along "tp".
+            groups, each with a batch of its own. Memory is that of one device. Along "tp", models
+            of transformers are sharded as in inference engines.
+        expert_parallel: divide the experts of each layer among all devices of the mesh, "dp" and
+            "tp", instead of each expert along "tp". Groups exchange tokens around the experts.
+        apply: shards the model, as for :func:`parallel.plan`, in another way.
         per_machine: how many devices there are in a machine.
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
         progress: say what takes more than a second, in a terminal or a notebook.
@@ -150,6 +156,7 @@ def analyze_generation(
         inputs=inputs,
         step=step,
         mesh=mesh,
+        expert_parallel=expert_parallel,
         apply=apply,
         per_machine=per_machine,
         network_gbs=network_gbs,
@@ -177,6 +184,7 @@ def opened_generation(
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     mesh: Mapping[str, int] | None = None,
+    expert_parallel: bool = False,
     apply: Apply | None = None,
     per_machine: int = 8,
     network_gbs: float = 50.0,
@@ -200,6 +208,9 @@ def opened_generation(
         engine=found_engine,
     )
     setting = _joined(setting, mesh, per_machine, network_gbs)
+    if expert_parallel:
+        _require_experts(module, mesh, apply)
+        setting = replace(setting, expert_parallel=True)
     with (
         _token_by_token(module, step, is_shown=progress),
         _spread(module, setting, apply) as spread,
@@ -320,6 +331,8 @@ class _Setting:
     #: the devices among which the model is spread, and what joins them
     mesh: Mapping[str, int] | None = None
     fabric: Fabric | None = None
+    #: True if the experts are divided among all devices
+    expert_parallel: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -450,7 +463,32 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield SpreadModel(module, devices, apply, dtype)
+        yield SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)
+
+
+def _require_experts(
+    module: nn.Module, mesh: Mapping[str, int] | None, apply: Apply | None
+) -> None:
+    """Refuse expert parallelism without experts or devices to divide them among."""
+    if not has_divisible_experts(module):
+        raise InputError(
+            f"{type_name_of(module)} has no experts that can be divided: leave out ",
+            Argument("expert_parallel"),
+        )
+    if mesh is None:
+        raise InputError(
+            Argument("expert_parallel"),
+            " divides the experts among devices: give ",
+            Give("mesh", {"tp": 8}),
+            ", for example",
+        )
+    if apply is not None:
+        raise InputError(
+            Argument("expert_parallel"),
+            " and ",
+            Argument("apply"),
+            " are both given: have the function divide the experts",
+        )
 
 
 def _require_sizes(batch_sizes: object) -> None:
@@ -640,7 +678,11 @@ class _GenerationQuestion:
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[Note, ...]:
-        return (*self._engine_notes(), *self._beyond(), *decode.assumptions)
+        notes = [*self._engine_notes(), *self._beyond()]
+        asked = self._setting
+        if asked.expert_parallel and asked.mesh is not None:
+            notes.append(Note.of("experts-divided", devices=math.prod(asked.mesh.values())))
+        return (*notes, *decode.assumptions)
 
     def _engine_notes(self) -> list[Note]:
         engine = self._setting.engine

@@ -108,6 +108,7 @@ __all__ = [
     "reducing_verbs",
     "resizing_verbs",
     "scaled_dot_product_attention",
+    "scatter_rows",
     "set_anomaly_flags",
     "set_attention_order",
     "set_default_device",
@@ -119,10 +120,8 @@ __all__ = [
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
-    "scatter_rows",
     "threads_of_loss",
     "traces",
-    "wait_for",
     "waiting_verbs",
     "with_buckets_without_data",
     "without_dispatch",
@@ -856,31 +855,25 @@ def ranks_by_group() -> dict[str, tuple[int, ...]]:
 
 def gather_rows(tensors: Sequence[Tensor], group: Any) -> list[Tensor]:
     """Return the rows of all ranks of several tensors, which travel in one collective."""
-    from torch.distributed._functional_collectives import all_gather_into_tensor_coalesced
-
+    ops: Any = torch.ops._c10d_functional
     given = [each.contiguous() for each in tensors]
-    return list(map(wait_for, all_gather_into_tensor_coalesced(given, group)))
+    made = ops.all_gather_into_tensor_coalesced(given, group.size(), group.group_name)
+    return [ops.wait_tensor(each) for each in made]
 
 
 def gather_columns(tensor: Tensor, group: Any) -> Tensor:
     """Return a tensor whose last dimension is divided among ranks."""
-    from torch.distributed._functional_collectives import all_gather_tensor
-
-    return wait_for(all_gather_tensor(tensor.contiguous(), tensor.dim() - 1, group))
+    ops: Any = torch.ops._c10d_functional
+    size = group.size()
+    made = ops.all_gather_into_tensor(tensor.contiguous(), size, group.group_name)
+    return torch.cat(ops.wait_tensor(made).chunk(size), -1)
 
 
 def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
     """Return this rank's rows of the sum over all ranks."""
-    from torch.distributed._functional_collectives import reduce_scatter_tensor
-
-    return wait_for(reduce_scatter_tensor(tensor, "sum", 0, group))
-
-
-def wait_for(tensor: Tensor) -> Tensor:
-    """Return a tensor that a collective has written."""
-    from torch.distributed._functional_collectives import wait_tensor
-
-    found: Tensor = wait_tensor(tensor)
+    ops: Any = torch.ops._c10d_functional
+    made = ops.reduce_scatter_tensor(tensor.contiguous(), "sum", group.size(), group.group_name)
+    found: Tensor = ops.wait_tensor(made)
     return found
 
 

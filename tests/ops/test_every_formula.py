@@ -13,6 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
+import torchscan.recording.expert_rows  # noqa: F401 - defines operators of experts
 from tests.versions import lacks, skip_without
 from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
@@ -327,6 +328,7 @@ MATMUL = [
     case(
         "aten._grouped_mm", T(4, 6), T(6, 5), I(2), out=T(2, 4, 5), macs=4 * 5 * 6
     ),  # the 6 summed over are shared out
+    case("torchscan.all_rows", T(3, 8), 5, out=T(5, 8), read=0, written=0),
     case(
         "aten._scaled_grouped_mm",
         T(6, 3),

@@ -24,6 +24,7 @@ _ROUTERS = {str(op.overloadpacket): position for op, position in BALANCED_INDICE
 
 #: picks among the experts of one device
 _OWN_PICKS = "torchscan.own_picks"
+_BETWEEN_DEVICES = (_OWN_PICKS, "_c10d_functional.all_gather_into_tensor_coalesced")
 #: they return what they were given, in another order or type; sorting returns positions too
 _KEEPS = ("to", "_to_copy", "clone", "contiguous", "reshape", "flatten", "clamp", "clamp_", "sort")
 _KEEPING = frozenset(f"aten.{name}" for name in _KEEPS)
@@ -149,8 +150,8 @@ class RoutedCalls:
             self._enter_router(index, op)
         elif self._fixed.issuperset(op.inputs) or _fills(operator):
             self._fixed.update(op.outputs)
-        elif operator == _OWN_PICKS:
-            self._enter_own_picks(index, op)
+        elif operator in _BETWEEN_DEVICES:
+            self._follow_exchange(index, op)
         elif not self._trails.keys().isdisjoint(op.inputs):
             self._follow_picks(index, op)
         elif not self._rows.keys().isdisjoint(op.inputs):
@@ -211,14 +212,16 @@ class RoutedCalls:
             if len(op.signature.outputs[position].shape) == len(op.signature.inputs[0].shape):
                 self._dim_of_picks[op.outputs[position]] = _dim_of(op.signature) or 0
 
-    def _enter_own_picks(self, index: int, op: OpCall) -> None:
-        """The picks among the experts of one device, of rows that may come from several."""
-        if op.inputs[0] not in self._trails:
-            return
-        rows, picks = op.signature.inputs[0].shape
-        arguments = op.signature.arguments
-        self._routers[index] = Routing(arguments["choices"], picks, rows, arguments["num_devices"])
-        self._trails[op.outputs[0]] = _Trail(index, are_picks=True)
+    def _follow_exchange(self, index: int, op: OpCall) -> None:
+        """Rows of all devices, of several tensors; or the picks among the experts of one device."""
+        pairs = zip(op.inputs, op.outputs, strict=True)
+        followed = {out: self._trails[given] for given, out in pairs if given in self._trails}
+        if followed and op.signature.operator == _OWN_PICKS:
+            rows, picks = op.signature.inputs[0].shape
+            named = op.signature.arguments
+            self._routers[index] = Routing(named["choices"], picks, rows, named["num_devices"])
+            followed = dict.fromkeys(followed, _Trail(index, are_picks=True))
+        self._trails.update(followed)
 
     def _after_slice(self, index: int, op: OpCall, trail: _Trail) -> _Trail:
         """Some of the picks of each row, or some of the rows, are as good as picked by a router of their own."""

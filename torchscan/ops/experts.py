@@ -88,7 +88,7 @@ def gradients_of_the_fallback(
 @traffic_of("torchscan::own_picks", "torchscan::all_rows")
 def rows_of_experts(**_: object) -> Work:
     """Return no traffic: kernels of experts select rows while they read and write them."""
-    return Work(bytes_read=0, bytes_written=0)
+    return Work(elements_read=0, bytes_read=0, elements_written=0, bytes_written=0)
 
 
 @cost_of("aten::_foreach_mm")

@@ -50,7 +50,7 @@ class Routing:
 
     @property
     def _most_slots(self) -> int:
-        """Return the expected slots of the device with the most: they vary as independent events."""
+        """The expected slots of the device with the most, which vary as independent events."""
         mean = self.rows * self.picks / self.num_devices
         return math.ceil(mean + largest_of(self.num_devices) * math.sqrt(mean))
 

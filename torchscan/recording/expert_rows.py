@@ -29,7 +29,8 @@ def all_rows(rows: Tensor, number: int) -> Tensor:
     return found
 
 
-def _own_picks(picks: Tensor, choices: int, num_devices: int) -> Tensor:
+def picks_in_turn(picks: Tensor, choices: int, num_devices: int) -> Tensor:
+    """Return picks that hit as many experts as are expected, one after the other."""
     rows, number = picks.shape
     routing = Routing(choices, number, rows, num_devices)
     hit = max(routing.picks_per_row, round(routing.expected))
@@ -37,9 +38,9 @@ def _own_picks(picks: Tensor, choices: int, num_devices: int) -> Tensor:
     return (slots % hit).view(routing.rows_with_picks, routing.picks_per_row)
 
 
-def _all_rows(rows: Tensor, number: int) -> Tensor:
-    return rows.new_zeros(number, rows.shape[1])
-
-
-_library.impl("own_picks", _own_picks, "CompositeExplicitAutograd")
-_library.impl("all_rows", _all_rows, "CompositeExplicitAutograd")
+_library.impl("own_picks", picks_in_turn, "CompositeExplicitAutograd")
+_library.impl(
+    "all_rows",
+    lambda rows, number: rows.new_zeros(number, rows.shape[1]),
+    "CompositeExplicitAutograd",
+)

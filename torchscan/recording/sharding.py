@@ -151,7 +151,7 @@ def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
     for path, each in model.named_modules():
         if isinstance(getattr(each, "kv_b_proj", None), nn.Linear):
             continue  # latent attention has one head for all, which each device computes
-        projections = [getattr(each, name, None) for name in ("k_proj", "v_proj")]
+        projections: list[Any] = [getattr(each, name, None) for name in ("k_proj", "v_proj")]
         if not all(isinstance(found, nn.Linear) for found in projections):
             if hasattr(each, "num_key_value_groups"):
                 raise InputError(
@@ -160,9 +160,8 @@ def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
                 )
             continue
         norm = getattr(each, "k_norm", None)
-        weight = getattr(norm, "weight", None)
-        is_over_heads = heads.keys > 1 and isinstance(weight, Tensor)
-        if is_over_heads and weight.shape == (projections[0].out_features,):
+        width = getattr(getattr(norm, "weight", None), "shape", None)
+        if heads.keys > 1 and width == (projections[0].out_features,):
             _repeat_rows(norm, times)
         for projection in projections:
             _repeat_rows(projection, times)

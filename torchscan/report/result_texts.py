@@ -249,6 +249,11 @@ add(
     "engine-sequence-time",
     "each pass waits {seconds:duration} for the host for each sequence, as set for {engine}",
 )
+add(
+    "experts-divided",
+    "tokens pick experts at random, so that of {devices} devices the one with the most tokens "
+    "has more than the mean, and the others wait for it",
+)
 add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")

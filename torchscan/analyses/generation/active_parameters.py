@@ -28,7 +28,9 @@ def count_parameters(trace: Trace, sizes: Mapping[str, int]) -> int:
     return sum(sizes.get(each.path, each.numel) for each in distinct_parameters(trace))
 
 
-def active_parameters(trace: Trace, sizes: Mapping[str, int], repeats: Repeats | None = None) -> int:
+def active_parameters(
+    trace: Trace, sizes: Mapping[str, int], repeats: Repeats | None = None
+) -> int:
     """Return the number of parameters that one token uses: all, but only ``k`` of ``E`` experts."""
     share = _with_repeats(_routed_shares(trace), repeats)
     active = 0

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.once import once
 from torchscan.precisions import Precision
-from torchscan.recording.folding import Folded, without_equal_layers
 from torchscan.recording.engine_sharding import as_engines_shard
+from torchscan.recording.folding import Folded, without_equal_layers
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
 from torchscan.recording.sharding import Apply, sharded
 
