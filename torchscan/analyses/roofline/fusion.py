@@ -68,13 +68,20 @@ def _sums_images(op: OpCall, name: str) -> bool:
 
 
 def fused_kernels(
-    trace: Trace, costs: tuple[OpCost, ...], appends: Collection[int] = ()
+    trace: Trace,
+    costs: tuple[OpCost, ...],
+    appends: Collection[int] = (),
+    apart: Collection[int] = (),
 ) -> list[int | None]:
     """Return for each call the number of its kernel: the index of a call in it. Views are in none.
 
-    ``appends``: the calls that write at the end of a block, of which they touch nothing else.
+    Args:
+        trace: the trace.
+        costs: the costs of its calls.
+        appends: the calls that write at the end of a block, of which they touch nothing else.
+        apart: calls that are not fused with others.
     """
-    fusion = _Fusion(trace, appends)
+    fusion = _Fusion(trace, appends, apart)
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
     return fusion.kernels
@@ -83,9 +90,10 @@ def fused_kernels(
 class _Fusion:
     """Goes through the calls, joining each to the kernels of its producers if possible."""
 
-    def __init__(self, trace: Trace, appends: Collection[int]) -> None:
+    def __init__(self, trace: Trace, appends: Collection[int], apart: Collection[int]) -> None:
         self._trace = trace
         self._appends = appends
+        self._apart = apart
         self.kernels: list[int | None] = []
         #: kernel -> its calls
         self._members: dict[int, list[int]] = {}
@@ -108,7 +116,7 @@ class _Fusion:
         if not is_launched(op.signature):
             self.kernels.append(None)
             return
-        fusible = is_fusible(op, cost)
+        fusible = index not in self._apart and is_fusible(op, cost)
         size = self._largest(op)
         if index in self._appends:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
