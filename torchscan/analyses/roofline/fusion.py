@@ -31,7 +31,7 @@ _PLACING = (
     "grid_sampler",
 )
 #: calls of a kernel that a compiler computes again where their result is joined with others
-_MAX_PART = 2
+_MAX_PART = 3
 _SUMS = frozenset({"mean", "sum", "amax"})
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
@@ -132,7 +132,7 @@ class _Fusion:
             self._places[kernel] = max(size, self._places.get(kernel, 0))
             self._note_rows(kernel, op)
         if joined is not None:
-            self._merge_producers(kernel, needed)
+            self._merge_producers(kernel, needed, op)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
         """Note the number of rows if a call reduces its elements to rows."""
@@ -188,16 +188,15 @@ class _Fusion:
             return False
         return self._num_readers[self._trace.tensors[made[0]].storage] == 1
 
-    def _merge_producers(self, kernel: int, needed: set[int]) -> None:
-        """Merge kernels over the same elements whose results meet in a call of this one."""
+    def _merge_producers(self, kernel: int, needed: set[int], op: OpCall) -> None:
+        """Merge kernels over the same elements, or that make parts, whose results meet in a call."""
         for other in needed - {kernel}:
-            if self._can_merge(other, kernel):
+            is_similar = self._places.get(other) == self._places[kernel]
+            if (is_similar or self._is_part(other, op)) and self._can_merge(other, kernel):
                 self._merge(other, kernel)
 
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
-        if self._places.get(other) != self._places[kernel]:
-            return False
         if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
             return False
         if self._waits_between(other, kernel):
