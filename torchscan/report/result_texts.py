@@ -251,8 +251,17 @@ add(
 )
 add(
     "experts-divided",
-    "tokens pick experts at random, so that of {devices} devices the one with the most tokens "
-    "has more than the mean, and the others wait for it",
+    "of {devices} devices with different experts, the others wait for the one that gets the most "
+    "tokens",
+)
+add(
+    "experts-fused",
+    "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
+    "expert, are one kernel each",
+)
+add(
+    "checkpoint-format",
+    "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
 )
 add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
