@@ -143,7 +143,13 @@ class _Engine:
             self._token_passes += count
         for each in started:
             self._begin(each)
-        self._end_sequences()
+        # an answer reaches its client while the next pass runs, so that the next request misses it,
+        # and a pass that was planned meanwhile
+        ready = self._passes + (2 if queue.plans_ahead else 1)
+        while self._ends and self._ends[0] <= self._token_passes:
+            for _ in range(self._running.pop(heappop(self._ends))):
+                self._num_running -= 1
+                self._send(ready=ready)
 
     def _take_prompts(self) -> tuple[list[_Request], int]:
         """Return the requests whose prompts end in the next pass, and its tokens of prompts."""
@@ -183,15 +189,6 @@ class _Engine:
             heappush(self._ends, end)
         self._running[end] += 1
         self._num_running += 1
-
-    def _end_sequences(self) -> None:
-        # an answer reaches its client while the next pass runs, so that the next request misses it,
-        # and a pass that was planned meanwhile
-        ready = self._passes + (2 if self._queue.plans_ahead else 1)
-        while self._ends and self._ends[0] <= self._token_passes:
-            for _ in range(self._running.pop(heappop(self._ends))):
-                self._num_running -= 1
-                self._send(ready=ready)
 
 
 @lru_cache(maxsize=_NUM_QUEUES)
