@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
+import json
 import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
@@ -21,7 +23,9 @@ from truth_section import Section, percent
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.marked import table
 from torchscan import analyze_generation
+from torchscan.analyses.generation.request_queue import RequestQueue
 from torchscan.errors import TorchscanError
+from torchscan.hardware.device_specs import device_named
 from torchscan.types import Generation
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
@@ -75,40 +79,59 @@ _MODELS: Mapping[str, _Config] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRow:
-    """A published row, and the estimate. Times are in seconds."""
+    """A published row, and what was estimated. Times are in seconds."""
 
     model: str
+    #: names in the table
     device: str
     engine: str
     precision: str
     cards: int
+    prompt: int
+    new: int
+    batch_size: int
     #: measured
     first_token: float | None
     per_token: float
-    estimate: Generation
-    #: True if the measured time is that of all tokens, the first included
-    is_mean: bool = False
+    #: estimated, as the benchmark measures it: with its queue, and with prompts of others
+    estimated_first_token: float
+    estimated_per_token: float
+    #: margin of the estimated time per token, and True if it comes from such rows
+    low: float
+    high: float
+    is_compared: bool
+    #: name of the engine, architecture of the GPU, and True for mixtures of experts
+    engine_name: str
+    family: str
+    is_mixture: bool
+    #: the estimate, or None in rows that were stored
+    estimate: Generation | None = None
 
     @property
     def token_ratio(self) -> float:
         """Time per token under load, estimated ÷ measured."""
-        estimated = self.estimate.per_token_under_load
-        if self.is_mean:
-            estimated += self.estimate.first_token / self.estimate.new
-        return estimated / self.per_token
+        return self.estimated_per_token / self.per_token
 
     @property
     def is_inside_margin(self) -> bool:
         """True if the measured time lies inside the margin of the estimate."""
-        margin, share = self.estimate.margin, 1 / self.token_ratio - 1
-        return margin.low <= share <= margin.high
+        return self.low <= 1 / self.token_ratio - 1 <= self.high
 
     @property
     def first_ratio(self) -> float | None:
         """Time to the first token, estimated ÷ measured."""
-        if self.first_token is None:
-            return None
-        return self.estimate.first_token / self.first_token
+        return None if self.first_token is None else self.estimated_first_token / self.first_token
+
+
+def store_rows(rows: Sequence[ServingRow], path: Path) -> None:
+    """Write rows without their estimates, one JSON object in a line."""
+    plain = [asdict(replace(row, estimate=None)) for row in rows]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in plain))
+
+
+def stored_rows(path: Path) -> list[ServingRow]:
+    """Return the rows of a file."""
+    return [ServingRow(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 class _Asked(NamedTuple):
@@ -174,8 +197,15 @@ def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
 
 
 #: models of InferenceMAX's own runs: lengths vary from 0.8 to 1 of what is named, and B200 GPUs store
-#: caches in 8 bits (its launch scripts)
+#: caches in 8 bits (its launch scripts). Lengths of other models are equal, and engines process
+#: prompt + 1500 + batch tokens in a pass (aiconfigurator's rules for benchmarks)
 _PUBLISHED = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
+
+
+#: Models that aiconfigurator's own runs measured with an engine for as many sequences as clients. As
+#: published, one request always waits until another ends; why it has no place was not found. In runs
+#: of other models, the engine had room for 512.
+_ONE_SLOT_LESS = ("meta-llama/Llama-3.1-8B-Instruct",)
 
 
 def _length_share(row: Mapping[str, str]) -> float:
@@ -211,7 +241,8 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
     ]
     for row, each, estimate in zip(rows, asked, _estimates(asked), strict=True):
         if estimate is not None:
-            yield ServingRow(
+            yield _row(
+                estimate,
                 model=each.name.partition("/")[2],
                 device=row["system"],
                 engine=row["backend"],
@@ -219,8 +250,41 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
                 cards=each.cards,
                 first_token=float(row["silicon_ttft_ms"]) / 1e3,
                 per_token=float(row["silicon_tpot_ms"]) / 1e3,
-                estimate=estimate,
+                estimated_first_token=_queue_of(each, estimate).serve().first_token,
+                estimated_per_token=estimate.per_token_under_load,
             )
+
+
+def _queue_of(asked: _Asked, estimate: Generation) -> RequestQueue:
+    """Return the requests of the benchmark: all clients begin at once, and send ten each."""
+    most = estimate.max_batch_size
+    room = asked.batch_size if most is None else min(asked.batch_size, max(most, 1))
+    queue = replace(estimate.queue, max_sequences=room, num_skipped_rounds=0)
+    if asked.name in _PUBLISHED:
+        return replace(queue, length_spread=0.1 / 0.9)
+    if asked.name in _ONE_SLOT_LESS:
+        queue = replace(queue, max_sequences=max(1, room - 1))
+    if asked.engine == "sglang":
+        return queue
+    return replace(queue, prompt_chunk=asked.prompt + 1500 + asked.batch_size)
+
+
+def _row(estimate: Generation, **fields: Any) -> ServingRow:
+    """Return a row with what its estimate says."""
+    margin = estimate.margin
+    return ServingRow(
+        prompt=estimate.prompt,
+        new=estimate.new,
+        batch_size=estimate.batch_size,
+        low=margin.low,
+        high=margin.high,
+        is_compared=margin.reason.code == "serving-validated",
+        engine_name=estimate.engine.name,
+        family=device_named(estimate.device).arch,
+        is_mixture=estimate.active_params < estimate.params,
+        estimate=estimate,
+        **fields,
+    )
 
 
 def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[ServingRow]:
@@ -251,7 +315,10 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
     ]
     for row, each, estimate in zip(rows, asked, _estimates(asked), strict=True):
         if estimate is not None:
-            yield ServingRow(
+            # the published time is that of all tokens, the first included
+            per_token = estimate.per_token_under_load + estimate.first_token / estimate.new
+            yield _row(
+                estimate,
                 model=each.name,
                 device=row["gpu"],
                 engine=_ENGINES_OF_QWEN[row["engine"]],
@@ -259,8 +326,8 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
                 cards=int(row["gpus"]),
                 first_token=None,
                 per_token=1 / float(row["speed_tokens_per_s"]),
-                is_mean=True,
-                estimate=estimate,
+                estimated_first_token=estimate.first_token,
+                estimated_per_token=per_token,
             )
 
 
@@ -335,7 +402,7 @@ def four_of_five(rows: Sequence[ServingRow]) -> tuple[float, float]:
 
 def _spearman(rows: Sequence[ServingRow]) -> float:
     """Return the correlation of ranks of estimated and measured times."""
-    estimated = _ranks([row.estimate.per_token_under_load for row in rows])
+    estimated = _ranks([row.estimated_per_token for row in rows])
     measured = _ranks([row.per_token for row in rows])
     return statistics.correlation(estimated, measured) if len(rows) > 2 else 1.0
 
@@ -355,19 +422,18 @@ def compare_serving(every: int = 1) -> None:
     """Print errors by engine, model, precision, number of cards and batch."""
     warnings.simplefilter("ignore")
     for source in (engine_rows, qwen_rows):
-        rows = list(source(every=every))
-        _print("all", rows)
-        _print("  batch up to 8", [row for row in rows if row.estimate.batch_size <= 8])
-        _by(rows, lambda row: f"  {row.engine}")
-        _by(rows, lambda row: f"  {row.engine}, {row.device}, {row.model}, {row.precision}")
-        _by(
-            rows,
-            lambda row: (
-                f"  {row.engine}, {row.precision}, batch {_region(row.estimate.batch_size)}"
-            ),
-        )
-        _by(rows, lambda row: f"  {row.engine}, {row.precision}, {row.cards} cards")
-        _by(rows, lambda row: f"  {row.engine}, prompt {row.estimate.prompt}")
+        print_errors(list(source(every=every)))
+
+
+def print_errors(rows: Sequence[ServingRow]) -> None:
+    """Print errors of rows, all together and by group."""
+    _print("all", rows)
+    _print("  batch up to 8", [row for row in rows if row.batch_size <= 8])
+    _by(rows, lambda row: f"  {row.engine}")
+    _by(rows, lambda row: f"  {row.engine}, {row.device}, {row.model}, {row.precision}")
+    _by(rows, lambda row: f"  {row.engine}, {row.precision}, batch {_region(row.batch_size)}")
+    _by(rows, lambda row: f"  {row.engine}, {row.precision}, {row.cards} cards")
+    _by(rows, lambda row: f"  {row.engine}, prompt {row.prompt}")
 
 
 def _region(batch: int) -> str:
@@ -392,3 +458,32 @@ def _score(ratios: Sequence[float]) -> str:
     error = statistics.median(abs(each - 1) for each in ratios)
     bias = exp(statistics.fmean(map(log, ratios)))
     return f"{100 * error:5.1f} % × {bias:.2f}"
+
+
+# -- as a program ----------------------------------------------------------------------------------
+
+
+def _main() -> None:
+    """Estimate rows and store them, or print errors and margins of stored ones."""
+    parser = argparse.ArgumentParser(description=_main.__doc__)
+    parser.add_argument("rows", nargs="+", type=Path, help="files with rows")
+    parser.add_argument("--only", help="Estimate the rows with this text, and write them to a file")
+    parser.add_argument("--every", type=int, default=1, help="Leave out all others")
+    parser.add_argument("--margins", action="store_true", help="Print margins instead of errors")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.only is not None:
+        sources = (engine_rows, qwen_rows)
+        found = [row for each in sources for row in each(every=options.every, only=options.only)]
+        store_rows(found, options.rows[0])
+    rows = [row for path in options.rows for row in stored_rows(path)]
+    if options.margins:
+        from truth_margins import print_margins
+
+        print_margins(rows)
+    else:
+        print_errors(rows)
+
+
+if __name__ == "__main__":
+    _main()

@@ -254,7 +254,10 @@ add("first-token-late", "the first token takes {seconds:duration}, limit {limit:
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
 add("model-has-no-room", "the memory of {device} is too small")
 add("way-refused", "{reason}")
-add("serving-validated", "as {rows:,} measured times of {engine} on {family} GPUs show")
+add(
+    "serving-validated",
+    "as {rows:,} measured times of {models:models} in {engine} on {family} GPUs show",
+)
 add("reach-limited", "no more than {tokens:,} tokens are considered, because a longer pass failed")
 add(
     "cache-grows", "beyond {tokens:,} tokens, the cache is assumed to keep growing at the same rate"
