@@ -81,6 +81,34 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
         assert each.per_token == made.per_token
 
 
+@pytest.mark.parametrize(
+    ("per_machine", "bandwidth", "link"),
+    [(8, 0.95 * 450e9, "links of the machine"), (1, 0.9 * 50e9, "network")],
+)
+def test_keys_and_values_of_the_prompt_are_sent(
+    per_machine: int, bandwidth: float, link: str
+) -> None:
+    """Echo caches a key and a value of 512 numbers in 16 bits for each of 8,192 tokens: 16 MiB."""
+    model = Echo(16384, 512).to(torch.bfloat16)
+    search = parallel.search_serving(
+        model, 8192, 16, num_gpus=2, device="H100", formats=[None], max_batch_size=1,
+        separate=True, per_machine=per_machine, progress=False,
+    )  # fmt: skip
+    apart = [each for each in search.choices if each.prefill_tp]
+    assert apart
+    for each in apart:
+        made = each.generation
+        size = 8192 * 2 * 512 * 2
+        assert each.cache_transfer == pytest.approx(size / bandwidth, rel=0.01, abs=2e-5)
+        assert each.cache_transfer > size / 450e9
+        waiting = made.first_token + each.cache_transfer + made.per_token
+        assert each.first_token == pytest.approx(waiting)
+    note = search.assumptions[-1]
+    assert note.code == "prompts-apart"
+    assert f"send keys and values over the {link}" in str(note)
+    assert all(each.cache_transfer == 0 for each in search.choices if not each.prefill_tp)
+
+
 def test_the_front_has_what_nothing_else_beats() -> None:
     search = _searched(formats=[None, "fp8"])
     for each in search.front:

@@ -249,7 +249,11 @@ add(
     "engine-sequence-time",
     "each pass waits {seconds:duration} for the host for each sequence, as set for {engine}",
 )
-add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
+add(
+    "prompts-apart",
+    "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
+    "which the first token contains",
+)
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
 add("model-has-no-room", "the memory of {device} is too small")
