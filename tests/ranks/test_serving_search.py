@@ -150,3 +150,18 @@ def test_the_picture_has_a_point_for_each_choice() -> None:
     for each in search.choices:
         rate = each.tokens_per_second_per_gpu
         assert (round(1000 * each.per_token, 6), round(rate, 3)) in drawn
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_names_in_the_picture_do_not_cross_a_line() -> None:
+    pytest.importorskip("matplotlib")
+    free = _searched(formats=[None])
+    middle = next(each for each in free.front if each.batch_size == 4)
+    ax = _searched(formats=[None], max_per_token=1.03 * middle.per_token).plot()
+    ax.figure.draw_without_rendering()
+    assert len(ax.lines) == 2, "the front, and the limit"
+    assert ax.texts
+    paths = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert not any(path.intersects_bbox(box, filled=False) for path in paths)
