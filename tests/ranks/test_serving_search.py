@@ -158,7 +158,8 @@ def test_names_in_the_picture_do_not_cross_a_line() -> None:
     free = _searched(formats=[None])
     middle = next(each for each in free.front if each.batch_size == 4)
     ax = _searched(formats=[None], max_per_token=1.03 * middle.per_token).plot()
-    ax.figure.draw_without_rendering()
+    figure: Any = ax.figure
+    figure.draw_without_rendering()
     assert len(ax.lines) == 2, "the front, and the limit"
     assert ax.texts
     paths = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
