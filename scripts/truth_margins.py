@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from truth_serving import ServingRow, four_of_five
@@ -85,13 +85,12 @@ def print_margins(rows: Sequence[ServingRow]) -> None:
         padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
         print(" | ".join(padded).rstrip())
     print("\nTimes inside the margins of the other models:")
-    inside = compared = 0
-    for name, group, held in _left_out(rows):
-        known = [(held[region], row) for row in group if (region := region_of(row)) in held]
-        within = sum(margin.contains(row) for margin, row in known)
-        inside, compared = inside + within, compared + len(known)
-        found = f"{within} of {len(known)}" if known else "nothing to compare with"
-        print(f"  {name:60}{len(group):5} rows  {found}")
+    held = held_out(rows)
+    for each in held:
+        found = f"{each.inside} of {each.compared}" if each.compared else "nothing to compare with"
+        name = f"{each.model}, {each.engine}, {each.family}"
+        print(f"  {name:60}{each.rows:5} rows  {found}")
+    inside, compared = sum(each.inside for each in held), sum(each.compared for each in held)
     if compared:
         print(f"  all: {inside} of {compared}, {100 * inside / compared:.0f} %")
 
@@ -110,15 +109,27 @@ def _line_of(derived: tuple[Region, DerivedMargin]) -> tuple[str, ...]:
     )
 
 
-def _left_out(
-    rows: Sequence[ServingRow],
-) -> Iterator[tuple[str, list[ServingRow], Mapping[Region | None, DerivedMargin]]]:
-    """Yield the rows of a model on an engine and card, and the margins of other models."""
-    for model in sorted({row.model for row in rows}):
+class HeldOut(NamedTuple):
+    """Rows of a model on an engine and GPU, with the margins of other models."""
+
+    model: str
+    engine: str
+    family: str
+    rows: int
+    #: rows that other models have a margin for, and those inside
+    compared: int
+    inside: int
+
+
+def held_out(rows: Sequence[ServingRow]) -> list[HeldOut]:
+    """Compare the rows of each model with the margins that the others give."""
+    found = []
+    groups: dict[tuple[str, str, str], list[ServingRow]] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.engine_name, row.family), []).append(row)
+    for (model, engine, family), group in sorted(groups.items()):
         margins = derive_margins([row for row in rows if row.model != model])
-        groups: dict[str, list[ServingRow]] = {}
-        for row in rows:
-            if row.model == model:
-                groups.setdefault(f"{model}, {row.engine_name}, {row.family}", []).append(row)
-        for name, group in sorted(groups.items()):
-            yield name, group, dict(margins)
+        pairs = [(margins.get(region), row) for row in group if (region := region_of(row))]
+        known = [margin.contains(row) for margin, row in pairs if margin is not None]
+        found.append(HeldOut(model, engine, family, len(group), len(known), sum(known)))
+    return found

@@ -35,9 +35,6 @@ class Engine:
     #: True if a prompt is split where it exceeds what is left of a pass; False if it waits for the
     #: next pass
     splits_prompts: bool = True
-    #: True if a pass is planned before the last one has ended, so that a request that follows an
-    #: answer misses one more pass
-    plans_ahead: bool = False
     #: True if attention runs as FlashAttention 3 on Hopper, and by kernels like it on B200
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
@@ -100,24 +97,21 @@ _ENGINES: Mapping[str, Engine] = {
         Engine(
             name="sglang",
             version="SGLang 0.5.1",
-            source="InferenceMAX's runs on H100; SGLang's defaults of chunked_prefill_size "
-            "and disable_overlap_schedule",
+            source="InferenceMAX's runs on H100; SGLang's default of chunked_prefill_size",
             host_time=0.5e-3,
             host_time_per_sequence=20e-6,
             prompt_chunk=8192,
             prompts_first=True,
-            plans_ahead=True,
             joins_projections=True,
         ),
         Engine(
             name="tensorrt-llm",
             version="TensorRT-LLM 1.0",
-            source="InferenceMAX's runs on H100; TensorRT-LLM's defaults of max_num_tokens, "
-            "enable_chunked_prefill and disable_overlap_scheduler",
+            source="InferenceMAX's runs on H100; TensorRT-LLM's defaults of max_num_tokens "
+            "and enable_chunked_prefill",
             host_time_per_sequence=20e-6,
             prompt_chunk=8192,
             splits_prompts=False,
-            plans_ahead=True,
             fuses_quantization=True,
             joins_projections=True,
         ),

@@ -126,7 +126,6 @@ class Generation(Result):
             prompt_chunk=engine.prompt_chunk,
             splits_prompts=engine.splits_prompts,
             prompts_first=engine.prompts_first,
-            plans_ahead=engine.plans_ahead,
         )
 
     @property

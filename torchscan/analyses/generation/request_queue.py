@@ -51,8 +51,6 @@ class RequestQueue:
     splits_prompts: bool = True
     #: True if passes with prompts generate no tokens
     prompts_first: bool = False
-    #: True if a pass is planned before the last one has ended
-    plans_ahead: bool = False
     #: requests of each client, of which the first are not counted
     num_rounds: int = 10
     num_skipped_rounds: int = 1
@@ -143,9 +141,8 @@ class _Engine:
             self._token_passes += count
         for each in started:
             self._begin(each)
-        # an answer reaches its client while the next pass runs, so that the next request misses it,
-        # and a pass that was planned meanwhile
-        ready = self._passes + (2 if queue.plans_ahead else 1)
+        # an answer reaches its client while the next pass runs, so that the next request misses it
+        ready = self._passes + 1
         while self._ends and self._ends[0] <= self._token_passes:
             for _ in range(self._running.pop(heappop(self._ends))):
                 self._num_running -= 1
