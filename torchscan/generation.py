@@ -617,7 +617,7 @@ class _GenerationQuestion:
                 asked.engine,
                 batch_size,
                 decode.error_margin,
-                is_quantized=serving.weights is not None,
+                middle.short,
             ),
             prefill=prefill,
             decode=decode,

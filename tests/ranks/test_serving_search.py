@@ -81,6 +81,34 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
         assert each.per_token == made.per_token
 
 
+@pytest.mark.parametrize(
+    ("per_machine", "bandwidth", "link"),
+    [(8, 0.95 * 450e9, "links of the machine"), (1, 0.9 * 50e9, "network")],
+)
+def test_keys_and_values_of_the_prompt_are_sent(
+    per_machine: int, bandwidth: float, link: str
+) -> None:
+    """Echo caches a key and a value of 512 numbers in 16 bits for each of 8,192 tokens: 16 MiB."""
+    model = Echo(16384, 512).to(torch.bfloat16)
+    search = parallel.search_serving(
+        model, 8192, 16, num_gpus=2, device="H100", formats=[None], max_batch_size=1,
+        separate=True, per_machine=per_machine, progress=False,
+    )  # fmt: skip
+    apart = [each for each in search.choices if each.prefill_tp]
+    assert apart
+    for each in apart:
+        made = each.generation
+        size = 8192 * 2 * 512 * 2
+        assert each.cache_transfer == pytest.approx(size / bandwidth, rel=0.01, abs=2e-5)
+        assert each.cache_transfer > size / 450e9
+        waiting = made.first_token + each.cache_transfer + made.per_token
+        assert each.first_token == pytest.approx(waiting)
+    note = search.assumptions[-1]
+    assert note.code == "prompts-apart"
+    assert f"send keys and values over the {link}" in str(note)
+    assert all(each.cache_transfer == 0 for each in search.choices if not each.prefill_tp)
+
+
 def test_the_front_has_what_nothing_else_beats() -> None:
     search = _searched(formats=[None, "fp8"])
     for each in search.front:
@@ -122,3 +150,19 @@ def test_the_picture_has_a_point_for_each_choice() -> None:
     for each in search.choices:
         rate = each.tokens_per_second_per_gpu
         assert (round(1000 * each.per_token, 6), round(rate, 3)) in drawn
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_names_in_the_picture_do_not_cross_a_line() -> None:
+    pytest.importorskip("matplotlib")
+    free = _searched(formats=[None])
+    middle = next(each for each in free.front if each.batch_size == 4)
+    ax = _searched(formats=[None], max_per_token=1.03 * middle.per_token).plot()
+    figure: Any = ax.figure
+    figure.draw_without_rendering()
+    assert len(ax.lines) == 2, "the front, and the limit"
+    assert ax.texts
+    paths = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert not any(path.intersects_bbox(box, filled=False) for path in paths)

@@ -235,14 +235,15 @@ _OPTION_BY_ARGUMENT = {
 }
 
 
-#: options by their old spellings and by those of other tools, which are refused
+#: options by their old spellings and by those of other tools, which are refused; with a value, if it
+#: is the one that the old option stood for
 RENAMED_OPTIONS = {
     "-i": "--input",
     "--backward": "--training",
     "--batch": "--batch-size",
     "--context": "--cuda-context",
     "--depth": "--max-depth",
-    "--eager": "--engine",
+    "--eager": "--engine transformers",
     "--device": "--run-on",
     "--filter": "--match",
     "--global-batch": "--global-batch-size",

@@ -52,6 +52,7 @@ def _describe_option(
     known = parser._option_string_actions
     for word in words:
         option = word.partition("=")[0]
-        if option not in known and RENAMED_OPTIONS.get(option) in known:
-            return f"{option} is not an option of {command}: write {RENAMED_OPTIONS[option]}"
+        new = RENAMED_OPTIONS.get(option, "")
+        if option not in known and new.partition(" ")[0] in known:
+            return f"{option} is not an option of {command}: write {new}"
     return None

@@ -19,6 +19,7 @@ from torchscan.analyses.generation.serving_search import (
     by_rate,
 )
 from torchscan.analyses.generation.shared_passes import LayerCheck
+from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, InputError, TorchscanError, Value
 from torchscan.generation import opened_generation
 from torchscan.hardware.device_specs import Device, device_named
@@ -80,7 +81,8 @@ def search_serving(
         weights: the format in which weights are stored, if products are not computed in it.
         cache: the format in which keys and values are stored.
         max_batch_size: the largest number of sequences of one copy of the model at once.
-        separate: compare GPUs that only process prompts, with others that only generate, too.
+        separate: compare GPUs that only process prompts, with others that only generate, too. The
+            first token contains the time to send keys and values of the prompt.
         per_machine: the number of devices in a machine. Tensor parallelism stays inside one.
         network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes
             per second.
@@ -108,6 +110,7 @@ def search_serving(
             max_first_token=_seconds("max_first_token", max_first_token),
             max_per_token=_seconds("max_per_token", max_per_token),
             price=price,
+            fabric=Fabric(device=found, per_machine=per_machine, network=1e9 * network_gbs),
         ),
     )
     with told(f"torchscan: {type(module).__name__} on {num_gpus} GPUs", is_shown=progress):
@@ -187,7 +190,9 @@ class _ServingQuestion:
             best = ordered[0].generation
             margin, assumptions = best.margin, best.assumptions
         if separate:
-            assumptions = (*assumptions, Note.of("prompts-apart"))
+            is_near = limits.num_gpus <= self.per_machine
+            link = "links of the machine" if is_near else "network"
+            assumptions = (*assumptions, Note.of("prompts-apart", link=link))
         return ServingSearch(
             device=self.device.name,
             num_gpus=limits.num_gpus,

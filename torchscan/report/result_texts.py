@@ -263,12 +263,19 @@ add(
     "checkpoint-format",
     "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
 )
-add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
+add(
+    "prompts-apart",
+    "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
+    "which the first token contains",
+)
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
 add("model-has-no-room", "the memory of {device} is too small")
 add("way-refused", "{reason}")
-add("serving-validated", "as {rows:,} measured times of {engine} on {family} GPUs show")
+add(
+    "serving-validated",
+    "as {rows:,} measured times of {models:models} in {engine} on {family} GPUs show",
+)
 add("reach-limited", "no more than {tokens:,} tokens are considered, because a longer pass failed")
 add(
     "cache-grows", "beyond {tokens:,} tokens, the cache is assumed to keep growing at the same rate"

@@ -50,6 +50,12 @@ def list_places(places: Sequence[str]) -> str:
     return f"{named} and {more} more {'place' if more == 1 else 'places'}"
 
 
+@writes("models")
+def count_models(number: int) -> str:
+    """Return ``"1 model"`` or ``"2 models"``."""
+    return "1 model" if number == 1 else f"{number:,} models"
+
+
 @writes("reads")
 def list_reads(reads: Sequence[Mapping[str, str]]) -> str:
     """Return which functions read values, and where."""

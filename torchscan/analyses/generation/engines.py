@@ -32,6 +32,9 @@ class Engine:
     #: True if all waiting prompts are processed before the next tokens, so that requests stay
     #: together; False if each pass over prompts generates tokens, too
     prompts_first: bool = False
+    #: True if a prompt is split where it exceeds what is left of a pass; False if it waits for the
+    #: next pass
+    splits_prompts: bool = True
     #: True if attention runs as FlashAttention 3 on Hopper, and by kernels like it on B200
     has_flash_3: bool = True
     #: True if inputs of 8-bit products are quantized by the kernel before
@@ -104,9 +107,11 @@ _ENGINES: Mapping[str, Engine] = {
         Engine(
             name="tensorrt-llm",
             version="TensorRT-LLM 1.0",
-            source="InferenceMAX's runs on H100; TensorRT-LLM's default of max_num_tokens",
+            source="InferenceMAX's runs on H100; TensorRT-LLM's defaults of max_num_tokens "
+            "and enable_chunked_prefill",
             host_time_per_sequence=20e-6,
             prompt_chunk=8192,
+            splits_prompts=False,
             fuses_quantization=True,
             joins_projections=True,
         ),

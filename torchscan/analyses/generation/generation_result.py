@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from torchscan.analyses.generation.engines import Engine
+from torchscan.analyses.generation.request_queue import RequestQueue
 from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.roofline.roofline_result import Limiter
@@ -97,17 +98,35 @@ class Generation(Result):
 
     @property
     def first_token_under_load(self) -> float:
-        """Mean seconds until the first new token of a request, if one arrives whenever one ends.
+        """Mean seconds until the first new token of a request, if one arrives whenever one ends."""
+        return self.queue.serve().first_token
 
-        A request waits for half of the others' prompts if these come first, and otherwise for the
-        rest of the step that runs.
-        """
-        if self.engine.prompts_first:
-            share = (self.batch_size + 1) / (2 * self.batch_size)
-            return max(self.first_token, share * self.first_token_of_all)
-        if self.batch_size == 1:
-            return self.first_token
-        return self.first_token + self.per_token_under_load / 2
+    @property
+    def first_token_under_load_median(self) -> float:
+        """Median of the seconds of which :attr:`first_token_under_load` is the mean."""
+        return self.queue.serve().first_token_median
+
+    @property
+    def first_token_under_load_p99(self) -> float:
+        """99th percentile of the seconds of which :attr:`first_token_under_load` is the mean."""
+        return self.queue.serve().first_token_p99
+
+    @property
+    def queue(self) -> RequestQueue:
+        """The requests of a steady load, which are equal and wait for the engine."""
+        engine = self.engine
+        return RequestQueue(
+            num_clients=self.batch_size,
+            max_sequences=self.batch_size,
+            prompt=self.prompt,
+            new=self.new,
+            token_pass=self.per_token,
+            prompt_alone=self.first_token,
+            prompt_among=self.first_token_of_all / self.batch_size,
+            prompt_chunk=engine.prompt_chunk,
+            splits_prompts=engine.splits_prompts,
+            prompts_first=engine.prompts_first,
+        )
 
     @property
     def tokens_per_second(self) -> float:
@@ -156,6 +175,8 @@ class Generation(Result):
         figures: dict[str, Any] = {
             "engine": self.engine.to_dict(),
             "first_token_under_load": self.first_token_under_load,
+            "first_token_under_load_median": self.first_token_under_load_median,
+            "first_token_under_load_p99": self.first_token_under_load_p99,
             "per_token_under_load": self.per_token_under_load,
             "margin": [self.margin.low, self.margin.high],
             "margin_reason": to_plain(self.margin.reason),

@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 from torchscan.analyses.generation.engines import Engine
 from torchscan.analyses.roofline.error_margin import ErrorMargin
+from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
+from torchscan.ops.routing import UNKNOWN
+from torchscan.trace.trace import Trace
 
 
 class ServingMargin(NamedTuple):
@@ -33,43 +36,33 @@ class ComparedServing(NamedTuple):
     engine: str
     #: architecture of the GPUs, as devices have it
     family: str
-    #: True for products in 8 or 4 bits, or weights that are unpacked
-    is_quantized: bool
+    #: True for models whose tokens are routed to experts
+    is_mixture: bool
     #: largest batch
     max_batch: int
+    models: int
     rows: int
-    #: four of five measured times lay within these shares of the estimate
+    #: for each of the models, four of five measured times lay within these shares of the estimate;
+    #: with few models, wider
     low: float
     high: float
 
 
-#: as docs/accuracy.md has them, which ``scripts/benchmark --truth`` writes
+#: ``python scripts/truth_serving.py --margins`` derives it, and says how many times of models that
+#: were left out lie inside
 _TABLE = """\
-engine       | family          | products | largest batch | rows | low   | high
-sglang       | Hopper          | own      |            32 |   33 | -0.15 | +0.03
-sglang       | Hopper          | own      |           256 |   51 | -0.04 | +0.10
-tensorrt-llm | Hopper          | own      |             8 |   36 | -0.07 | +0.05
-tensorrt-llm | Hopper          | own      |            32 |   72 | -0.03 | +0.16
-tensorrt-llm | Hopper          | own      |           256 |   69 | -0.16 | +0.08
-tensorrt-llm | Hopper          | narrow   |             8 |   36 | -0.08 | +0.13
-tensorrt-llm | Hopper          | narrow   |            32 |   72 | -0.04 | +0.19
-tensorrt-llm | Hopper          | narrow   |           256 |   72 | -0.08 | +0.21
-vllm         | Blackwell GB100 | narrow   |             8 |   29 | -0.14 | +0.04
-vllm         | Blackwell GB100 | narrow   |            32 |   25 | -0.20 | -0.03
-vllm         | Blackwell GB100 | narrow   |           256 |   12 | -0.21 | +0.01
-vllm         | Hopper          | own      |             8 |   18 | -0.07 | +0.05
-vllm         | Hopper          | own      |            32 |   36 | -0.03 | +0.06
-vllm         | Hopper          | own      |           256 |   36 | -0.03 | +0.05
+engine       | family          | models  | largest batch | number | rows | low   | high
 """
 
 
 def _compared() -> tuple[ComparedServing, ...]:
     compared = []
     for line in _TABLE.splitlines()[1:]:
-        engine, family, products, *figures = map(str.strip, line.split("|"))
-        max_batch, rows, low, high = map(float, figures)
-        is_quantized = products == "narrow"
-        row = ComparedServing(engine, family, is_quantized, int(max_batch), int(rows), low, high)
+        engine, family, kind, *figures = map(str.strip, line.split("|"))
+        max_batch, models, rows = map(int, figures[:3])
+        low, high = map(float, figures[3:])
+        is_mixture = kind == "mixture"
+        row = ComparedServing(engine, family, is_mixture, max_batch, models, rows, low, high)
         compared.append(row)
     return tuple(compared)
 
@@ -78,17 +71,25 @@ COMPARED_SERVING = _compared()
 
 
 def serving_margin_of(
-    device: Device, engine: Engine, batch_size: int, of_pass: ErrorMargin, *, is_quantized: bool
+    device: Device, engine: Engine, batch_size: int, of_pass: ErrorMargin, trace: Trace
 ) -> ServingMargin:
-    """Return the margin of a time per token.
+    """Return the margin of a time per token, for the model of this trace.
 
-    It is that of the pass over one token if no such engine, GPU and precision was compared.
+    It is that of the pass over one token if no such engine, GPU and kind of model was compared.
     """
+    routed = RoutedCalls(trace)
+    is_mixture = any(routed.routing(index) is not UNKNOWN for index in range(len(trace.ops)))
     for each in sorted(COMPARED_SERVING, key=lambda each: each.max_batch):
-        is_alike = each.engine == engine.name and each.is_quantized == is_quantized
+        is_alike = each.engine == engine.name and each.is_mixture == is_mixture
         if not is_alike or not device.arch.startswith(each.family) or batch_size > each.max_batch:
             continue
         name = engine.version or engine.name
-        note = Note.of("serving-validated", rows=each.rows, engine=name, family=each.family)
+        note = Note.of(
+            "serving-validated",
+            rows=each.rows,
+            models=each.models,
+            engine=name,
+            family=each.family,
+        )
         return ServingMargin(each.low, each.high, note)
     return ServingMargin(-of_pass.share, of_pass.share, of_pass.reason)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.generation.serving_margin import ServingMargin
+from torchscan.analyses.roofline import Fabric
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import Result
@@ -28,6 +29,9 @@ class ServingChoice:
     #: GPUs of a copy that processes prompts only, or None if each copy does both
     prefill_tp: int | None = None
     num_prefill_copies: int = 0
+    #: seconds until keys and values of a prompt are on the GPUs that generate, part of
+    #: ``first_token``; 0 if each copy does both
+    cache_transfer: float = 0.0
     first_token: float
     per_token: float
     #: new tokens of all GPUs
@@ -133,6 +137,8 @@ class ServingLimits:
     max_first_token: float | None
     max_per_token: float | None
     price: float | None
+    #: links between the GPUs
+    fabric: Fabric
 
     def combined(self, generation: Generation, tp: int) -> ServingChoice:
         """Return the choice in which each copy processes prompts and generates tokens."""
@@ -153,7 +159,8 @@ class ServingLimits:
     ) -> ServingChoice | None:
         """Return the best split of the GPUs into copies for prompts and copies for tokens.
 
-        Keys and values of the prompt travel to the other GPUs while the first token waits.
+        Each GPU of one copy sends its keys and values of the prompt to GPUs of the other, between
+        machines if there are several.
         """
         prompt_rate = 1 / prompts.first_token
         request_rate = tokens.batch_size / (tokens.new * tokens.per_token)
@@ -166,6 +173,8 @@ class ServingLimits:
         if best is None:
             return None
         rate, copies, prompt_copies = best
+        size = max(_prompt_cache_bytes(prompts), _prompt_cache_bytes(tokens))
+        transfer = self.fabric.transfer_time(0, self.num_gpus - 1, size)
         return self._choice(
             tokens,
             rate * tokens.new,
@@ -173,7 +182,8 @@ class ServingLimits:
             num_copies=copies,
             prefill_tp=prompt_tp,
             num_prefill_copies=prompt_copies,
-            first_token=prompts.first_token + tokens.per_token,
+            cache_transfer=transfer,
+            first_token=prompts.first_token + transfer + tokens.per_token,
             per_token=tokens.per_token,
         )
 
@@ -199,6 +209,11 @@ class ServingLimits:
         limit = self.max_per_token
         if limit is not None and per_token > limit:
             yield Note.of("tokens-slow", seconds=per_token, limit=limit)
+
+
+def _prompt_cache_bytes(generation: Generation) -> int:
+    """Return the bytes of a sequence's cache on one GPU, after the prompt."""
+    return generation.cache_bytes - generation.new * generation.cache_bytes_per_token
 
 
 def by_rate(choices: Iterable[ServingChoice]) -> tuple[ServingChoice, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torchscan.analyses.generation.serving_search import (
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _AREA, _FRONT_AREA = 10.0, 36.0
 #: choices on the front that are named, besides the best
 _MAX_NAMES = 4
+#: spots that stand for a line where names are placed, and how far they reach, in points: names are
+#: higher than the distance between two
+_SPOTS_OF_LINE, _LINE_RADIUS = 100, 1.5
 
 
 @explain_wrong_types
@@ -58,8 +63,22 @@ def draw_serving(search: ServingSearch, *, ax: Axes | None = None, size: Size = 
         named = list(front[:: max(1, len(front) // _MAX_NAMES)])
         if search.best is not None and search.best not in named:
             named.insert(0, search.best)
-        label(ax, [(_spot(each), describe_choice(each)) for each in named], spots)
+        taken = [*map(_spot, search.choices), *_line_spots(ax, spots, search.max_per_token)]
+        label(ax, [(_spot(each), describe_choice(each)) for each in named], taken)
     return ax
+
+
+def _line_spots(ax: Axes, front: Sequence[Spot], limit: float | None) -> Iterator[Spot]:
+    """Yield spots on the lines of the picture, close enough that no name crosses a line."""
+    steps = [index / _SPOTS_OF_LINE for index in range(_SPOTS_OF_LINE + 1)]
+    for left, right in pairwise(front):
+        for share in steps:
+            x, y = left.x + share * (right.x - left.x), left.y + share * (right.y - left.y)
+            yield Spot(x, y, _LINE_RADIUS)
+    if limit is not None:
+        low, high = ax.get_ylim()
+        for share in steps:
+            yield Spot(1000 * limit, low + share * (high - low), _LINE_RADIUS)
 
 
 def _draw(ax: Axes, choice: ServingChoice, color: str, area: float, *, alpha: float) -> None:
