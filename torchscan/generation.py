@@ -43,7 +43,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.engine_sharding import has_divisible_experts
+from torchscan.recording.engine_sharding import WeightCounts
 from torchscan.recording.folding import UnfoldableError
 from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
 from torchscan.recording.precision import type_of
@@ -491,7 +491,7 @@ def _require_experts(
     module: nn.Module, mesh: Mapping[str, int] | None, apply: Apply | None
 ) -> None:
     """Refuse expert parallelism without experts or devices to divide them among."""
-    if not has_divisible_experts(module):
+    if not WeightCounts.of(module).experts:
         raise InputError(
             f"{type_name_of(module)} has no experts that can be divided: leave out ",
             Argument("expert_parallel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,15 +11,17 @@ from torch import nn
 
 from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.generation_result import Generation
-from torchscan.analyses.generation.serving_costs import Compute
+from torchscan.analyses.generation.serving_costs import BITS, Compute
 from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.generation.serving_search import (
+    ModelSpread,
     ServingChoice,
     ServingLimits,
     ServingSearch,
     by_rate,
 )
 from torchscan.analyses.generation.shared_passes import LayerCheck
+from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, InputError, TorchscanError, Value
 from torchscan.generation import opened_generation
@@ -26,13 +29,17 @@ from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.precisions import Precision
 from torchscan.progress import progress as told
+from torchscan.recording.engine_sharding import WeightCounts
 from torchscan.recording.generation_passes import Length
+from torchscan.recording.precision import type_of
 from torchscan.recording.request import require_module, require_positive
 from torchscan.units import Tokens, checked_seconds, parse_duration, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: sequences at once that engines allow by default
 _MOST_SEQUENCES = 256
+#: advice of errors about arguments that a search lacks
+_ADVICE = re.compile(r"(: (give|choose|leave)|; a model that generates) .*", re.DOTALL)
 #: the estimate of a batch size, with products in a format
 _Answer = Callable[[int, Compute | None], Generation]
 
@@ -62,7 +69,8 @@ def search_serving(
     """Find the way to serve a language model with the most tokens per second within limits.
 
     Compare degrees of tensor parallelism, formats of products and batch sizes, under a steady load:
-    a request arrives whenever one ends. Only shapes are computed.
+    a request arrives whenever one ends. Experts are divided along their inner dimension or, with
+    tensor or data parallel attention, among all GPUs of a copy. Only shapes are computed.
 
     Args:
         module: the model, as for :func:`torchscan.analyze_generation`.
@@ -148,9 +156,9 @@ def _formats(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """A degree of tensor parallelism and a format, with the estimates of batches that fit."""
+    """The GPUs that share a copy and a format, with the estimates of batches that fit."""
 
-    tp: int
+    spread: ModelSpread
     generations: Sequence[Generation]
 
     @property
@@ -180,7 +188,7 @@ class _ServingQuestion:
         """Estimate all ways, and sort them."""
         limits = self.limits
         ways, refused = self._ways(formats)
-        choices = [limits.combined(each, way.tp) for way in ways for each in way.generations]
+        choices = [limits.combined(each, way.spread) for way in ways for each in way.generations]
         if separate:
             choices += self._separated(ways)
         ordered = by_rate(choices)
@@ -214,25 +222,56 @@ class _ServingQuestion:
         ways: list[_Way] = []
         refused: dict[str, Note] = {}
         checks: dict[Length, LayerCheck] = {}
-        # copies that divide all GPUs, inside a machine
-        most = min(self.limits.num_gpus, self.per_machine)
-        for tp in range(1, most + 1):
-            if self.limits.num_gpus % tp:
+        no_room = Note.of("model-has-no-room", device=self.device.name)
+        counts = WeightCounts.of(self.module)
+        for spread in self._spreads(has_experts=counts.experts > 0):
+            names = {each: f"{spread}" if each is None else f"{spread}, {each}" for each in formats}
+            fitting = [each for each in formats if self._may_fit(counts, spread, each)]
+            refused |= {names[each]: no_room for each in formats if each not in fitting}
+            if not fitting:
                 continue
             try:
-                with self._opened(tp, checks) as answer:
-                    for compute in formats:
+                with self._opened(spread, checks) as answer:
+                    for compute in fitting:
                         generations = tuple(self._estimate(answer, compute))
                         if generations:
-                            ways.append(_Way(tp=tp, generations=generations))
+                            ways.append(_Way(spread=spread, generations=generations))
                         else:
-                            name = f"tp {tp}" if compute is None else f"tp {tp}, {compute}"
-                            refused[name] = Note.of("model-has-no-room", device=self.device.name)
+                            refused[names[compute]] = no_room
             except TorchscanError as error:
-                refused[f"tp {tp}"] = Note.of("way-refused", reason=str(error))
+                refused[str(spread)] = Note.of("way-refused", reason=_ADVICE.sub("", error.problem))
         return ways, refused
 
-    def _opened(self, tp: int, checks: dict[Length, LayerCheck]) -> AbstractContextManager[_Answer]:
+    def _spreads(self, *, has_experts: bool) -> Iterator[ModelSpread]:
+        """Yield the ways to share a copy, of which several fill all GPUs, inside a machine."""
+        num_gpus = self.limits.num_gpus
+        most = min(num_gpus, self.per_machine)
+        sizes = [size for size in range(1, most + 1) if num_gpus % size == 0]
+        for size in sizes:
+            yield ModelSpread(size)
+        for size in sizes if has_experts else ():
+            for tp in sizes:
+                # groups of several GPUs that share the experts: of all GPUs only
+                is_compared = tp in (1, size) or size == sizes[-1]
+                if size > 1 and size % tp == 0 and is_compared:
+                    yield ModelSpread(tp, size // tp, expert_parallel=True)
+
+    def _may_fit(self, counts: WeightCounts, spread: ModelSpread, compute: Compute | None) -> bool:
+        """Return whether the weights leave room on a GPU, if all were stored in the format."""
+        groups = spread.num_gpus if spread.expert_parallel else spread.tp
+        number = counts.experts / groups + counts.others / spread.tp
+        bits = 8 * counts.itemsize
+        if self.precision is not None:
+            bits = 8 * type_of(self.precision).itemsize
+        if self.weights is not None:
+            bits = stored(self.weights, "weights").bits
+        elif compute is not None:
+            bits = BITS[compute]
+        return number * bits / 8 < self.device.room_bytes
+
+    def _opened(
+        self, spread: ModelSpread, checks: dict[Length, LayerCheck]
+    ) -> AbstractContextManager[_Answer]:
         return opened_generation(
             self.module,
             self.prompt,
@@ -242,7 +281,8 @@ class _ServingQuestion:
             weights=self.weights,
             cache=self.cache,
             engine=self.engine,
-            mesh=None if tp == 1 else {"tp": tp},
+            mesh=spread.mesh,
+            expert_parallel=spread.expert_parallel,
             per_machine=self.per_machine,
             network_gbs=self.network_gbs,
             checks=checks,
@@ -272,6 +312,6 @@ class _ServingQuestion:
                 if first.compute != tokens.generations[0].compute:
                     continue
                 for each in tokens.generations:
-                    choice = self.limits.separated(first, prompts.tp, each, tokens.tp)
+                    choice = self.limits.separated(first, prompts.spread, each, tokens.spread)
                     if choice is not None:
                         yield choice

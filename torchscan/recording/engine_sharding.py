@@ -253,9 +253,24 @@ def _experts_of(model: nn.Module) -> Iterator[tuple[nn.Module, StackedExperts]]:
             yield module, experts
 
 
-def has_divisible_experts(model: nn.Module) -> bool:
-    """Return whether a model has experts that can be divided among devices."""
-    return any(True for _ in _experts_of(model))
+class WeightCounts(NamedTuple):
+    """Elements of a model's parameters."""
+
+    #: of experts that can be divided among devices
+    experts: int
+    others: int
+    #: bytes of an element, of the smallest type
+    itemsize: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> WeightCounts:
+        """Count the parameters of a model, tied ones once."""
+        parameters = list(model.parameters())
+        in_experts = [each for module, _ in _experts_of(model) for each in module.parameters()]
+        experts = sum(each.numel() for each in in_experts)
+        others = sum(each.numel() for each in parameters) - experts
+        sizes = [each.element_size() for each in parameters if each.is_floating_point()]
+        return cls(experts, others, min(sizes, default=1))
 
 
 def _divide_experts(model: nn.Module, mesh: DeviceMesh, tp: DeviceMesh | None) -> None:

@@ -14,20 +14,58 @@ from torchscan.plain import to_plain
 from torchscan.results import Result
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSpread:
+    """The GPUs that share a copy of a model."""
+
+    #: GPUs that share each layer
+    tp: int
+    #: groups of GPUs that have batches of their own and share the experts
+    dp: int = 1
+    #: True if the experts are divided among all GPUs
+    expert_parallel: bool = False
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs."""
+        return self.tp * self.dp
+
+    @property
+    def mesh(self) -> dict[str, int] | None:
+        """The mesh, or None for a single GPU."""
+        sizes = {"dp": self.dp, "tp": self.tp}
+        return {name: size for name, size in sizes.items() if size > 1} or None
+
+    def __str__(self) -> str:
+        """Return ``"tp 4"``, or ``"dp 2, tp 4, experts apart"``."""
+        parts = [f"dp {self.dp}"] if self.dp > 1 else []
+        if self.tp > 1 or not parts:
+            parts.append(f"tp {self.tp}")
+        if self.expert_parallel:
+            parts.append("experts apart")
+        return ", ".join(parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingChoice:
     """A way to serve a model on all GPUs. Times are in seconds, those of requests under load."""
 
-    #: GPUs that share one copy of the model
+    #: GPUs that share each layer of a copy of the model
     tp: int
+    #: groups of GPUs of a copy that have batches of their own and share the experts
+    dp: int = 1
+    #: True if the experts are divided among all GPUs of a copy
+    expert_parallel: bool = False
     #: copies of the model
     num_copies: int
     #: format of products in fewer than 16 bits, or None
     compute: str | None
-    #: sequences of one copy at once
+    #: sequences of one copy at once, or of each of its groups
     batch_size: int
-    #: GPUs of a copy that processes prompts only, or None if each copy does both
+    #: the same of a copy that processes prompts only; ``prefill_tp`` is None if each copy does both
     prefill_tp: int | None = None
+    prefill_dp: int = 1
+    prefill_expert_parallel: bool = False
     num_prefill_copies: int = 0
     #: seconds until keys and values of a prompt are on the GPUs that generate, part of
     #: ``first_token``; 0 if each copy does both
@@ -44,6 +82,18 @@ class ServingChoice:
     problems: tuple[Note, ...]
     #: the estimate of one copy
     generation: Generation
+
+    @property
+    def spread(self) -> ModelSpread:
+        """The GPUs that share a copy of the model."""
+        return ModelSpread(self.tp, self.dp, self.expert_parallel)
+
+    @property
+    def prefill_spread(self) -> ModelSpread | None:
+        """The GPUs of a copy that processes prompts only, or None if each copy does both."""
+        if self.prefill_tp is None:
+            return None
+        return ModelSpread(self.prefill_tp, self.prefill_dp, self.prefill_expert_parallel)
 
     @property
     def is_within_limits(self) -> bool:
@@ -118,9 +168,10 @@ class ServingSearch(Result):
 
 def describe_choice(choice: ServingChoice) -> str:
     """Return ``"2 × tp 4, fp8, batch 64"``."""
-    copies = f"{choice.num_copies} × tp {choice.tp}"
-    if choice.prefill_tp is not None:
-        copies = f"prompts {choice.num_prefill_copies} × tp {choice.prefill_tp}, tokens {copies}"
+    copies = f"{choice.num_copies} × {choice.spread}"
+    if choice.prefill_spread is not None:
+        prompts = f"{choice.num_prefill_copies} × {choice.prefill_spread}"
+        copies = f"prompts {prompts}, tokens {copies}"
     form = f", {choice.compute}" if choice.compute else ""
     return f"{copies}{form}, batch {choice.batch_size}"
 
@@ -140,47 +191,58 @@ class ServingLimits:
     #: links between the GPUs
     fabric: Fabric
 
-    def combined(self, generation: Generation, tp: int) -> ServingChoice:
+    def combined(self, generation: Generation, spread: ModelSpread) -> ServingChoice:
         """Return the choice in which each copy processes prompts and generates tokens."""
-        copies = self.num_gpus // tp
+        copies = self.num_gpus // spread.num_gpus
         per_token = generation.per_token_under_load
-        rate = copies * generation.batch_size / per_token
+        rate = copies * spread.dp * generation.batch_size / per_token
         return self._choice(
             generation,
             rate,
-            tp=tp,
+            tp=spread.tp,
+            dp=spread.dp,
+            expert_parallel=spread.expert_parallel,
             num_copies=copies,
             first_token=generation.first_token_under_load,
             per_token=per_token,
         )
 
     def separated(
-        self, prompts: Generation, prompt_tp: int, tokens: Generation, tp: int
+        self,
+        prompts: Generation,
+        prompt_spread: ModelSpread,
+        tokens: Generation,
+        spread: ModelSpread,
     ) -> ServingChoice | None:
         """Return the best split of the GPUs into copies for prompts and copies for tokens.
 
         Each GPU of one copy sends its keys and values of the prompt to GPUs of the other, between
         machines if there are several.
         """
-        prompt_rate = 1 / prompts.first_token
-        request_rate = tokens.batch_size / (tokens.new * tokens.per_token)
+        prompt_rate = prompt_spread.dp / prompts.first_token
+        request_rate = spread.dp * tokens.batch_size / (tokens.new * tokens.per_token)
+        size, prompt_size = spread.num_gpus, prompt_spread.num_gpus
         best: tuple[float, int, int] | None = None
-        for copies in range(1, (self.num_gpus - prompt_tp) // tp + 1):
-            prompt_copies = (self.num_gpus - copies * tp) // prompt_tp
+        for copies in range(1, (self.num_gpus - prompt_size) // size + 1):
+            prompt_copies = (self.num_gpus - copies * size) // prompt_size
             rate = min(prompt_copies * prompt_rate, copies * request_rate)
             if best is None or rate > best[0]:
                 best = rate, copies, prompt_copies
         if best is None:
             return None
         rate, copies, prompt_copies = best
-        size = max(_prompt_cache_bytes(prompts), _prompt_cache_bytes(tokens))
-        transfer = self.fabric.transfer_time(0, self.num_gpus - 1, size)
+        sent = max(_prompt_cache_bytes(prompts), _prompt_cache_bytes(tokens))
+        transfer = self.fabric.transfer_time(0, self.num_gpus - 1, sent)
         return self._choice(
             tokens,
             rate * tokens.new,
-            tp=tp,
+            tp=spread.tp,
+            dp=spread.dp,
+            expert_parallel=spread.expert_parallel,
             num_copies=copies,
-            prefill_tp=prompt_tp,
+            prefill_tp=prompt_spread.tp,
+            prefill_dp=prompt_spread.dp,
+            prefill_expert_parallel=prompt_spread.expert_parallel,
             num_prefill_copies=prompt_copies,
             cache_transfer=transfer,
             first_token=prompts.first_token + transfer + tokens.per_token,
