@@ -172,6 +172,9 @@ class _Asked(NamedTuple):
     weights: str | None
     cards: int
     batch_size: int
+    #: groups with batches of their own, each with its part of the cards
+    groups: int = 1
+    expert_parallel: bool = False
 
 
 @lru_cache(2)
@@ -226,7 +229,8 @@ def _estimates(asked: Sequence[_Asked]) -> Iterator[Generation | None]:
 
 
 def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
-    mesh = {} if asked.cards == 1 else {"mesh": {"tp": asked.cards}}
+    sizes = {"dp": asked.groups, "tp": asked.cards // asked.groups}
+    mesh = {name: size for name, size in sizes.items() if size > 1}
     try:
         return analyze_generation(
             _model(asked.name, repeats_heads=asked.engine == "transformers"),
@@ -238,8 +242,9 @@ def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
             engine=asked.engine,
             compute=asked.compute,
             weights=asked.weights,
+            mesh=mesh or None,
+            expert_parallel=asked.expert_parallel,
             progress=False,
-            **mesh,
         ).generations
     except (TorchscanError, RuntimeError) as error:
         print(f"{asked}: {str(error)[:160]}", file=sys.stderr)
@@ -250,7 +255,12 @@ def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
 #: caches in 8 bits (its launch scripts). Other models were measured by aiconfigurator, with equal
 #: lengths. As their first tokens show, vLLM and TensorRT-LLM process two prompts in a pass, of 1,024
 #: as of 4,096 tokens; aiconfigurator's later rule, prompt + 1500 + batch tokens, is further off.
-_PUBLISHED = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
+_PUBLISHED = (
+    "meta-llama/Llama-3.1-70B",
+    "openai/gpt-oss-120b",
+    "MiniMaxAI/MiniMax-M2.5",
+    "moonshotai/Kimi-K2.5",
+)
 
 
 def _compute_of(row: Mapping[str, str]) -> str | None:
@@ -276,6 +286,24 @@ def _weights_of(row: Mapping[str, str]) -> str | None:
 _ONE_SLOT_LESS = ("meta-llama/Llama-3.1-8B-Instruct",)
 
 
+def _groups_of(row: Mapping[str, str]) -> int:
+    """Return the number of groups with data parallel attention.
+
+    The launch scripts of InferenceMAX then start N processes with one GPU each, and experts
+    divided among them: "tp 4, attention dp 4, moe ep 16" are 4 GPUs. Ids of the rows name "tp4_ep4",
+    ``batch_size`` is a quarter of the clients, and a quarter of the weights fits into a GPU.
+    """
+    return int(row["attention_dp_size"] or 1)
+
+
+def _has_experts_apart(row: Mapping[str, str]) -> bool:
+    """Return whether each GPU has some experts completely.
+
+    Four rows divide experts both ways (moe tp 2, ep 2), and count as divided by their dimension.
+    """
+    return int(row["moe_ep_size"] or 1) > 1 and row["moe_tp_size"] in ("", "0", "1")
+
+
 def _length_share(row: Mapping[str, str]) -> float:
     return 0.9 if row["model_path"] in _PUBLISHED else 1.0
 
@@ -287,7 +315,6 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             row
             for row in csv.DictReader(file)
             if row["model_path"] in _MODELS
-            and row["attention_dp_size"] in ("", "1")
             and only in f"{row['model_path']} {row['backend']} {row['system']} tp{row['tp_size']}"
         ][::every]
     asked = [
@@ -304,6 +331,8 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             weights=_weights_of(row),
             cards=int(row["tp_size"]),
             batch_size=int(row["batch_size"]),
+            groups=_groups_of(row),
+            expert_parallel=_has_experts_apart(row),
         )
         for row in rows
     ]

@@ -71,12 +71,13 @@ class Routing:
         if self.num_devices == 1:
             return share
         deviation = math.sqrt(share * (1 - share) / self.choices)
-        return min(1.0, share + largest_of(self.num_devices) * deviation)
+        largest = share + largest_of(self.num_devices) * deviation
+        return min(1.0, max(largest, self.fewest_share))
 
     @property
     def fewest(self) -> int:
         """The smallest number of different choices: every row picks the same k."""
-        return self.picks_per_row if self.rows else 0
+        return -(-self.picks // self.num_devices) if self.rows else 0
 
     @property
     def fewest_share(self) -> float:

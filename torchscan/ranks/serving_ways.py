@@ -38,6 +38,8 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 #: sequences at once that engines allow by default
 _MOST_SEQUENCES = 256
+#: factor from one batch size to the next; mixtures of experts have more ways, which take longer
+_GROWTH, _GROWTH_WITH_EXPERTS = 2, 4
 #: advice of errors about arguments that a search lacks
 _ADVICE = re.compile(r"(: (give|choose|leave)|; a model that generates) .*", re.DOTALL)
 #: the estimate of a batch size, with products in a format
@@ -224,6 +226,7 @@ class _ServingQuestion:
         checks: dict[Length, LayerCheck] = {}
         no_room = Note.of("model-has-no-room", device=self.device.name)
         counts = WeightCounts.of(self.module)
+        growth = _GROWTH_WITH_EXPERTS if counts.experts else _GROWTH
         for spread in self._spreads(has_experts=counts.experts > 0):
             names = {each: f"{spread}" if each is None else f"{spread}, {each}" for each in formats}
             fitting = [each for each in formats if self._may_fit(counts, spread, each)]
@@ -233,7 +236,7 @@ class _ServingQuestion:
             try:
                 with self._opened(spread, checks) as answer:
                     for compute in fitting:
-                        generations = tuple(self._estimate(answer, compute))
+                        generations = tuple(self._estimate(answer, compute, growth))
                         if generations:
                             ways.append(_Way(spread=spread, generations=generations))
                         else:
@@ -288,7 +291,9 @@ class _ServingQuestion:
             checks=checks,
         )
 
-    def _estimate(self, answer: _Answer, compute: Compute | None) -> Iterator[Generation]:
+    def _estimate(
+        self, answer: _Answer, compute: Compute | None, growth: int
+    ) -> Iterator[Generation]:
         """Estimate growing batches, until one does not fit or is slower than the limit."""
         generation = answer(1, compute)
         if not generation.fits:
@@ -296,10 +301,16 @@ class _ServingQuestion:
         yield generation
         most = min(self.most, generation.max_batch_size or self.most)
         while not self._is_slow(generation) and generation.batch_size < most:
-            generation = answer(min(2 * generation.batch_size, most), compute)
+            generation = answer(min(growth * generation.batch_size, most), compute)
             yield generation
-        if self._is_slow(generation) and generation.batch_size > 2:
-            yield answer(generation.batch_size * 3 // 4, compute)
+        if not self._is_slow(generation) or generation.batch_size <= 2:
+            return
+        below = generation.batch_size * 3 // 4
+        if growth > _GROWTH:
+            middle = answer(generation.batch_size // 2, compute)
+            yield middle
+            below = below // 2 if self._is_slow(middle) else below
+        yield answer(below, compute)
 
     def _is_slow(self, generation: Generation) -> bool:
         limit = self.limits.max_per_token

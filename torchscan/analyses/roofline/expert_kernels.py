@@ -222,7 +222,8 @@ class _Mixture:
     def _is_of_scores(self, index: int) -> bool:
         if index > self._products[0]:
             return False
-        most = self._routing.rows * self._routing.choices
+        routing = self._routing
+        most = routing.rows * routing.choices * routing.num_devices
         return all(spec.numel <= most for spec in self._trace.ops[index].signature.outputs)
 
     def _add_kernel(self, calls: Sequence[int], seconds: float) -> None:
