@@ -154,11 +154,12 @@ def attention_of_engines(
     unread = keys - seen - queries + 1
     if unread <= 0:
         return work
-    skipped = [(each.numel * unread // keys, each.dtype.itemsize) for each in (key, value)]
+    cached = key.numel + value.numel
+    skipped = cached * unread // keys
     return replace(
         work,
-        elements_read=elements(inputs) - sum(number for number, _ in skipped),
-        bytes_read=stored_bytes(inputs) - sum(number * itemsize for number, itemsize in skipped),
+        elements_read=elements(inputs) - skipped,
+        bytes_read=stored_bytes(inputs) - skipped * key.dtype.itemsize,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
 
@@ -38,46 +39,25 @@ def attention_of_engines(
     modules: Iterable[nn.Module], assume: Callable[[Note], object]
 ) -> Iterator[None]:
     """Let models of transformers attend as engines do; ``assume`` gets a note of what differs."""
-    names = ("transformers.modeling_utils", "transformers.masking_utils")
-    models, masks = map(sys.modules.get, names)
-    interface = getattr(models, "AttentionInterface", None)
-    if not hasattr(interface, "get_interface") or not hasattr(masks, "AttentionMaskInterface"):
+    library, masking = "transformers.modeling_utils", "transformers.masking_utils"
+    interface = getattr(sys.modules.get(library), "AttentionInterface", None)
+    masks = getattr(sys.modules.get(masking), "AttentionMaskInterface", None)
+    if masks is None or not hasattr(interface, "get_interface"):
         yield
         return
     engine = _EngineAttention(assume)
-    by_name = masks.AttentionMaskInterface._global_mapping
+    kinds = dict.fromkeys(
+        type(module) for module in modules if all(hasattr(module, name) for name in _LATENT)
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(overridden(interface, "get_interface", engine.choosing))
         for name in _REPLACED:
-            if name in by_name:
-                stack.enter_context(replaced(by_name, name, _without_causal_mask))
-        for kind in dict.fromkeys(type(module) for module in modules if _is_latent(module)):
+            if name in masks._global_mapping:
+                without_mask = engine.without_causal_mask
+                stack.enter_context(replaced(masks._global_mapping, name, without_mask))
+        for kind in kinds:
             stack.enter_context(overridden(kind, "expand_kv", engine.postponing))
         yield
-
-
-def _is_latent(module: nn.Module) -> bool:
-    return all(hasattr(module, name) for name in _LATENT)
-
-
-def _without_causal_mask(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Return no mask where one only says that attention is causal, or that a window slides.
-
-    Kernels know both. A chunk of attention does not slide, so it keeps its mask.
-    """
-
-    @wraps(build)
-    def built(**options: Any) -> Any:
-        queries, keys = options.get("q_length"), options.get("kv_length")
-        chunk = getattr(options.get("config"), "attention_chunk_size", None)
-        is_plain = options.get("allow_is_causal_skip", False) and queries in (1, keys)
-        is_chunk = chunk is not None and options.get("local_size") == chunk
-        is_whole = options.get("attention_mask") is None
-        if is_recording() and is_plain and is_whole and not is_chunk:
-            return None
-        return build(**options)
-
-    return built
 
 
 class _EngineAttention:
@@ -87,6 +67,30 @@ class _EngineAttention:
         self._assume = assume
         #: by the class of a module with latent attention, its own function
         self._expand: dict[type[nn.Module], _Expand] = {}
+        #: sizes of the windows that masks of this pass have
+        self._windows: set[int] = set()
+
+    def without_causal_mask(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that makes no mask where attention is causal or a window slides.
+
+        Kernels know both. A chunk of attention does not slide, so it keeps its mask.
+        """
+
+        @wraps(build)
+        def built(**options: Any) -> Any:
+            queries, keys = options.get("q_length"), options.get("kv_length")
+            window = options.get("local_size")
+            chunk = getattr(options.get("config"), "attention_chunk_size", None)
+            is_plain = options.get("allow_is_causal_skip", False) and queries in (1, keys)
+            is_whole = options.get("attention_mask") is None
+            is_chunk = window is not None and window == chunk
+            if not is_recording() or not is_plain or not is_whole or is_chunk:
+                return build(**options)
+            if window is not None:
+                self._windows.add(window)
+            return None
+
+        return built
 
     def choosing(self, choose: Callable[..., _Attend]) -> Callable[..., _Attend]:
         """Return the method that finds an attention function by its name."""
@@ -96,7 +100,7 @@ class _EngineAttention:
             attend = choose(interface, name, default)
             if not is_recording() or name not in (None, *_REPLACED):
                 return attend
-            return partial(self._attend, attend, is_eager=attend is default)
+            return partial(self._attend, attend, attend is default)
 
         return chosen
 
@@ -104,9 +108,7 @@ class _EngineAttention:
         """Return a method that leaves latents as they are, until attention is called."""
 
         @wraps(expand)
-        def postponed(
-            module: nn.Module, latent: Tensor, rotary: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def postponed(module: nn.Module, latent: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
             if not is_recording():
                 return expand(module, latent, rotary)
             self._expand[type(module)] = expand
@@ -117,102 +119,154 @@ class _EngineAttention:
     def _attend(
         self,
         attend: _Attend,
+        is_eager: bool,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None = None,
-        *,
-        is_eager: bool,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        call = _Call(
+            module=module,
+            query=query,
+            key=key,
+            value=value,
+            mask=attention_mask,
+            options=options,
+            is_eager=is_eager,
+        )
         expand = self._expand.get(type(module))
         if expand is not None:
-            if query.shape[2] < key.shape[2]:
-                result = self._attend_to_latents(module, query, value, key, options)
-                if result is not None:
-                    return result, None
+            latents = _LatentCall(module=module, query=query, latent=value, rotary=key)
+            if latents.can_absorb:
+                self._assume(Note.of("latent-attention"))
+                return latents.absorbed(options.get("scaling")), None
             key, value = expand(module, value, key)
-        own = partial(attend, module, query, key, value, attention_mask, **options)
-        window = options.get("sliding_window")
-        if window is not None and window >= key.shape[2]:
+            call = replace(call, key=key, value=value)
+        window = call.window
+        if window not in self._windows:
             window = None
-        sinks, softcap = _sinks_of(module, options), options.get("softcap")
-        is_plain = not is_eager and window is None and sinks is None and softcap is None
-        bias = options.get("position_bias")
-        is_biased = bias is not None and not is_eager
-        is_causal = options.get("is_causal")
-        is_causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
-        if is_plain or is_biased or is_causal is None or attention_mask is not None:
-            return own()
-        if query.dim() != 4 or _are_sharded(query, key, value, sinks):
-            return own()
+        if not call.needs_kernel(window):
+            return attend(module, query, key, value, attention_mask, **options)
         self._assume(Note.of("engine-attention"))
-        result = fused_attention(
-            query,
-            key,
-            value,
-            sinks,
-            bias,
-            is_causal=is_causal and query.shape[2] > 1,
-            window=window,
-            softcap=softcap,
-            scale=options.get("scaling"),
-        )
-        return result.transpose(1, 2).contiguous(), None
+        return call.in_one_kernel(window), None
 
-    def _attend_to_latents(
-        self,
-        module: Any,
-        query: Tensor,
-        latent: Tensor,
-        rotary: Tensor,
-        options: dict[str, Any],
-    ) -> Tensor | None:
-        """Return the result by position, or None if the matrix is stored in another way."""
-        batch, heads, queries, _ = query.shape
-        width = module.qk_nope_head_dim
-        weight = getattr(module.kv_b_proj, "weight", None)
-        if not isinstance(weight, Tensor) or _are_sharded(query, latent, rotary):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of an attention function of transformers."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    options: dict[str, Any]
+    #: True if the model has written this attention out
+    is_eager: bool
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """Scores that attend to nothing, one for each head, or None."""
+        sinks: Tensor | None = self.options.get("s_aux")
+        return getattr(self.module, "sinks", None) if sinks is None else sinks
+
+    @property
+    def is_causal(self) -> bool | None:
+        """True if a query sees no later keys, or None if neither call nor module knows."""
+        given: bool | None = self.options.get("is_causal")
+        return getattr(self.module, "is_causal", None) if given is None else given
+
+    @property
+    def window(self) -> int | None:
+        """Number of keys that a query sees at most, or None if it sees all.
+
+        Keys that a module compresses and adds to those of its window are seen, too.
+        """
+        window = self.options.get("sliding_window")
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        is_compressed = getattr(self.module, "compressor", None) is not None
+        if not isinstance(window, int) or is_compressed or queries not in (1, keys):
             return None
-        weight = local_part(weight)
-        by_head = heads * (width + module.v_head_dim), latent.shape[-1]
-        if tuple(weight.shape) != by_head or module.kv_b_proj.bias is not None:
-            return None
-        expand_keys, expand_values = weight.view(heads, -1, latent.shape[-1]).split(
-            [width, module.v_head_dim], dim=1
+        return window if window < keys else None
+
+    def needs_kernel(self, window: int | None) -> bool:
+        """Return whether a kernel of an engine replaces what the model would call."""
+        tensors = self.query, self.key, self.value, self.sinks
+        if self.mask is not None or self.is_causal is None or self.query.dim() != 4:
+            return False
+        if any(is_sharded_type(type(each)) for each in tensors):
+            return False
+        if self.is_eager:
+            return True
+        is_biased = self.options.get("position_bias") is not None
+        extras = window, self.sinks, self.options.get("softcap")
+        return not is_biased and any(each is not None for each in extras)
+
+    def in_one_kernel(self, window: int | None) -> Tensor:
+        """Return the result, with the heads of a position next to each other."""
+        result: Tensor = fused_attention(
+            self.query,
+            self.key,
+            self.value,
+            self.sinks,
+            self.options.get("position_bias"),
+            is_causal=bool(self.is_causal) and self.query.shape[2] > 1,
+            window=window,
+            softcap=self.options.get("softcap"),
+            scale=self.options.get("scaling"),
         )
-        latent, rotary = _selected(module, latent, rotary)
-        self._assume(Note.of("latent-attention"))
-        by_keys, rotary_query = query.split([width, query.shape[-1] - width], dim=-1)
-        by_keys = by_keys.transpose(0, 1).reshape(heads, batch * queries, width)
-        by_latents = torch.bmm(by_keys, expand_keys).view(heads, batch, queries, -1)
+        return result.transpose(1, 2).contiguous()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LatentCall:
+    """A call of attention with latents and the rotary part of the keys, for all heads."""
+
+    module: Any
+    query: Tensor
+    latent: Tensor
+    rotary: Tensor
+
+    @property
+    def can_absorb(self) -> bool:
+        """True if tokens are generated, and the weight that expands latents is a plain matrix."""
+        tensors = self.query, self.latent, self.rotary
+        if self.query.shape[2] >= self.latent.shape[2]:
+            return False
+        if any(is_sharded_type(type(each)) for each in tensors):
+            return False
+        expand = self.module.kv_b_proj
+        weight = getattr(expand, "weight", None)
+        if not isinstance(weight, Tensor) or getattr(expand, "bias", None) is not None:
+            return False
+        rows = self.query.shape[1] * (self.module.qk_nope_head_dim + self.module.v_head_dim)
+        return tuple(local_part(weight).shape) == (rows, self.latent.shape[-1])
+
+    def absorbed(self, scale: float | None) -> Tensor:
+        """Return the result, with the heads of a position next to each other.
+
+        The matrices that expand keys and values are multiplied with queries and results instead.
+        If an indexer picks tokens, only these are attended to.
+        """
+        batch, heads, queries, width = self.query.shape
+        plain = self.module.qk_nope_head_dim
+        by_head = local_part(self.module.kv_b_proj.weight).view(heads, -1, self.latent.shape[-1])
+        expand_keys, expand_values = by_head.split([plain, self.module.v_head_dim], dim=1)
+
+        query, rotary_query = self.query.split([plain, width - plain], dim=-1)
+        query = query.transpose(0, 1).reshape(heads, batch * queries, plain)
+        query = torch.bmm(query, expand_keys).view(heads, batch, queries, -1)
+        picked = getattr(getattr(self.module, "indexer", None), "index_topk", None)
         attended = latent_attention(
-            by_latents.transpose(0, 1),
+            query.transpose(0, 1),
             rotary_query,
-            latent,
-            rotary,
+            self.latent[:, :, :picked],
+            self.rotary[:, :, :picked],
             is_causal=queries > 1,
-            scale=options.get("scaling"),
+            scale=scale,
         )
         attended = attended.transpose(0, 1).reshape(heads, batch * queries, -1)
         values = torch.bmm(attended, expand_values.transpose(1, 2))
         return values.view(heads, batch, queries, -1).permute(1, 2, 0, 3)
-
-
-def _selected(module: Any, latent: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cached tokens that a token attends to: some, if an indexer picks them."""
-    picked = getattr(getattr(module, "indexer", None), "index_topk", None)
-    if not isinstance(picked, int):
-        return latent, rotary
-    return latent[:, :, :picked], rotary[:, :, :picked]
-
-
-def _sinks_of(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
-    """Return the scores that attend to nothing, one for each head."""
-    sinks = options.get("s_aux")
-    return getattr(module, "sinks", None) if sinks is None else sinks
-
-
-def _are_sharded(*tensors: Tensor | None) -> bool:
-    return any(is_sharded_type(type(each)) for each in tensors)

@@ -19,9 +19,11 @@ _library.define(
     "latent_attention(Tensor query, Tensor rotary_query, Tensor latent, Tensor rotary_key, "
     "bool is_causal=False, float? scale=None) -> Tensor"
 )
+fused_attention = torch.ops.torchscan.fused_attention
+latent_attention = torch.ops.torchscan.latent_attention
 
 
-def _fused_attention(
+def compute_fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -37,28 +39,33 @@ def _fused_attention(
     The last query belongs to the last key. It sees ``window`` keys, its own included.
     """
     group = query.shape[1] // key.shape[1]
-    key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    key = key.repeat_interleave(group, dim=1)
+    value = value.repeat_interleave(group, dim=1)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.matmul(query.float(), key.float().transpose(-1, -2)) * scale
+    scores = query.float() @ key.float().transpose(-1, -2)
+    scores = scores * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias
-    scores = scores.masked_fill(_hidden(scores, window, is_causal=is_causal), float("-inf"))
+    hidden = _hidden_keys(scores, window, is_causal=is_causal)
+    scores = scores.masked_fill(hidden, float("-inf"))
     if sinks is not None:
-        shape = *scores.shape[:-1], 1
-        scores = torch.cat([scores, sinks.float().reshape(1, -1, 1, 1).expand(shape)], dim=-1)
-    shares = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
-    result = torch.matmul(shares.to(value.dtype), value)
-    return _by_position(result)
+        drain = sinks.float().reshape(1, -1, 1, 1)
+        drain = drain.expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, drain], dim=-1)
+    shares = torch.softmax(scores, dim=-1)
+    shares = shares[..., : key.shape[2]].to(value.dtype)
+    by_position = (shares @ value).transpose(1, 2)
+    return by_position.contiguous().transpose(1, 2)
 
 
-def _hidden(scores: Tensor, window: int | None, *, is_causal: bool) -> Tensor:
+def _hidden_keys(scores: Tensor, window: int | None, *, is_causal: bool) -> Tensor:
     """Return True where a query does not see a key."""
     queries, keys = scores.shape[-2:]
-    key_index = torch.arange(keys, device=scores.device)
-    query_index = torch.arange(keys - queries, keys, device=scores.device)[:, None]
     hidden = torch.zeros(queries, keys, dtype=torch.bool, device=scores.device)
+    key_index = torch.arange(keys, device=scores.device)
+    query_index = key_index[keys - queries :, None]
     if is_causal:
         hidden = hidden | (key_index > query_index)
     if window is not None:
@@ -66,19 +73,7 @@ def _hidden(scores: Tensor, window: int | None, *, is_causal: bool) -> Tensor:
     return hidden
 
 
-def _by_position(result: Tensor) -> Tensor:
-    """Return the result with the heads of a position next to each other in memory."""
-    return result.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _shape_of_fused_attention(
-    query: Tensor, key: Tensor, value: Tensor, *_args: object, **_kwargs: object
-) -> Tensor:
-    batch, heads, queries, _ = query.shape
-    return value.new_empty((batch, queries, heads, value.shape[-1])).transpose(1, 2)
-
-
-def _latent_attention(
+def compute_latent_attention(
     query: Tensor,
     rotary_query: Tensor,
     latent: Tensor,
@@ -89,19 +84,26 @@ def _latent_attention(
     """Return attention of all heads to one key head, whose first part is also the value."""
     queries = torch.cat([query, rotary_query], dim=-1)
     keys = torch.cat([latent, rotary_key], dim=-1)
-    return _fused_attention(queries, keys, latent, is_causal=is_causal, scale=scale)
+    return compute_fused_attention(queries, keys, latent, is_causal=is_causal, scale=scale)
 
 
-def _shape_of_latent_attention(
-    query: Tensor, rotary_query: Tensor, latent: Tensor, *_args: object, **_kwargs: object
+def shape_of_fused_attention(
+    query: Tensor, _key: Tensor, value: Tensor, *_args: object, **_kwargs: object
 ) -> Tensor:
-    return _shape_of_fused_attention(query, latent, latent)
+    """Return a result without data, laid out by position."""
+    batch, heads, queries, _ = query.shape
+    by_position = value.new_empty((batch, queries, heads, value.shape[-1]))
+    return by_position.transpose(1, 2)
 
 
-_library.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
-_library.impl("fused_attention", _shape_of_fused_attention, "Meta")
-_library.impl("latent_attention", _latent_attention, "CompositeExplicitAutograd")
-_library.impl("latent_attention", _shape_of_latent_attention, "Meta")
+def shape_of_latent_attention(
+    query: Tensor, _rotary_query: Tensor, latent: Tensor, *_args: object, **_kwargs: object
+) -> Tensor:
+    """Return a result without data, laid out by position."""
+    return shape_of_fused_attention(query, latent, latent)
 
-fused_attention = torch.ops.torchscan.fused_attention
-latent_attention = torch.ops.torchscan.latent_attention
+
+_library.impl("fused_attention", compute_fused_attention, "CompositeExplicitAutograd")
+_library.impl("fused_attention", shape_of_fused_attention, "Meta")
+_library.impl("latent_attention", compute_latent_attention, "CompositeExplicitAutograd")
+_library.impl("latent_attention", shape_of_latent_attention, "Meta")

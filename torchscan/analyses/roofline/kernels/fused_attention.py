@@ -60,7 +60,7 @@ class AttentionShape:
 
     @classmethod
     def of(cls, signature: OpSignature, first: int = 0) -> AttentionShape:
-        """Return the sizes of a call, whose operands from ``first`` on are queries, keys, values."""
+        """Return the sizes of a call: queries, keys and values are its operands from ``first`` on."""
         query, key, value = (each.shape for each in signature.inputs[first : first + 3])
         return cls(
             batch=math.prod(query[:-3]),
@@ -128,7 +128,7 @@ class AttentionShape:
 
     @property
     def mean_tile(self) -> float:
-        """Mean number of keys that a tile goes through: at the beginning of a text there are few."""
+        """Mean number of keys that a tile goes through: few at the beginning of a text."""
         if not self.skips_blocks:
             return self.keys
         longest = self.longest_tile
@@ -257,13 +257,13 @@ class _DecodingTile:
     resident: float = RESIDENT_TILES
     #: True if results fill the registers of a multiprocessor, as with latents
     is_wide: bool = False
-    #: share of the matrix units' peak, and the products that are computed as a share of the counted
+    #: share of the matrix units' peak, and computed products as a share of the counted ones
     matrices: float = MATRICES
     executed: float = 1.0
 
 
 def _decoding_tile(shape: AttentionShape, machine: Machine) -> _DecodingTile:
-    """Return the tile of a head, or of latents: there the products of all query heads take longer.
+    """Return the tile of a head, or of latents, where the products of all heads take longer.
 
     A tile of 64 results of 512 numbers fills the registers. So there is one at a time, and its
     products wait for its softmax.
