@@ -60,7 +60,7 @@ class AttentionShape:
 
     @classmethod
     def of(cls, signature: OpSignature, first: int = 0) -> AttentionShape:
-        """Return the sizes of a call: queries, keys and values are its operands from ``first`` on."""
+        """Return the sizes of a call. Operands from ``first`` on are queries, keys and values."""
         query, key, value = (each.shape for each in signature.inputs[first : first + 3])
         return cls(
             batch=math.prod(query[:-3]),
