@@ -78,7 +78,7 @@ def _margin_of(models: Sequence[Sequence[ServingRow]]) -> DerivedMargin:
 
 def print_margins(rows: Sequence[ServingRow]) -> None:
     """Print the table of ``serving_margin.py``, and the shares inside with one model left out."""
-    headings = ("engine", "family", "models", "largest batch", "number", "rows", "low", "high")
+    headings = ("engine", "family", "kind", "largest batch", "models", "rows", "low", "high")
     lines = [headings, *map(_line_of, derive_margins(rows).items())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
