@@ -254,6 +254,14 @@ add(
     "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
     "which the first token contains",
 )
+    "experts-fused",
+    "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
+    "expert, are one kernel each",
+)
+add(
+    "checkpoint-format",
+    "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
+)
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
 add("model-has-no-room", "the memory of {device} is too small")
