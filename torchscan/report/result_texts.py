@@ -254,6 +254,7 @@ add(
     "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
     "which the first token contains",
 )
+add(
     "experts-fused",
     "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
     "expert, are one kernel each",
