@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
+
+import tests.forked  # noqa: F401 - says what the process imports that ranks are forked from
 
 #: after which a process that waits for another one is given up
 _SECONDS = 240
@@ -20,7 +22,13 @@ def in_processes(
     number: int, work: Callable[[int, Any], Any], given: Any, folder: Path
 ) -> list[Any]:
     """What ``work(rank, given)`` returns in each of so many processes of one group."""
-    context: Any = spawn(_begin, args=(number, work, given, str(folder)), nprocs=number, join=False)
+    context: Any = start_processes(
+        _begin,
+        args=(number, work, given, str(folder)),
+        nprocs=number,
+        join=False,
+        start_method="forkserver",
+    )
     end = time.monotonic() + _SECONDS
     try:
         while not context.join(timeout=max(0.0, end - time.monotonic())):
