@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 multiprocessing.set_forkserver_preload(
     [
@@ -13,3 +18,32 @@ multiprocessing.set_forkserver_preload(
         "torchscan.watching.digest",
     ]
 )
+
+
+class Finished(NamedTuple):
+    """How a process has ended, and what it has written."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+def run_command(*arguments: str, folder: Path) -> Finished:
+    """Run a command of torchscan in a new process, whose memory and threads are its own."""
+    files = (folder / "written-out.txt", folder / "written-err.txt")
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=_run, args=(arguments, folder, files))
+    process.start()
+    process.join(timeout=240)
+    process.kill()
+    return Finished(process.exitcode, *(each.read_text(encoding="utf-8") for each in files))
+
+
+def _run(arguments: Sequence[str], folder: Path, files: Sequence[Path]) -> None:
+    from torchscan.cli.main import main
+
+    os.chdir(folder)
+    for number, file in zip((1, 2), files, strict=True):
+        written = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(written, number)
+    sys.exit(main(arguments))
