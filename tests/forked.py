@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 multiprocessing.set_forkserver_preload(
     [
@@ -26,6 +27,13 @@ class Finished(NamedTuple):
     status: int | None
     out: str
     err: str
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns in a new process, or raise what it raises there."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, mp_context=context) as processes:
+        return processes.submit(function, *args).result()
 
 
 def run_command(*arguments: str, folder: Path) -> Finished:
