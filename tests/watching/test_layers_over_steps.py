@@ -35,12 +35,16 @@ def some(**figures: float) -> Distribution:
 
 
 def write(path: Path, steps: list[dict[Series, Distribution]]) -> None:
+    """Write steps several at once, as the worker does."""
     store = Store(path, {})
+    sampled = []
     for step, found in enumerate(steps):
         numbered = {store.number_of(each): known for each, known in found.items()}
-        store.write(
+        sampled.append(
             SampledStep(step=step, phase="train", number=step, time=1.0, distributions=numbered)
         )
+    for start in range(0, len(sampled), 32):
+        store.write_steps(sampled[start : start + 32])
     store.close()
 
 
