@@ -8,6 +8,7 @@ import struct
 import zlib
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,13 @@ def series(path: str, kind: Kind, name: str = "0", invocation: int = 0) -> Serie
     return Series(path=path, type_name="Net", kind=kind, name=name, invocation=invocation)
 
 
+@cache
+def _of_ones() -> Distribution:
+    return of(torch.ones(4))
+
+
 def some(**figures: float) -> Distribution:
-    return replace(of(torch.ones(4)), **figures)  # type: ignore[arg-type]
+    return replace(_of_ones(), **figures)  # type: ignore[arg-type]
 
 
 def write(path: Path, steps: list[dict[Series, Distribution]]) -> None:
