@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.forked import run_command
 from tests.opening import inspected_run
 from tests.report.runs import latency, run
 from torchscan import InputError, inspect
@@ -28,6 +30,7 @@ from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.plain import to_plain
 from torchscan.types import RunFacts
 
+ROOT = Path(__file__).parent.parent.parent
 #: seconds of the four modules of a step, forward and backward, in ms
 TIMES: Any = dict.fromkeys(("a", "b", "c", "d"), ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)))
 FINE = Evidence(
@@ -417,9 +420,17 @@ def write_program(code: str, folder: Path) -> None:
 def inspected_process(code: str, folder: Path) -> tuple[RunFacts, str]:
     """Return the same of a new process, of which the memory that it has grows from nothing."""
     write_program(code, folder)
-    done = run_command("inspect", *OPTIONS, folder=folder)
-    assert done.status == 0, done.err
-    return inspected_run(folder / "run.json"), done.err
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "torchscan", "inspect", *OPTIONS],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return inspected_run(folder / "run.json"), done.stderr
 
 
 #: in a process that has other threads and memory, these would depend on what ran before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as distributed
 from torch.multiprocessing.spawn import start_processes
 
-import tests.forked  # noqa: F401 - says what the process imports that ranks are forked from
+from tests.forked import take_environment
 
 #: after which a process that waits for another one is given up
 _SECONDS = 240
@@ -24,7 +25,7 @@ def in_processes(
     """What ``work(rank, given)`` returns in each of so many processes of one group."""
     context: Any = start_processes(
         _begin,
-        args=(number, work, given, str(folder)),
+        args=(number, work, given, str(folder), dict(os.environ)),
         nprocs=number,
         join=False,
         start_method="forkserver",
@@ -41,8 +42,14 @@ def in_processes(
 
 
 def _begin(
-    rank: int, number: int, work: Callable[[int, Any], Any], given: Any, folder: str
+    rank: int,
+    number: int,
+    work: Callable[[int, Any], Any],
+    given: Any,
+    folder: str,
+    environment: dict[str, str],
 ) -> None:
+    take_environment(environment)
     torch.set_num_threads(1)
     wait = dt.timedelta(seconds=_SECONDS // 4)
     distributed.init_process_group(
