@@ -117,7 +117,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
     """Weights drawn by chance would else depend on the tests that ran before, which two workers deal out anew each time."""
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # the same for CUDA, which is not there, is kept for later with the traceback of each call
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

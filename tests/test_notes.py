@@ -6,12 +6,12 @@ import ast
 import json
 import pickle
 import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from inspect import Parameter, signature
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from torch import Tensor, nn
@@ -63,16 +63,30 @@ def test_a_code_of_a_newer_version_is_shown_with_its_values() -> None:
 # -- codes and sentences -------------------------------------------------------------------------
 
 
-def _uses_of_codes() -> Iterator[tuple[Path, int, str, set[str]]]:
-    """Yield each ``Note.of("code", value=…)`` of the package: file, line, code and names."""
+class _Use(NamedTuple):
+    """A ``Note.of("code", value=…)`` of the package, with the names of its values."""
+
+    file: Path
+    line: int
+    code: str
+    names: frozenset[str]
+
+
+@cache
+def _uses_of_codes() -> list[_Use]:
+    found = []
     for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "Note.of":
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "Note.of" in text else ():
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr != "of" or ast.unparse(node.func) != "Note.of":
                 continue
             (code,) = node.args
             assert isinstance(code, ast.Constant), f"{file}:{node.lineno} has no literal code"
-            names = {each.arg for each in node.keywords if each.arg is not None}
-            yield file, node.lineno, str(code.value), names
+            names = frozenset(each.arg for each in node.keywords if each.arg is not None)
+            found.append(_Use(file, node.lineno, str(code.value), names))
+    return found
 
 
 def _names_in(text: Any) -> set[str]:
@@ -87,16 +101,16 @@ def _names_in(text: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_every_code_has_a_sentence_and_every_sentence_a_code() -> None:
-    used = {code for _, _, code, _ in _uses_of_codes()}
+    used = {use.code for use in _uses_of_codes()}
     assert used == registered_texts().keys() - {"text"}
 
 
 @pytest.mark.slow
 def test_values_in_sentences_are_given() -> None:
     wrong = [
-        f"{file.name}:{line} {code}: {missing}"
-        for file, line, code, names in _uses_of_codes()
-        if (missing := _names_in(registered_texts()[code]) - names)
+        f"{use.file.name}:{use.line} {use.code}: {missing}"
+        for use in _uses_of_codes()
+        if (missing := _names_in(registered_texts()[use.code]) - use.names)
     ]
     assert wrong == []
 
@@ -352,10 +366,13 @@ def test_searched_sentences_are_found(code: str) -> None:
 
 def _searched_texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield literals of at least two words that text is compared with, searched for or cut at."""
-    outer = _constants_in(tree, {})
+    outer: dict[str, set[str]] = {}
     for scope in [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))]:
-        constants = _constants_in(scope, outer)
-        for node in _nodes_in(scope):
+        nodes = list(_nodes_in(scope))
+        constants = _constants_in(nodes, outer)
+        if scope is tree:
+            outer = constants
+        for node in nodes:
             operands: list[ast.expr] = []
             if isinstance(node, ast.Compare):
                 operands = [node.left, *node.comparators]
@@ -376,16 +393,16 @@ def _nodes_in(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _nodes_in(node)
 
 
-def _constants_in(scope: ast.AST, outer: Mapping[str, set[str]]) -> dict[str, set[str]]:
+def _constants_in(nodes: Sequence[ast.AST], outer: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Return the literals by the names of constants, and of variables that iterate over them."""
     constants = {**outer}
     values = (ast.Constant, ast.JoinedStr, ast.Tuple, ast.List, ast.Set)
-    for node in _nodes_in(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, values):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             texts = set(_literals_in(node.value, {}))
             constants |= {each.id: texts for each in targets if isinstance(each, ast.Name)}
-    for node in _nodes_in(scope):
+    for node in nodes:
         if isinstance(node, ast.comprehension | ast.For) and isinstance(node.target, ast.Name):
             constants[node.target.id] = set(_literals_in(node.iter, constants))
     return constants

@@ -353,6 +353,7 @@ def test_html_has_the_plot_in_the_colors_of_the_page() -> None:
     assert "<svg" not in RESULTS["info"]().to_html(), "its table has bars"
 
 
+@pytest.mark.slow
 def test_html_leaves_matplotlib_as_it_is() -> None:
     """No backend is chosen, no figure stays open, and options stay, also with several threads."""
     pytest.importorskip("matplotlib")

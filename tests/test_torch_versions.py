@@ -63,8 +63,8 @@ def _private_names(file: Path) -> Iterator[str]:
             yield from (f"{node.module}: {part}" for part in parts if _is_private(part))
         if (
             isinstance(node, ast.Attribute)
-            and ast.unparse(node.value) == "torch"
             and _is_private(node.attr)
+            and ast.unparse(node.value) == "torch"
         ):
             yield ast.unparse(node)
 

@@ -566,7 +566,7 @@ def test_power_limits_small_cards_with_many_units() -> None:
     def share(device: str) -> float:
         load = only(
             roofline(
-                nn.Linear(16384, 16384, bias=False),
+                nn.Linear(16384, 16384, bias=False, device="meta"),
                 (16384,),
                 batch_size=16384,
                 device=device,

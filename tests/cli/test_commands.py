@@ -47,7 +47,7 @@ class Net(nn.Module):
         return self.head(self.fc(x))
 
 def slow():
-    time.sleep(2.5)
+    time.sleep(1.2)  # the line appears after a second
     return Net()
 
 def interrupted():
@@ -416,22 +416,14 @@ def test_what_a_model_prints_is_no_part_of_the_answer(run: Any) -> None:
     assert "building" in err
 
 
-@pytest.mark.slow
-def test_terminals_without_our_signs_get_others() -> None:
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
-
+def test_terminals_without_our_signs_get_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def printed(*options: str) -> bytes:
-        call = [
-            sys.executable,
-            "-m",
-            "torchscan",
-            "summary",
-            "nets.py:unknown",
-            "--input",
-            "4,4",
-            *options,
-        ]
-        return subprocess.run(call, capture_output=True, check=True, env=given).stdout  # noqa: S603
+        received = io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(received, encoding="ascii"))
+            assert main(["summary", "nets.py:unknown", "--input", "4,4", *options]) == 0
+            sys.stdout.flush()
+            return received.getvalue()
 
     assert b"Multiply-accumulations             >= 0 MACs" in printed()
     assert "≥ 0 MACs".encode() in printed("--format", "markdown"), "a document is UTF-8"
@@ -513,22 +505,12 @@ def test_a_disk_that_fails_is_no_mistake_of_torchscans(
     assert capfd.readouterr().err.startswith(f"torchscan: {told}")
 
 
-@pytest.mark.slow
-def test_notes_are_lines_on_standard_error() -> None:
+def test_notes_are_lines_on_standard_error(run: Any) -> None:
     options = ["--input", "4", "--device", "GTX 1650 Ti"]
-    call = [sys.executable, "-m", "torchscan", "roofline", "nets.py:Net(2000000000)", *options]
-    done = subprocess.run(  # noqa: S603
-        call,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert "Expected time" in done.stdout
-    assert done.stderr.startswith(
-        "torchscan: note: the pass does not fit on NVIDIA GeForce GTX 1650 Ti"
-    )
-    assert done.stderr.count("\n") == 1
+    status, out, err = run("roofline", "nets.py:Net(2000000000)", *options)
+    assert (status, "Expected time" in out) == (0, True)
+    assert err.startswith("torchscan: note: the pass does not fit on NVIDIA GeForce GTX 1650 Ti")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -843,11 +825,8 @@ def test_a_line_says_what_takes_long_and_goes_away() -> None:
     assert screen(received) == ""
 
 
-@pytest.mark.slow
-def test_no_line_where_that_is_no_terminal() -> None:
-    code = "import sys; from torchscan.cli.main import main; sys.exit(main(['summary', 'nets.py:slow', '--input', '4']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stderr == ""
+def test_no_line_where_that_is_no_terminal(run: Any) -> None:
+    assert run("summary", "nets.py:slow", "--input", "4")[2] == ""
 
 
 # -- completion ----------------------------------------------------------------------------------------------------------

@@ -86,8 +86,9 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
         store = Store(folder / "second" / f"rank{rank}.sqlite", {"model": "Net"})
         store.number_of(ONE)
         store.note(Note.of("run-continued", step=5), 1.0 + rank)
-        for step in range(5, 1500 + rank):
-            store.write(watched(step))
+        end = 700 + rank
+        for start in range(5, end, 32):
+            store.write_steps([watched(step) for step in range(start, min(start + 32, end))])
         store.close()
     run = watched_run(folder / "second")
     assert main(["runs", "merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0

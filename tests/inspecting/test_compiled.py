@@ -132,6 +132,7 @@ def test_where_nothing_is_compiled_nothing_is_said() -> None:
     assert found.facts.compilation is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_backward_passes_of_compiled_autograd_run_as_without_the_inspection() -> None:
     compiled_autograd: Any = pytest.importorskip("torch._dynamo.compiled_autograd")

@@ -197,7 +197,7 @@ class _Slow(Sink):
 
     def on_data(self, data: SinkData) -> None:
         if data.step == 0:
-            time.sleep(2.0)
+            time.sleep(0.5)
 
 
 def test_notes_have_the_time_at_which_they_were_made(tmp_path: Path) -> None:

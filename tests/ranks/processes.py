@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
+
+from tests.forked import take_environment
 
 #: after which a process that waits for another one is given up
 _SECONDS = 240
@@ -20,7 +23,13 @@ def in_processes(
     number: int, work: Callable[[int, Any], Any], given: Any, folder: Path
 ) -> list[Any]:
     """What ``work(rank, given)`` returns in each of so many processes of one group."""
-    context: Any = spawn(_begin, args=(number, work, given, str(folder)), nprocs=number, join=False)
+    context: Any = start_processes(
+        _begin,
+        args=(number, work, given, str(folder), dict(os.environ)),
+        nprocs=number,
+        join=False,
+        start_method="forkserver",
+    )
     end = time.monotonic() + _SECONDS
     try:
         while not context.join(timeout=max(0.0, end - time.monotonic())):
@@ -33,8 +42,14 @@ def in_processes(
 
 
 def _begin(
-    rank: int, number: int, work: Callable[[int, Any], Any], given: Any, folder: str
+    rank: int,
+    number: int,
+    work: Callable[[int, Any], Any],
+    given: Any,
+    folder: str,
+    environment: dict[str, str],
 ) -> None:
+    take_environment(environment)
     torch.set_num_threads(1)
     wait = dt.timedelta(seconds=_SECONDS // 4)
     distributed.init_process_group(

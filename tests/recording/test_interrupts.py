@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -182,22 +183,38 @@ def test_no_signal_breaks_off_what_puts_things_back(name: str) -> None:
 
 
 class Lines:
-    """Raises at one of the lines of torchscan that run once the model has returned, and around it."""
+    """Notes the lines of torchscan that run."""
 
-    def __init__(self, at: tuple[str, int] | None = None) -> None:
-        self.at = at
+    def __init__(self) -> None:
         self.met: dict[tuple[str, int], None] = {}
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         if event == "line":
-            place = (frame.f_code.co_filename, frame.f_lineno)
-            self.met.setdefault(place)
-            if place == self.at:
-                self.at = None
-                raise Interrupt
+            self.met.setdefault((frame.f_code.co_filename, frame.f_lineno))
         return self
+
+
+class RaisesAt:
+    """Raises the first time that a line runs, and sees no lines of other functions."""
+
+    def __init__(self, file: str, line: int) -> None:
+        self._file, self._line = file, line
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
+        code = frame.f_code
+        if event == "call":
+            is_there = code.co_filename == self._file and self._line in _lines_of(code)
+            return self if is_there else None
+        if event == "line" and frame.f_lineno == self._line:
+            raise Interrupt  # which ends the tracing
+        return self
+
+
+@cache
+def _lines_of(code: CodeType) -> frozenset[int | None]:
+    return frozenset(line for _, _, line in code.co_lines())
 
 
 def restoring_lines(case: str) -> list[tuple[str, int]]:
@@ -229,7 +246,7 @@ def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: st
     model = CASES[case][0]()
     before = observables(model)
     for place in places:
-        sys.settrace(Lines(place))
+        sys.settrace(RaisesAt(*place))
         try:
             with contextlib.suppress(Interrupt, TorchscanError):
                 scan(case, model)

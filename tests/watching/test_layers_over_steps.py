@@ -8,6 +8,7 @@ import struct
 import zlib
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,26 @@ def series(path: str, kind: Kind, name: str = "0", invocation: int = 0) -> Serie
     return Series(path=path, type_name="Net", kind=kind, name=name, invocation=invocation)
 
 
+@cache
+def _of_ones() -> Distribution:
+    return of(torch.ones(4))
+
+
 def some(**figures: float) -> Distribution:
-    return replace(of(torch.ones(4)), **figures)  # type: ignore[arg-type]
+    return replace(_of_ones(), **figures)  # type: ignore[arg-type]
 
 
 def write(path: Path, steps: list[dict[Series, Distribution]]) -> None:
+    """Write steps several at once, as the worker does."""
     store = Store(path, {})
+    sampled = []
     for step, found in enumerate(steps):
         numbered = {store.number_of(each): known for each, known in found.items()}
-        store.write(
+        sampled.append(
             SampledStep(step=step, phase="train", number=step, time=1.0, distributions=numbered)
         )
+    for start in range(0, len(sampled), 32):
+        store.write_steps(sampled[start : start + 32])
     store.close()
 
 

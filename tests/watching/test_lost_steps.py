@@ -382,6 +382,7 @@ _INTERRUPTED = """
 import os, signal, sys, time
 sys.modules["tabulate"] = None  # torch would import it at exit, which changes the status
 import torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what shells run in the background
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if sys.argv[1:]:

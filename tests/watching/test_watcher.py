@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -19,13 +18,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distributed
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.modules import module as hooks_of_torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.forked import call
 from tests.opening import watched_run
+from tests.ranks.processes import in_processes
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
 from tests.watching.watching import watch
@@ -409,17 +413,19 @@ def test_it_goes_on_where_it_was_or_is_told_to(tmp_path: Path) -> None:
     assert len(watched_run(tmp_path / "run").history("0 output")) == 7
 
 
+def watch_another(folder: Path) -> None:
+    torchscan.watch(nn.Linear(1, 1), folder)
+
+
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
-    code = f"import torch, torchscan; torchscan.watch(torch.nn.Linear(1, 1), {str(tmp_path / 'run')!r})"
-    with watch(net(), tmp_path / "run"):
-        other = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
-    assert "is being written by another process" in other.stderr
-    other = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert "is the run of a Sequential with other parameters: give another folder" in other.stderr
+    with (
+        watch(net(), tmp_path / "run"),
+        pytest.raises(InputError, match="is being written by another process"),
+    ):
+        call(watch_another, tmp_path / "run")
+    told = "is the run of a Sequential with other parameters: give another folder"
+    with pytest.raises(InputError, match=told):
+        call(watch_another, tmp_path / "run")
     with watch(net(), tmp_path / "run"):
         pass
 
@@ -475,37 +481,34 @@ def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
     assert len(set(steps)) == len(steps)
 
 
-DISTRIBUTED = """
-    import sys, torch, torchscan
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-    folder, shards = sys.argv[1], sys.argv[2] == "sharded"
-    dist.init_process_group("gloo")
+def train_with_another(rank: int, given: tuple[Path, str]) -> None:
+    """Train in a group of processes, without and with a run."""
+    folder, way = given
     for how in ("plain", "watched"):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        if shards:
-            mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+        model: Any = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        if way == "sharded":
+            mesh = distributed.device_mesh.init_device_mesh("cpu", (2,))
             for part in (model[0], model[2], model):
                 fully_shard(part, mesh=mesh)
-        watcher = torchscan.watch(model, folder + "/run", every=1) if how == "watched" else None
-        parallel = model if shards else DistributedDataParallel(model)
+        watcher = watch(model, folder / "run", every=1) if how == "watched" else None
+        parallel = model if way == "sharded" else DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        torch.manual_seed(dist.get_rank())
-        for step in range(20):
+        torch.manual_seed(rank)
+        for _ in range(20):
             optimizer.zero_grad()
             parallel(torch.rand(8, 4)).square().mean().backward()
             optimizer.step()
         if watcher is not None:
             watcher.close()
-        gradient = model[0].weight.grad
-        torch.save(gradient.to_local() if shards else gradient, f"{folder}/gradient{dist.get_rank()}.pt")
-        state = {name: each.to_local() if shards else each for name, each in model.state_dict().items()}
-        torch.save(state, f"{folder}/{how}{dist.get_rank()}.pt")
-    dist.destroy_process_group()
-"""
+        torch.save(local(model[0].weight.grad), folder / f"gradient{rank}.pt")
+        state = {name: local(each) for name, each in model.state_dict().items()}
+        torch.save(state, folder / f"{how}{rank}.pt")
+
+
+def local(tensor: Any) -> Tensor:
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 @pytest.mark.few(1)
@@ -514,19 +517,7 @@ DISTRIBUTED = """
 )
 def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Path) -> None:
     """Results are the same with and without; each writes its own file, and they are read as one."""
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(DISTRIBUTED))
-    rendezvous = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(29_400 + os.getpid() % 400),
-    }
-    call = [sys.executable, str(script), str(tmp_path), way]
-    trainers = [
-        subprocess.Popen(call, cwd=HERE, env={**os.environ, **rendezvous, "RANK": str(rank)})  # noqa: S603
-        for rank in range(2)
-    ]
-    assert [trainer.wait() for trainer in trainers] == [0, 0]
+    in_processes(2, train_with_another, (tmp_path, way), tmp_path)
     for rank in range(2):
         plain, watched = (torch.load(tmp_path / f"{how}{rank}.pt") for how in ("plain", "watched"))
         assert all(torch.equal(plain[name], watched[name]) for name in plain)

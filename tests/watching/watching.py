@@ -6,15 +6,12 @@ By default each run starts an interpreter of its own, which imports torch for a 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from functools import partial
 
+import tests.forked  # noqa: F401 - says what the process imports that workers are forked from
 import torchscan
 
 os.environ["DO_NOT_TRACK"] = "true"  # packages that runs are sent to report no use
-multiprocessing.set_forkserver_preload(
-    ["torch", "torchscan.watching.worker", "torchscan.watching.digest"]
-)
 
 watch = partial(torchscan.watch, start="forkserver")

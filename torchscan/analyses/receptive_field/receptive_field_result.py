@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -368,9 +368,15 @@ def further(said: AxisField, low: int, high: int) -> AxisField:
 def _with_steps(said: AxisField) -> AxisField:
     """If a dimension holds places of several axes, the stride is the smallest step between two of them."""
     units = range(*(said.inside or (0, said.units or 0)))
-    starts = [interval[0] for unit in units if (interval := said.interval(unit))]
-    steps = {abs(later - start) for start, later in itertools.pairwise(starts)} - {0}
-    return said._replace(stride=min(steps, default=None), padding=-min(starts) if starts else None)
+    period = len(said.starts)  # the same steps come again, and starts move one way
+    first, last = (_starts_of(said, part) for part in (units[: 2 * period], units[-period:]))
+    steps = {abs(later - start) for start, later in itertools.pairwise(first)} - {0}
+    least = min(first + last, default=None)
+    return said._replace(stride=min(steps, default=None), padding=None if least is None else -least)
+
+
+def _starts_of(said: AxisField, units: Iterable[int]) -> list[int]:
+    return [interval[0] for unit in units if (interval := said.interval(unit))]
 
 
 #: a term as a number and the lines of the dimensions that it depends on: (dimension, size, line)
