@@ -31,7 +31,7 @@ from torchscan.types import Generation
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
 ENGINES, QWEN = "serve_inferencemax_silicon.csv.gz", "serve_qwen2_qwen25_a100.csv.gz"
 _DEVICES = {"h100_sxm": "H100 SXM", "b200_sxm": "B200", "A100 80GB": "A100-SXM4-80GB"}
-_ENGINES = {"trtllm": "tensorrt-llm", "vllm": "vllm", "sglang": "sglang"}
+_ENGINES = {"trtllm": "tensorrt-llm", "sglang": "sglang"}
 _ENGINES_OF_QWEN = {"vllm": "vllm-0.6", "transformers": "transformers"}
 #: precision of products by the name in the table of engines
 _COMPUTE = {"": None, "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": None}
@@ -260,6 +260,14 @@ _PUBLISHED = (
 )
 
 
+def _engine_of(row: Mapping[str, str]) -> str:
+    """Return the engine. vLLM schedules ahead from 0.14 on, and in InferenceMAX's runs on B200."""
+    if row["backend"] != "vllm":
+        return _ENGINES[row["backend"]]
+    is_older = row["model_path"].startswith(("Qwen/Qwen3-32B", "meta-llama/Llama-3.1-70B"))
+    return "vllm-0.12" if is_older and row["system"] == "h100_sxm" else "vllm"
+
+
 def _compute_of(row: Mapping[str, str]) -> str | None:
     """Return the format of products.
 
@@ -281,6 +289,16 @@ def _weights_of(row: Mapping[str, str]) -> str | None:
 #: published, one request always waits until another ends; why it has no place was not found. In runs
 #: of other models, the engine had room for 512.
 _ONE_SLOT_LESS = ("meta-llama/Llama-3.1-8B-Instruct",)
+
+
+def _waits_for_a_place(row: Mapping[str, str]) -> bool:
+    """Return whether requests wait for longer than an answer takes.
+
+    The engine then has room for fewer sequences than there are requests, and their number is not
+    published.
+    """
+    answer = float(row["silicon_tpot_ms"]) * int(row["osl"])
+    return float(row["silicon_ttft_ms"]) > answer
 
 
 def _requests_of(row: Mapping[str, str]) -> int:
@@ -313,6 +331,7 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             for row in csv.DictReader(file)
             if row["model_path"] in _MODELS
             and only in f"{row['model_path']} {row['backend']} {row['system']} tp{row['tp_size']}"
+            and not _waits_for_a_place(row)
         ][::every]
     asked = [
         _Asked(
@@ -323,7 +342,7 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             cache="fp8"
             if row["model_path"] in _PUBLISHED and row["system"] == "b200_sxm"
             else None,
-            engine=_ENGINES[row["backend"]],
+            engine=_engine_of(row),
             compute=_compute_of(row),
             weights=_weights_of(row),
             cards=int(row["tp_size"]),

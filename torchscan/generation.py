@@ -125,7 +125,7 @@ def analyze_generation(
         compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
             quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
         engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph, without
-            time of the host), "vllm", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
+            time of the host), "vllm", "vllm-0.12", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
             PyTorch), or a ``torchscan.types.Engine``.
         inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.

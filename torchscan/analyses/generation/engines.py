@@ -9,7 +9,9 @@ from typing import Any, Literal, get_args
 from torchscan.errors import InputError
 
 #: engines whose figures are known
-EngineName = Literal["cuda-graph", "vllm", "vllm-0.6", "sglang", "tensorrt-llm", "transformers"]
+EngineName = Literal[
+    "cuda-graph", "vllm", "vllm-0.12", "vllm-0.6", "sglang", "tensorrt-llm", "transformers"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,16 @@ _ENGINES: Mapping[str, Engine] = {
         ),
         Engine(
             name="vllm",
+            version="vLLM 0.18",
+            source="InferenceMAX's runs of gpt-oss-120b on H100; schedules the next step while "
+            "one runs, as is the default from vLLM 0.14 on",
+            host_time=0.4e-3,
+            host_time_per_sequence=5e-6,
+            prompt_chunk=8192,
+            joins_projections=True,
+        ),
+        Engine(
+            name="vllm-0.12",
             version="vLLM 0.12",
             source="InferenceMAX's runs on H100; vLLM's defaults of max_num_batched_tokens",
             host_time=0.6e-3,
