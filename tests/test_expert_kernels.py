@@ -126,7 +126,7 @@ def test_margins_of_dense_models_are_not_those_of_mixtures() -> None:
     with torch.device("meta"):
         dense = transformers.LlamaForCausalLM(config).eval()
     of_mixture, of_dense = (
-        _asked(each, engine="vllm", batch_size=8).margin.reason for each in (_mixture(), dense)
+        _asked(each, engine="vllm-0.12", batch_size=8).margin.reason for each in (_mixture(), dense)
     )
     assert of_dense.code == "serving-validated"
     assert of_mixture != of_dense
