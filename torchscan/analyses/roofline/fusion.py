@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
+from torchscan.analyses.roofline.rotated_halves import are_rotated_halves
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
@@ -113,6 +114,7 @@ class _Fusion:
         if index in self._appends:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
+        self._merge_halves(op, size, needed)
         joined = None
         if fusible and not begins_kernel(op):
             joined = self._kernel_to_join(op, size, needed)
@@ -125,6 +127,23 @@ class _Fusion:
             self._note_rows(kernel, op)
         if joined is not None:
             self._merge_producers(kernel, needed)
+
+    def _merge_halves(self, op: OpCall, size: int, needed: set[int]) -> None:
+        """Merge the kernels of both halves of a rotary embedding, which a call joins.
+
+        The merged kernel is the one in ``needed``. It goes through as many elements as the call,
+        which joins it then.
+        """
+        parts = sorted(needed & self._places.keys())
+        calls = [self._members[part] for part in parts]
+        if parts != sorted(needed) or not are_rotated_halves(self._trace, op, calls):
+            return
+        first, last = parts
+        if self._after[last] >> first & 1 or self._waits_between(first, last):
+            return
+        self._merge(first, last)
+        self._places[last] = size
+        needed.discard(first)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
         """Note the number of rows if a call reduces its elements to rows."""
