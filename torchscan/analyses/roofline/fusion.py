@@ -134,9 +134,10 @@ class _Fusion:
         The merged kernel is the one in ``needed``. It goes through as many elements as the call,
         which joins it then.
         """
-        parts = sorted(needed & self._places.keys())
-        calls = [self._members[part] for part in parts]
-        if parts != sorted(needed) or not are_rotated_halves(self._trace, op, calls):
+        if op.signature.operator != "aten.cat" or not needed <= self._places.keys():
+            return
+        parts = sorted(needed)
+        if not are_rotated_halves(self._trace, [self._members[part] for part in parts]):
             return
         first, last = parts
         if self._after[last] >> first & 1 or self._waits_between(first, last):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
 #: calls of a half: two products, and their sum or difference
 _HALF = 3
 
 
-def are_rotated_halves(trace: Trace, joining: OpCall, kernels: Sequence[Sequence[int]]) -> bool:
-    """Return whether a call joins two halves of the same operands, each made by a kernel.
+def are_rotated_halves(trace: Trace, kernels: Sequence[Sequence[int]]) -> bool:
+    """Return whether two kernels compute halves of a rotary embedding, from the same operands.
 
-    ``kernels``: the indices of the calls of each kernel that makes an operand.
+    ``kernels``: the indices of the calls of each.
     """
-    if joining.signature.operator != "aten.cat":
-        return False
     if [len(each) for each in kernels] != [_HALF, _HALF]:
         return False
     one, other = (_storages_read(trace, each) for each in kernels)
