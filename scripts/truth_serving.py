@@ -52,6 +52,11 @@ def _layers(
     }
 
 
+#: modules that checkpoints keep in 16 bits
+_MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+}
 _QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
 _MODELS: Mapping[str, _Config] = {
     "meta-llama/Llama-3.1-8B-Instruct": ("Llama", _layers(4096, 14336, 32, 32, 8, **_LLAMA)),
@@ -61,7 +66,10 @@ _MODELS: Mapping[str, _Config] = {
         "Qwen3Moe",
         _layers(4096, 12288, 94, 64, 4, **_QWEN, **_QWEN3_MOE),
     ),
-    "openai/gpt-oss-120b": ("GptOss", {"num_hidden_layers": 36, "num_local_experts": 128}),
+    "openai/gpt-oss-120b": (
+        "GptOss",
+        {"num_hidden_layers": 36, "num_local_experts": 128, "quantization_config": _MXFP4},
+    ),
     "MiniMaxAI/MiniMax-M2.5": ("MiniMaxM2", {}),
     "Qwen2.5-0.5B-Instruct": ("Qwen2", _layers(896, 4864, 24, 14, 2, **_QWEN)),
     "Qwen2.5-1.5B-Instruct": ("Qwen2", _layers(1536, 8960, 28, 12, 2, **_QWEN)),
@@ -178,6 +186,23 @@ def _sweep(asked: _Asked, batches: Sequence[int]) -> Sequence[Generation]:
 _PUBLISHED = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
 
 
+def _compute_of(row: Mapping[str, str]) -> str | None:
+    """Return the format of products.
+
+    The checkpoint of gpt-oss has experts in MXFP4, which Blackwell GPUs multiply by inputs of 8
+    bits, and kernels on Hopper unpack.
+    """
+    if row["model_path"].startswith("openai/gpt-oss"):
+        return "fp8" if row["system"].startswith("b200") else None
+    return _COMPUTE[row["gemm_quant_mode"]]
+
+
+def _weights_of(row: Mapping[str, str]) -> str | None:
+    if row["model_path"].startswith("openai/gpt-oss"):
+        return "mxfp4"
+    return _WEIGHTS.get(row["gemm_quant_mode"])
+
+
 def _length_share(row: Mapping[str, str]) -> float:
     return 0.9 if row["model_path"] in _PUBLISHED else 1.0
 
@@ -202,8 +227,8 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             if row["model_path"] in _PUBLISHED and row["system"] == "b200_sxm"
             else None,
             engine=_ENGINES[row["backend"]],
-            compute=_COMPUTE[row["gemm_quant_mode"]],
-            weights=_WEIGHTS.get(row["gemm_quant_mode"]),
+            compute=_compute_of(row),
+            weights=_weights_of(row),
             cards=int(row["tp_size"]),
             batch_size=int(row["batch_size"]),
         )

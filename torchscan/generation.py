@@ -20,7 +20,8 @@ from torchscan.analyses.generation.capacity import longest, work_bytes
 from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
-from torchscan.analyses.generation.serving_costs import Compute, Serving
+from torchscan.analyses.generation.kept_modules import kept_modules, quantization_of
+from torchscan.analyses.generation.serving_costs import BITS, Compute, Serving
 from torchscan.analyses.generation.serving_margin import serving_margin_of
 from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses, SpreadModel
 from torchscan.analyses.generation.stored import Stored, stored
@@ -196,7 +197,7 @@ def opened_generation(
         new,
         device=device,
         precision=precision,
-        serving=_serving(weights, cache, compute, found_engine),
+        serving=_serving(module, weights, cache, compute, found_engine),
         engine=found_engine,
     )
     setting = _joined(setting, mesh, per_machine, network_gbs)
@@ -217,8 +218,8 @@ def opened_generation(
 
         @lru_cache(maxsize=8)
         def question_for(compute: Compute | None) -> _GenerationQuestion:
-            _require_rate(setting.device, compute)
-            serving = _serving(weights, cache, compute, found_engine)
+            serving = _serving(module, weights, cache, compute, found_engine)
+            _require_rate(setting.device, serving)
             return _GenerationQuestion(shared, replace(setting, serving=serving))
 
         def answer(batch_size: int, compute: Compute | None = compute) -> Generation:
@@ -317,6 +318,8 @@ class _Setting:
     length: Length
     #: tokens that the model has positions for
     limit: int | None
+    #: the format of the weights in the checkpoint, if it is not the one of the question
+    unapplied_format: str | None = None
     #: the devices among which the model is spread, and what joins them
     mesh: Mapping[str, int] | None = None
     fabric: Fabric | None = None
@@ -337,7 +340,11 @@ class _Setting:
 
 
 def _serving(
-    weights: str | None, cache: str | None, compute: Compute | None, engine: Engine
+    module: nn.Module,
+    weights: str | None,
+    cache: str | None,
+    compute: Compute | None,
+    engine: Engine,
 ) -> Serving:
     packed = None if weights is None else stored(weights, "weights")
     if packed is not None and not packed.is_packed:
@@ -348,12 +355,14 @@ def _serving(
         packed = _computed_weights(compute, packed)
     return Serving(
         weights=packed,
+        kept_modules=kept_modules(module),
         cache=None if cache is None else stored(cache, "cache"),
         compute=compute,
         appends=engine.is_graphed,
         has_flash_3=engine.has_flash_3,
         fuses_quantization=engine.fuses_quantization,
         joins_projections=engine.joins_projections,
+        joins_experts=engine.is_graphed,
     )
 
 
@@ -367,7 +376,8 @@ def _computed_weights(compute: Compute, packed: Stored | None) -> Stored:
     usual = stored(_WEIGHTS_OF[compute], "weights")
     if packed is None:
         return usual
-    if packed.bits != usual.bits or packed.name.startswith("int"):
+    is_mixed = compute == "fp8" and packed.name in ("mxfp4", "nvfp4")
+    if (packed.bits != usual.bits and not is_mixed) or packed.name.startswith("int"):
         raise InputError(
             Argument("compute"),
             f" is {compute!r}, and weights are in {packed}: give ",
@@ -391,8 +401,9 @@ def _setting(
     advice = ("; ", Argument("weights"), " sets how weights are stored")
     precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
+    quantization = quantization_of(module).get("quant_method")
     require_format(found, precision)
-    _require_rate(found, serving.compute)
+    _require_rate(found, serving)
     if limit is not None and prompt + new > limit:
         raise InputError(
             f"the model has {limit:,} positions, fewer than {prompt:,} + {new:,} tokens: give a "
@@ -408,21 +419,31 @@ def _setting(
         engine=engine,
         length=Length(prompt, new),
         limit=limit,
+        unapplied_format=quantization if serving.weights is None else None,
     )
 
 
-def _require_rate(device: Device, compute: Compute | None) -> None:
+def _require_rate(device: Device, serving: Serving) -> None:
     """Refuse a format that the matrix units of a device do not have."""
-    if compute is None or compute in device.flops_per_second:
+    compute = serving.compute
+    if compute is None:
         return
-    others = [each for each in _WEIGHTS_OF if each in device.flops_per_second]
-    advice = f"give {' or '.join(map(repr, others))}" if others else "leave it out"
-    raise InputError(
-        Argument("compute"),
-        f" is {compute!r}, and {device.name} has no {compute} arithmetic: {advice}; ",
-        Argument("weights"),
-        " sets how weights are stored",
-    )
+    if compute not in device.flops_per_second:
+        others = [each for each in _WEIGHTS_OF if each in device.flops_per_second]
+        advice = f"give {' or '.join(map(repr, others))}" if others else "leave it out"
+        raise InputError(
+            Argument("compute"),
+            f" is {compute!r}, and {device.name} has no {compute} arithmetic: {advice}; ",
+            Argument("weights"),
+            " sets how weights are stored",
+        )
+    is_mixed = serving.weights is not None and serving.weights.bits < BITS[compute]
+    if is_mixed and "fp4" not in device.flops_per_second:
+        raise InputError(
+            Argument("compute"),
+            f" is {compute!r}, and {device.name} does not multiply it by weights in "
+            f"{serving.weights}: leave it out",
+        )
 
 
 def _joined(
@@ -527,7 +548,7 @@ class _GenerationQuestion:
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
         prompts = self._prompts(prefill, batch_size)
         work = work_bytes(middle)
-        held = weights_bytes(middle.short, serving.weights, middle.repeats)
+        held = weights_bytes(middle.short, serving, middle.repeats)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
         limit = asked.limit if self._cache.may_go_on else prompt + new
@@ -663,6 +684,9 @@ class _GenerationQuestion:
         if engine.host_time_per_sequence:
             seconds = engine.host_time_per_sequence
             notes.append(Note.of("engine-sequence-time", engine=name, seconds=seconds))
+        if self._setting.unapplied_format is not None:
+            quantization = self._setting.unapplied_format
+            notes.append(Note.of("checkpoint-format", quantization=quantization))
         if engine.prompt_chunk is not None:
             notes.append(Note.of("prompt-in-chunks", tokens=engine.prompt_chunk))
         return notes

@@ -522,6 +522,21 @@ def test_an_rms_norm_is_one_kernel() -> None:
     assert operators(*needed, training=True) == both
 
 
+def test_a_rotary_embedding_of_two_halves_is_one_kernel() -> None:
+    """Compiled: heads are read and written once."""
+
+    def rotate(_: nn.Module, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        left, right = heads.chunk(2, dim=-1)
+        return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+    heads, angles = meta(4096, 32, 128), meta(4096, 1, 64)
+    found = analyze_roofline(
+        Calls(rotate), args=(heads, angles, angles.clone()), device=MEMORY, compiled=True
+    )
+    moved = 4 * (2 * heads.numel() + 2 * angles.numel())
+    assert found.time_estimate == exactly(moved / 0.9 / 100e9 + 2.1e-6)
+
+
 def test_a_gradient_of_an_rms_norm_that_is_differentiated_is_computed_in_pieces() -> None:
     """As on a card: the kernel of the gradient has no gradient itself."""
 

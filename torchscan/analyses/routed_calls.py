@@ -79,6 +79,8 @@ class RoutedCalls:
         #: by router
         self._routers: dict[int, Routing] = {}
         self._routings: dict[int, Routing] = {}
+        #: by call of a product for each expert, the router whose picks it got
+        self.router_of_product: dict[int, int] = {}
         #: by the identity of a signature, which many calls share
         self._operators = {
             key: signature.operator
@@ -91,6 +93,10 @@ class RoutedCalls:
     def routing(self, call: int) -> Routing:
         """Return the routing behind the indices that a call got."""
         return self._routings.get(call, UNKNOWN)
+
+    def follows_picks(self, tensor: int) -> bool:
+        """Return whether a tensor holds the picks of a router, or numbers made of them."""
+        return tensor in self._trails
 
     def with_avoidable_bytes(self, costs: tuple[OpCost, ...]) -> tuple[OpCost, ...]:
         """The costs, where the weights of experts that a pass went through one by one can be avoided as far as possible.
@@ -263,6 +269,8 @@ class RoutedCalls:
         )
         if is_told and len({trail.router for trail in trails}) == 1:
             self._routings[index] = self._routers[trails[0].router]
+            if operator in _GROUPED:
+                self.router_of_product[index] = trails[0].router
 
     def _note_rows(self, index: int, op: OpCall, gathered: _Rows | None) -> None:
         """Rows are gathered by a mask; what is computed of the rows of one mask alone is its rows."""

@@ -259,6 +259,15 @@ add(
     "engine-sequence-time",
     "each pass waits {seconds:duration} for the host for each sequence, as set for {engine}",
 )
+add(
+    "experts-fused",
+    "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
+    "expert, are one kernel each",
+)
+add(
+    "checkpoint-format",
+    "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
+)
 add("prompts-apart", "separate GPUs for prompts are never idle, and no time is lost between them")
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")

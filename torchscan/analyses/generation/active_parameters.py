@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from torchscan.analyses.generation.serving_costs import packed_weights
-from torchscan.analyses.generation.stored import Stored
+from torchscan.analyses.generation.serving_costs import Serving, packed_weights
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops.routing import UNKNOWN
 from torchscan.recording.folding import Repeats
@@ -57,10 +56,9 @@ def _routed_shares(trace: Trace) -> dict[int, Fraction]:
     return found
 
 
-def weights_bytes(trace: Trace, weights: Stored | None, repeats: Repeats | None = None) -> int:
+def weights_bytes(trace: Trace, serving: Serving, repeats: Repeats | None = None) -> int:
     """Bytes of all that a model keeps, weights that products take in the format that they are stored in."""
-    packed = {} if weights is None else packed_weights(trace, weights)
-    packed = _with_repeats(packed, repeats)
+    packed = _with_repeats(packed_weights(trace, serving), repeats)
     held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
     return _other_bytes(trace) + sum(
         round(each.stored_bytes * packed.get(each.storages[0], Fraction(1)))

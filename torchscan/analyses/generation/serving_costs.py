@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from torchscan.analyses.generation.kept_modules import is_kept
 from torchscan.analyses.generation.stored import Stored
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpCall
+from torchscan.trace.events import OpCall, TensorRecord
 from torchscan.trace.trace import Trace
 
 #: formats of fewer than 16 bits that matrix units compute in
@@ -39,6 +40,8 @@ class Serving:
     """The way a model is served. By default it is unchanged, except that caches grow in place."""
 
     weights: Stored | None = None
+    #: names and patterns of modules whose weights are not packed
+    kept_modules: tuple[str, ...] = ()
     cache: Stored | None = None
     #: format of the products whose weights are packed, or None if these are unpacked first
     compute: Compute | None = None
@@ -50,6 +53,8 @@ class Serving:
     fuses_quantization: bool = False
     #: True if products of the same input with several weights are one product
     joins_projections: bool = False
+    #: True if mixtures of experts run as few kernels around the products of experts
+    joins_experts: bool = False
 
 
 AS_IT_IS = Serving(appends=False)
@@ -107,7 +112,7 @@ class Repriced:
     def __init__(self, trace: Trace, serving: Serving) -> None:
         self._trace = trace
         self._serving = serving
-        self.packed = {} if serving.weights is None else packed_weights(trace, serving.weights)
+        self.packed = packed_weights(trace, serving)
 
     def served(self, costs: tuple[OpCost, ...]) -> Served:
         """The costs of the calls of the record, given those as they are."""
@@ -134,15 +139,11 @@ class Repriced:
         return self._serving.appends and not op.signature.is_view and self._joins_cache(op)
 
     def _joins_cache(self, op: OpCall) -> bool:
-        return (
-            op.signature.operator == "aten.cat"
-            and any(map(self._is_cache, op.inputs))
-            and not self._is_recurrent(op)
-        )
-
-    def _is_recurrent(self, op: OpCall) -> bool:
-        """Return whether a state is replaced: the result is no longer than the longest operand."""
-        return op.signature.outputs[0].numel <= max(spec.numel for spec in op.signature.inputs)
+        if op.signature.operator != "aten.cat" or not any(map(self._is_cache, op.inputs)):
+            return False
+        # a recurrent state is replaced by one that is no longer
+        longest = max(spec.numel for spec in op.signature.inputs)
+        return op.signature.outputs[0].numel > longest
 
     def _is_cache(self, tensor: int) -> bool:
         record = self._trace.tensors[tensor]
@@ -150,16 +151,14 @@ class Repriced:
 
     def _as_append(self, op: OpCall, cost: OpCost) -> OpCost:
         """Only what is new is read and written."""
-        new = sum(
-            self._trace.tensors[each].spec.stored_bytes
-            for each in set(op.inputs)
-            if not self._was_kept(each)
-        )
+        new = 0
+        for tensor in set(op.inputs):
+            record = self._trace.tensors[tensor]
+            storage = self._trace.storages[record.storage]
+            was_kept = storage.kind == "cache" and storage.born is None
+            if not was_kept:
+                new += record.spec.stored_bytes
         return _with_bytes(cost, new, new)
-
-    def _was_kept(self, tensor: int) -> bool:
-        storage = self._trace.storages[self._trace.tensors[tensor].storage]
-        return storage.kind == "cache" and storage.born is None
 
     def _with_small_cache(self, op: OpCall, cost: OpCost, cache: Stored) -> OpCost:
         records = [
@@ -210,38 +209,40 @@ def _with_bytes(cost: OpCost, read: int, written: int) -> OpCost:
     return replace(cost, bytes_read=read, bytes_written=written, avoidable_bytes_read=avoidable)
 
 
-def packed_weights(trace: Trace, weights: Stored) -> dict[int, Fraction]:
+def packed_weights(trace: Trace, serving: Serving) -> dict[int, Fraction]:
     """Return the share that is left of each packed weight, by its storage.
 
     Weights of products are packed, except the embedding and the product that computes the scores,
-    which quantizers leave alone.
+    which quantizers leave alone, and modules that a checkpoint keeps.
     """
-    if not weights.is_packed:
+    weights = serving.weights
+    if weights is None or not weights.is_packed:
         return {}
     looked_up = {
         trace.tensors[op.inputs[0]].storage
         for op in trace.ops
         if op.signature.operator == "aten.embedding"
     }
-    last = _last_product(trace)
     found: dict[int, Fraction] = {}
-    for index, op in enumerate(trace.ops):
-        if op.signature.operator in _PRODUCTS and index != last:
-            for tensor in op.inputs:
-                record = trace.tensors[tensor]
-                if (
-                    trace.storages[record.storage].kind == "parameter"
-                    and len(record.spec.shape) >= 2
-                ):
-                    found[record.storage] = weights.share(
-                        _columns(record.spec.shape, record.spec.stride), record.spec.dtype.itemsize
-                    )
-    return {storage: share for storage, share in found.items() if storage not in looked_up}
+    products = [op for op in trace.ops if op.signature.operator in _PRODUCTS]
+    for op in products[:-1]:
+        if is_kept(trace.path_of(op), serving.kept_modules):
+            continue
+        for record in _matrices_of_model(trace, op):
+            if record.storage not in looked_up:
+                columns = _columns(record.spec.shape, record.spec.stride)
+                found[record.storage] = weights.share(columns, record.spec.dtype.itemsize)
+    return found
 
 
-def _last_product(trace: Trace) -> int | None:
-    products = (index for index, op in enumerate(trace.ops) if op.signature.operator in _PRODUCTS)
-    return max(products, default=None)
+def _matrices_of_model(trace: Trace, op: OpCall) -> list[TensorRecord]:
+    """Return the operands of a call that are parameters with several dimensions."""
+    records = [trace.tensors[tensor] for tensor in op.inputs]
+    return [
+        each
+        for each in records
+        if trace.storages[each.storage].kind == "parameter" and len(each.spec.shape) >= 2
+    ]
 
 
 def _columns(shape: Sequence[int], stride: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torchscan.analyses.generation.serving_costs import (
     AS_IT_IS,
     Repriced,
+    Served,
     Serving,
     joined_projections,
 )
@@ -30,6 +31,7 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH_COMPILED,
 )
 from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
+from torchscan.analyses.roofline.expert_kernels import ExpertKernels, expert_kernels
 from torchscan.analyses.roofline.fusion import (
     Needed,
     fused_kernels,
@@ -99,9 +101,13 @@ def roofline_of(
             fabric=fabric,
             graphed=graphed,
         )
-    kernels = fused_kernels(trace, costs, served.appends) if compiled else _each_its_own(trace)
+    experts = ExpertKernels()
+    if compiled and serving is not None and serving.joins_experts:
+        experts = expert_kernels(trace, costs, routed)
+        served = experts.served(served, serving.compute)
+        costs = served.costs
     joined = joined_projections(trace) if serving and serving.joins_projections else {}
-    kernels = [kernels[joined.get(index, index)] for index in range(len(kernels))]
+    kernels = _kernels(trace, served, experts, joined, compiled=compiled)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
@@ -141,6 +147,7 @@ def roofline_of(
         repeats,
         compiled=compiled,
         has_host=not (rates.is_host or graphed),
+        latencies=experts.seconds,
     )
     bounds = {index: each.bound for index, each in shares.items()}
     if compiled:
@@ -155,6 +162,8 @@ def roofline_of(
     warned += _kernels_not_modeled(trace)
     result = _result(trace, rates, runs, (timings, loads), precision, compiled, warned, repeats)
     assumed = [_ROUTING_OF_THIS_PASS] if routed.is_split_by_counts else []
+    if experts.head_of:
+        assumed.append(Note.of("experts-fused"))
     if fabric is not None and times:
         assumed.append(fabric.assumption)
         hidden = hidden_share(times, waits)
@@ -165,6 +174,25 @@ def roofline_of(
         assumptions=(*result.assumptions, *assumed),
         without_formula=(*unknown, *trace.provenance.unrecorded_modules),
     )
+
+
+def _kernels(
+    trace: Trace,
+    served: Served,
+    experts: ExpertKernels,
+    joined: Mapping[int, int],
+    *,
+    compiled: bool,
+) -> list[int | None]:
+    """Return the number of each call's kernel, or None for views.
+
+    ``joined``: the first of the products that an engine computes as one, by each other.
+    """
+    kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
+    if compiled:
+        fused = fused_kernels(trace, served.costs, served.appends, experts.head_of)
+        kernels = experts.joined(fused)
+    return [kernels[joined.get(index, index)] for index in range(len(kernels))]
 
 
 def _stays_equal(
@@ -300,9 +328,13 @@ def _timed(
     *,
     compiled: bool,
     has_host: bool,
+    latencies: Mapping[int, float],
 ) -> list[_Timing]:
-    """Return the calls one after the other on the device; collectives get their time later."""
-    launch = HOST_FUNCTION if rates.is_host else LAUNCH_COMPILED if compiled else LAUNCH
+    """Return the calls one after the other on the device; collectives get their time later.
+
+    ``latencies``: seconds of single kernels besides their work, by call.
+    """
+    device = _device_seconds(rates, runs, shares, kernels, latencies, compiled=compiled)
     host = [0.0] * len(trace.ops)
     if has_host:
         host = [
@@ -310,11 +342,6 @@ def _timed(
             for index, op in enumerate(trace.ops)
         ]
     limiters = {run.index: run.work.limiter for run in runs}
-    device = {
-        run.index: shares[run.index].busy
-        + launch * run.launches * (kernels[run.index] == run.index)
-        for run in runs
-    }
     order: Iterable[tuple[int, LeftOut | None]] = zip(range(len(trace.ops)), repeat(None))
     if repeats is not None:
         order = repeats.order()
@@ -330,6 +357,28 @@ def _timed(
         if index in collectives:
             timings.append(_Timing(index, layer, 0.0, "links"))
     return timings
+
+
+def _device_seconds(
+    rates: Rates,
+    runs: Sequence[DeviceCall],
+    shares: Mapping[int, _Apart],
+    kernels: Sequence[int | None],
+    latencies: Mapping[int, float],
+    *,
+    compiled: bool,
+) -> dict[int, float]:
+    """Return the seconds of each call on the device, the launch of its kernel included."""
+    launch = HOST_FUNCTION if rates.is_host else LAUNCH
+    if compiled and not rates.is_host:
+        launch = LAUNCH_COMPILED
+    device = {run.index: shares[run.index].busy for run in runs}
+    for run in runs:
+        if run.index in latencies:
+            device[run.index] += launch + latencies[run.index]
+        elif kernels[run.index] == run.index:
+            device[run.index] += launch * run.launches
+    return device
 
 
 class _Loads:
@@ -371,10 +420,6 @@ class _Loads:
 
 def _ratio(whole: float, parts: float) -> float:
     return whole / parts if parts else 1.0
-
-
-def _each_its_own(trace: Trace) -> list[int | None]:
-    return [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
 
 
 def _host_time(op: OpCall, *, compiled: bool, is_first: bool) -> float:

@@ -214,6 +214,9 @@ TURNING_AROUND = 0.52
 
 # -- launches ------------------------------------------------------------------------------------------------------------
 
+#: seconds of an engine's kernel that turns scores into picks, and of the one that sorts picks by expert, besides
+#: their launch: chains of a few reductions in a block
+ROUTER_KERNEL, SORTING_KERNEL = 2.5e-6, 4.0e-6
 #: seconds from the end of one kernel until the next is at full speed
 LAUNCH = 5e-6
 #: the same where kernels are launched ahead by compiled code

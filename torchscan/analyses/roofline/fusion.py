@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
-from torchscan.analyses.roofline.rotated_halves import are_rotated_halves
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
@@ -32,7 +31,7 @@ _PLACING = (
     "grid_sampler",
 )
 #: calls of a kernel that a compiler computes again where their result is joined with others
-_MAX_PART = 2
+_MAX_PART = 3
 _SUMS = frozenset({"mean", "sum", "amax"})
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
@@ -69,13 +68,20 @@ def _sums_images(op: OpCall, name: str) -> bool:
 
 
 def fused_kernels(
-    trace: Trace, costs: tuple[OpCost, ...], appends: Collection[int] = ()
+    trace: Trace,
+    costs: tuple[OpCost, ...],
+    appends: Collection[int] = (),
+    apart: Collection[int] = (),
 ) -> list[int | None]:
     """Return for each call the number of its kernel: the index of a call in it. Views are in none.
 
-    ``appends``: the calls that write at the end of a block, of which they touch nothing else.
+    Args:
+        trace: the trace.
+        costs: the costs of its calls.
+        appends: the calls that write at the end of a block, of which they touch nothing else.
+        apart: calls that are not fused with others.
     """
-    fusion = _Fusion(trace, appends)
+    fusion = _Fusion(trace, appends, apart)
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
     return fusion.kernels
@@ -84,9 +90,10 @@ def fused_kernels(
 class _Fusion:
     """Goes through the calls, joining each to the kernels of its producers if possible."""
 
-    def __init__(self, trace: Trace, appends: Collection[int]) -> None:
+    def __init__(self, trace: Trace, appends: Collection[int], apart: Collection[int]) -> None:
         self._trace = trace
         self._appends = appends
+        self._apart = apart
         self.kernels: list[int | None] = []
         #: kernel -> its calls
         self._members: dict[int, list[int]] = {}
@@ -109,12 +116,11 @@ class _Fusion:
         if not is_launched(op.signature):
             self.kernels.append(None)
             return
-        fusible = is_fusible(op, cost)
+        fusible = index not in self._apart and is_fusible(op, cost)
         size = self._largest(op)
         if index in self._appends:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
-        self._merge_halves(op, size, needed)
         joined = None
         if fusible and not begins_kernel(op):
             joined = self._kernel_to_join(op, size, needed)
@@ -126,25 +132,7 @@ class _Fusion:
             self._places[kernel] = max(size, self._places.get(kernel, 0))
             self._note_rows(kernel, op)
         if joined is not None:
-            self._merge_producers(kernel, needed)
-
-    def _merge_halves(self, op: OpCall, size: int, needed: set[int]) -> None:
-        """Merge the kernels of both halves of a rotary embedding, which a call joins.
-
-        The merged kernel is the one in ``needed``. It goes through as many elements as the call,
-        which joins it then.
-        """
-        if op.signature.operator != "aten.cat" or not needed <= self._places.keys():
-            return
-        parts = sorted(needed)
-        if not are_rotated_halves(self._trace, [self._members[part] for part in parts]):
-            return
-        first, last = parts
-        if self._after[last] >> first & 1 or self._waits_between(first, last):
-            return
-        self._merge(first, last)
-        self._places[last] = size
-        needed.discard(first)
+            self._merge_producers(kernel, needed, op)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
         """Note the number of rows if a call reduces its elements to rows."""
@@ -200,16 +188,15 @@ class _Fusion:
             return False
         return self._num_readers[self._trace.tensors[made[0]].storage] == 1
 
-    def _merge_producers(self, kernel: int, needed: set[int]) -> None:
-        """Merge kernels over the same elements whose results meet in a call of this one."""
+    def _merge_producers(self, kernel: int, needed: set[int], op: OpCall) -> None:
+        """Merge kernels over the same elements, or that make parts, whose results meet in a call."""
         for other in needed - {kernel}:
-            if self._can_merge(other, kernel):
+            is_similar = self._places.get(other) == self._places[kernel]
+            if (is_similar or self._is_part(other, op)) and self._can_merge(other, kernel):
                 self._merge(other, kernel)
 
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
-        if self._places.get(other) != self._places[kernel]:
-            return False
         if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
             return False
         if self._waits_between(other, kernel):
