@@ -202,7 +202,8 @@ class _Call:
             return True
         is_biased = self.options.get("position_bias") is not None
         extras = window, self.sinks, self.options.get("softcap")
-        return not is_biased and any(each is not None for each in extras)
+        is_uneven = self.key.shape[-1] != self.value.shape[-1]
+        return not is_biased and (is_uneven or any(each is not None for each in extras))
 
     def in_one_kernel(self, window: int | None) -> Tensor:
         """Return the result, with the heads of a position next to each other."""

@@ -245,7 +245,7 @@ add("eager-serving", "kernels are launched one by one, and the cache is copied f
 add("equal-sequences", "all sequences have the same length, and begin and end together")
 add(
     "engine-attention",
-    "attention with sinks, soft caps, position biases or windows runs as one kernel, "
+    "attention with sinks, soft caps, position biases, windows or two widths runs as one kernel, "
     "which skips what a window hides",
 )
 add(

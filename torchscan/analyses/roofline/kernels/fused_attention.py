@@ -40,6 +40,7 @@ HEAD_WIDTH = 128
 #: widest head of which several tiles fit into the registers of a multiprocessor
 MAX_HEAD_WIDTH = 256
 _KERNELS = ("flash", "efficient", "cudnn")
+_OF_ENGINES = "torchscan.fused_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class AttentionShape:
     key_heads: int
     queries: int
     keys: int
-    #: widths of a key and of a value
+    #: widths of a key and of a value; kernels of torch pad the smaller one
     width: int
     value_width: int
     is_causal: bool
@@ -62,6 +63,7 @@ class AttentionShape:
     def of(cls, signature: OpSignature, first: int = 0) -> AttentionShape:
         """Return the sizes of a call. Operands from ``first`` on are queries, keys and values."""
         query, key, value = (each.shape for each in signature.inputs[first : first + 3])
+        is_of_engines = signature.operator == _OF_ENGINES
         return cls(
             batch=math.prod(query[:-3]),
             heads=query[-3] if len(query) > 2 else 1,
@@ -69,7 +71,7 @@ class AttentionShape:
             queries=query[-2],
             keys=key[-2],
             width=query[-1],
-            value_width=value[-1],
+            value_width=value[-1] if is_of_engines else query[-1],
             is_causal=bool(signature.arguments.get("is_causal", False)),
             window=signature.arguments.get("window"),
         )
@@ -151,7 +153,7 @@ class AttentionShape:
     *(f"_scaled_dot_product_{name}_attention" for name in _KERNELS),
     "_scaled_dot_product_flash_attention_for_cpu",
     "scaled_dot_product_attention",
-    "torchscan::fused_attention",
+    _OF_ENGINES.replace(".", "::"),
 )
 def _attention(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     shape = AttentionShape.of(signature)
