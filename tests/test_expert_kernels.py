@@ -130,3 +130,54 @@ def test_margins_of_dense_models_are_not_those_of_mixtures() -> None:
     )
     assert of_dense.code == "serving-validated"
     assert of_mixture != of_dense
+
+
+def _with_shared_expert() -> nn.Module:
+    config = transformers.DeepseekV3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=512,
+        moe_intermediate_size=INNER,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        n_routed_experts=EXPERTS,
+        num_experts_per_tok=PICKS,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=0,
+        q_lora_rank=64,
+        kv_lora_rank=64,
+        qk_rope_head_dim=16,
+        qk_nope_head_dim=32,
+        v_head_dim=32,
+    )
+    with torch.device("meta"):
+        model: nn.Module = transformers.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
+    return model.eval()
+
+
+def test_a_shared_expert_runs_beside_the_routed_ones() -> None:
+    """Its products take the time of their bytes, and no launch of their own."""
+    calls = _expert_calls(_asked(_with_shared_expert()))
+    shared = [load for load in calls if ".shared_experts" in load.layer]
+    assert [load.operator for load in shared if load.macs] == ["aten.mm"] * 3
+    assert all(load.time_estimate < LAUNCH for load in shared)
+    assert sum(load.macs for load in shared) == 3 * HIDDEN * INNER
+    eager = _expert_calls(_asked(_with_shared_expert(), engine="transformers"))
+    assert all(load.time_estimate > LAUNCH for load in eager if ".shared_experts" in load.layer)
+
+
+def test_an_engine_converts_weights_once() -> None:
+    """The router of DeepSeek-V3 computes with weights in single precision."""
+
+    def converted(engine: Any) -> int:
+        calls = _expert_calls(_asked(_with_shared_expert(), engine=engine))
+        of_router = [load for load in calls if load.layer.endswith("mlp.gate")]
+        return sum(
+            load.operator == "aten._to_copy" and load.elements_read == EXPERTS * HIDDEN
+            for load in of_router
+        )
+
+    assert (converted(PLAIN), converted("transformers")) == (0, 1)

@@ -106,6 +106,22 @@ def joined_projections(trace: Trace) -> dict[int, int]:
     return joined
 
 
+def prepared_calls(trace: Trace) -> frozenset[int]:
+    """Return the calls that depend on parameters only, which an engine makes once.
+
+    An example is the conversion of a router's weights to single precision.
+    """
+    prepared = {number for number, each in enumerate(trace.storages) if each.kind == "parameter"}
+    calls = set()
+    for index, op in enumerate(trace.ops):
+        storages = {trace.tensors[tensor].storage for tensor in op.inputs}
+        if not storages or op.signature.is_view or not storages <= prepared:
+            continue
+        calls.add(index)
+        prepared.update(trace.tensors[tensor].storage for tensor in op.outputs)
+    return frozenset(calls)
+
+
 class Repriced:
     """A record as it is served."""
 

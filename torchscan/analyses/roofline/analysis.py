@@ -15,6 +15,7 @@ from torchscan.analyses.generation.serving_costs import (
     Served,
     Serving,
     joined_projections,
+    prepared_calls,
 )
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
@@ -102,12 +103,14 @@ def roofline_of(
             graphed=graphed,
         )
     experts = ExpertKernels()
+    prepared: Collection[int] = ()
     if compiled and serving is not None and serving.joins_experts:
         experts = expert_kernels(trace, costs, routed)
+        prepared = prepared_calls(trace)
         served = experts.served(served, serving.compute)
         costs = served.costs
     joined = joined_projections(trace) if serving and serving.joins_projections else {}
-    kernels = _kernels(trace, served, experts, joined, compiled=compiled)
+    kernels = _kernels(trace, served, experts, joined, prepared, compiled=compiled)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
@@ -147,7 +150,7 @@ def roofline_of(
         repeats,
         compiled=compiled,
         has_host=not (rates.is_host or graphed),
-        latencies=experts.seconds,
+        experts=experts,
     )
     bounds = {index: each.bound for index, each in shares.items()}
     if compiled:
@@ -181,17 +184,27 @@ def _kernels(
     served: Served,
     experts: ExpertKernels,
     joined: Mapping[int, int],
+    prepared: Collection[int],
     *,
     compiled: bool,
 ) -> list[int | None]:
     """Return the number of each call's kernel, or None for views.
 
-    ``joined``: the first of the products that an engine computes as one, by each other.
+    Args:
+        trace: the trace.
+        served: the costs of its calls.
+        experts: the kernels of mixtures of experts.
+        joined: the first of the products that an engine computes as one, by each other.
+        prepared: calls that an engine makes once, which have no kernel.
+        compiled: True if a compiler fuses calls.
     """
     kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
     if compiled:
-        fused = fused_kernels(trace, served.costs, served.appends, experts.head_of)
+        apart = {*experts.head_of, *prepared}
+        fused = fused_kernels(trace, served.costs, served.appends, apart)
         kernels = experts.joined(fused)
+    for index in prepared:
+        kernels[index] = None
     return [kernels[joined.get(index, index)] for index in range(len(kernels))]
 
 
@@ -328,13 +341,10 @@ def _timed(
     *,
     compiled: bool,
     has_host: bool,
-    latencies: Mapping[int, float],
+    experts: ExpertKernels,
 ) -> list[_Timing]:
-    """Return the calls one after the other on the device; collectives get their time later.
-
-    ``latencies``: seconds of single kernels besides their work, by call.
-    """
-    device = _device_seconds(rates, runs, shares, kernels, latencies, compiled=compiled)
+    """Return the calls one after the other on the device; collectives get their time later."""
+    device = _device_seconds(rates, runs, shares, kernels, experts, compiled=compiled)
     host = [0.0] * len(trace.ops)
     if has_host:
         host = [
@@ -364,18 +374,23 @@ def _device_seconds(
     runs: Sequence[DeviceCall],
     shares: Mapping[int, _Apart],
     kernels: Sequence[int | None],
-    latencies: Mapping[int, float],
+    experts: ExpertKernels,
     *,
     compiled: bool,
 ) -> dict[int, float]:
-    """Return the seconds of each call on the device, the launch of its kernel included."""
+    """Return the seconds of each call on the device, the launch of its kernel included.
+
+    Of calls beside others, the work counts, and not the time of launches and of chains.
+    """
     launch = HOST_FUNCTION if rates.is_host else LAUNCH
     if compiled and not rates.is_host:
         launch = LAUNCH_COMPILED
     device = {run.index: shares[run.index].busy for run in runs}
     for run in runs:
-        if run.index in latencies:
-            device[run.index] += launch + latencies[run.index]
+        if run.index in experts.beside:
+            device[run.index] = max(run.work.arithmetic, run.work.traffic)
+        elif run.index in experts.seconds:
+            device[run.index] += launch + experts.seconds[run.index]
         elif kernels[run.index] == run.index:
             device[run.index] += launch * run.launches
     return device

@@ -15,6 +15,7 @@ from fractions import Fraction
 from torchscan.analyses.generation.serving_costs import BITS, Compute, Served
 from torchscan.analyses.roofline.constants import ROUTER_KERNEL, SORTING_KERNEL
 from torchscan.analyses.roofline.kernels import is_launched
+from torchscan.analyses.roofline.shared_experts import shared_expert_calls
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
@@ -36,6 +37,8 @@ class ExpertKernels:
     gathered: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: call on results of experts in more bits than these -> the share of its bytes that moves
     narrowed: Mapping[int, Fraction] = field(default_factory=dict)
+    #: calls of shared experts, which run beside those of routed ones
+    beside: frozenset[int] = frozenset()
 
     def joined(self, kernels: Sequence[int | None]) -> list[int | None]:
         """Return the kernel of each call, given those of a compiler."""
@@ -74,6 +77,7 @@ def expert_kernels(trace: Trace, costs: Sequence[OpCost], routed: RoutedCalls) -
     seconds: dict[int, float] = {}
     gathered: dict[int, tuple[int, int]] = {}
     narrowed: dict[int, Fraction] = {}
+    beside: frozenset[int] = frozenset()
     for router, group in products.items():
         mixture = _Mixture(trace, costs, routed, router, group)
         mixture.assign_calls()
@@ -81,7 +85,10 @@ def expert_kernels(trace: Trace, costs: Sequence[OpCost], routed: RoutedCalls) -
         seconds |= mixture.seconds
         gathered |= mixture.gathered
         narrowed |= mixture.narrowed
-    return ExpertKernels(head_of=head_of, seconds=seconds, gathered=gathered, narrowed=narrowed)
+        beside |= mixture.beside
+    return ExpertKernels(
+        head_of=head_of, seconds=seconds, gathered=gathered, narrowed=narrowed, beside=beside
+    )
 
 
 class _Mixture:
@@ -113,6 +120,7 @@ class _Mixture:
         self.seconds: dict[int, float] = {}
         self.gathered: dict[int, tuple[int, int]] = {}
         self.narrowed: dict[int, Fraction] = {}
+        self.beside: frozenset[int] = frozenset()
 
     def assign_calls(self) -> None:
         """Go through the calls from the scores until the results of experts are summed up."""
@@ -132,6 +140,9 @@ class _Mixture:
         self._add_kernel(self._choosing, ROUTER_KERNEL)
         self._add_kernel(self._sorting, SORTING_KERNEL)
         self._add_kernel(self._adding, 0.0)
+        if self._adding and first > 0:
+            last = self._adding[-1]
+            self.beside = shared_expert_calls(self._trace, first - 1, last, self._ordered)
 
     def _is_apart(self, index: int) -> bool:
         signature = self._trace.ops[index].signature
