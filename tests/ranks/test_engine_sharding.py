@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torchscan import InputError, analyze_generation
+from torchscan.ops.routing import Routing
 
 transformers = pytest.importorskip("transformers")
 
@@ -185,7 +186,7 @@ def test_a_model_without_plan_and_known_heads_is_refused() -> None:
 
 def test_experts_apart_are_whole_and_the_busiest_gpu_counts() -> None:
     model = _qwen()
-    options = {"mesh": {"tp": 4}, "expert_parallel": True}
+    options: dict[str, Any] = {"mesh": {"tp": 4}, "expert_parallel": True}
     assert _held(model, **options) == _expected_qwen(4, 4)
     found = _asked(model, **options)
     mean = 16 * PICKS / 4
@@ -203,7 +204,7 @@ def test_experts_apart_are_whole_and_the_busiest_gpu_counts() -> None:
 
 def test_groups_with_batches_of_their_own_exchange_tokens() -> None:
     model = _deepseek()
-    options = {"mesh": {"dp": 4}, "expert_parallel": True}
+    options: dict[str, Any] = {"mesh": {"dp": 4}, "expert_parallel": True}
     assert _held(model, **options) == _expected_deepseek(1, 4)
     found = _asked(model, **options)
     mean = 4 * 16 * PICKS / 4
@@ -219,7 +220,7 @@ def test_groups_with_batches_of_their_own_exchange_tokens() -> None:
 
 def test_groups_of_several_gpus_send_each_token_once() -> None:
     model = _deepseek()
-    options = {"mesh": {"dp": 2, "tp": 2}, "expert_parallel": True}
+    options: dict[str, Any] = {"mesh": {"dp": 2, "tp": 2}, "expert_parallel": True}
     assert _held(model, **options) == _expected_deepseek(2, 4)
     assert _collectives(_asked(model, **options)) == [
         ".self_attn.o_proj allreduce_",
@@ -233,7 +234,7 @@ def test_groups_of_several_gpus_send_each_token_once() -> None:
 def test_exchanged_bytes_are_those_of_all_groups() -> None:
     """Over a slow network, the time of a collective is that of its bytes."""
     model = _qwen()
-    slow = {"per_machine": 1, "network_gbs": 1e-6}
+    slow: dict[str, Any] = {"per_machine": 1, "network_gbs": 1e-6}
     found = _asked(model, mesh={"dp": 4}, expert_parallel=True, **slow)
     summed = _asked(model, mesh={"tp": 4}, **slow)
     times = {
@@ -251,6 +252,22 @@ def test_exchanged_bytes_are_those_of_all_groups() -> None:
     assert times["reduce_scatter_tensor"] == pytest.approx(scattered * by_bytes, rel=1e-3)
 
 
+@pytest.mark.parametrize(("rows", "picks", "experts", "devices"), [(4, 2, 16, 4), (64, 8, 128, 8)])
+def test_the_busiest_of_random_routings(rows: int, picks: int, experts: int, devices: int) -> None:
+    """Draw picks at random, and count those of the device with the most, and its experts."""
+    drawn = torch.Generator().manual_seed(0)
+    routing = Routing(experts // devices, picks, rows, devices)
+    slots, hit = [], []
+    for _ in range(400):
+        scores = torch.rand(rows, experts, generator=drawn)
+        per_expert = torch.bincount(scores.topk(picks)[1].flatten(), minlength=experts)
+        per_device = per_expert.view(devices, -1)
+        slots.append(int(per_device.sum(1).max()))
+        hit.append(int((per_device > 0).sum(1).max()))
+    assert routing.slots == pytest.approx(sum(slots) / 400, rel=0.05, abs=1)
+    assert routing.expected == pytest.approx(sum(hit) / 400, rel=0.08)
+
+
 def test_experts_need_devices_that_divide_them() -> None:
     with pytest.raises(InputError, match="8 experts cannot be divided among 3 devices"):
         _asked(_qwen(), mesh={"dp": 3}, expert_parallel=True)
@@ -258,6 +275,10 @@ def test_experts_need_devices_that_divide_them() -> None:
         _asked(_qwen(), expert_parallel=True)
     with pytest.raises(InputError, match="has no experts that can be divided"):
         _asked(_model("qwen3"), mesh={"tp": 2}, expert_parallel=True)
-    given = {"mesh": {"tp": 2}, "expert_parallel": True, "apply": lambda model, _mesh: model}
+    given: dict[str, Any] = {
+        "mesh": {"tp": 2},
+        "expert_parallel": True,
+        "apply": lambda model, _mesh: model,
+    }
     with pytest.raises(InputError, match="expert_parallel and apply are both given"):
         _asked(_qwen(), **given)
