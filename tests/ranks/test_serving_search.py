@@ -127,7 +127,7 @@ def _mixture(**values: Any) -> Any:
 
 
 def _names(search: ServingSearch) -> set[str]:
-    return {str(each.spread) for each in search.choices}
+    return {str(each.layout) for each in search.choices}
 
 
 def test_experts_are_divided_in_both_ways() -> None:
@@ -135,7 +135,7 @@ def test_experts_are_divided_in_both_ways() -> None:
     model = _mixture()
     search = parallel.search_serving(model, 64, 16, max_batch_size=4, progress=False, **given)
     assert _names(search) == {"tp 1", "tp 2", "tp 2, experts apart", "dp 2, experts apart"}
-    by_way = {(str(each.spread), each.batch_size): each for each in search.choices}
+    by_way = {(str(each.layout), each.batch_size): each for each in search.choices}
     groups = by_way["dp 2, experts apart", 4]
     alone = analyze_generation(
         model,

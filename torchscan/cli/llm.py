@@ -136,9 +136,10 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
     from torchscan import parallel
     from torchscan.report.serving_table import serving_table
 
-    given = {"--tp": options.tp is not None, "--expert-parallel": options.expert_parallel}
-    for name in (name for name, is_given in given.items() if is_given):
-        raise InputError(f"{name} is given, and a search compares all: leave out {name}")
+    if options.tp is not None:
+        raise InputError("--tp is given, and a search compares all: leave out --tp")
+    if options.expert_parallel:
+        raise InputError("--expert-parallel is given, and a search compares it: leave it out")
     names = ["price", "device", "precision", "weights", "cache", "engine", "separate"]
     names += ["per_machine", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}
