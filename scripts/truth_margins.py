@@ -49,7 +49,7 @@ def region_of(row: ServingRow) -> Region | None:
 
 
 def derive_margins(rows: Sequence[ServingRow]) -> dict[Region, DerivedMargin]:
-    """Return a margin for each region: what holds four of five rows of each of its models."""
+    """Return a margin for each region: what holds four of five rows of its models."""
     by_region: dict[Region, dict[str, list[ServingRow]]] = {}
     for row in rows:
         region = region_of(row)
@@ -65,9 +65,11 @@ def derive_margins(rows: Sequence[ServingRow]) -> dict[Region, DerivedMargin]:
 
 def _margin_of(models: Sequence[Sequence[ServingRow]]) -> DerivedMargin:
     spans = [four_of_five(each) for each in models]
+    lows, highs = (sorted(ends) for ends in zip(*spans, strict=True))
+    # of seven models or more, the one that is furthest off is left out
+    outer = round(0.1 * (len(models) - 1))
     floor = _FLOOR / math.sqrt(len(models))
-    low = min(-floor, *(span[0] for span in spans))
-    high = max(floor, *(span[1] for span in spans))
+    low, high = min(-floor, lows[outer]), max(floor, highs[-1 - outer])
     return DerivedMargin(
         models=len(models),
         rows=sum(map(len, models)),
@@ -78,7 +80,7 @@ def _margin_of(models: Sequence[Sequence[ServingRow]]) -> DerivedMargin:
 
 def print_margins(rows: Sequence[ServingRow]) -> None:
     """Print the table of ``serving_margin.py``, and the shares inside with one model left out."""
-    headings = ("engine", "family", "models", "largest batch", "number", "rows", "low", "high")
+    headings = ("engine", "family", "kind", "largest batch", "models", "rows", "low", "high")
     lines = [headings, *map(_line_of, derive_margins(rows).items())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

@@ -259,6 +259,12 @@ _PUBLISHED = (
 )
 
 
+#: Models that aiconfigurator's own runs measured with an engine for as many sequences as clients. As
+#: published, one request always waits until another ends; why it has no place was not found. In runs
+#: of other models, the engine had room for 512.
+_ONE_SLOT_LESS = ("meta-llama/Llama-3.1-8B-Instruct",)
+
+
 def _compute_of(row: Mapping[str, str]) -> str | None:
     """Return the format of products.
 
@@ -274,12 +280,6 @@ def _weights_of(row: Mapping[str, str]) -> str | None:
     if row["model_path"].startswith("openai/gpt-oss"):
         return "mxfp4"
     return _WEIGHTS.get(row["gemm_quant_mode"])
-
-
-#: Models that aiconfigurator's own runs measured with an engine for as many sequences as clients. As
-#: published, one request always waits until another ends; why it has no place was not found. In runs
-#: of other models, the engine had room for 512.
-_ONE_SLOT_LESS = ("meta-llama/Llama-3.1-8B-Instruct",)
 
 
 def _batch_size_of(row: Mapping[str, str]) -> int:
@@ -432,6 +432,7 @@ _NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "vllm-0.
 _CARDS = {"h100_sxm": "H100", "b200_sxm": "B200", "A100 80GB": "A100"}
 #: models that the times of hosts were chosen with
 FITTED = ("Llama-3.1-8B-Instruct", "Qwen3-32B")
+_BENCHMARKED = "Qwen2.5"
 #: rows of a group from which on it has a line
 _MIN_ROWS = 5
 HEADINGS = (
@@ -451,7 +452,7 @@ HEADINGS = (
 def serving(truth: Path) -> Section:
     """Return the comparison of all rows of engines, and of Qwen's tables."""
     rows = [*engine_rows(truth), *qwen_rows(truth)]
-    apart = [row for row in rows if row.model not in FITTED]
+    apart = [row for row in rows if not _is_fitted(row.model)]
     result = f"median error {percent(_error_of(rows))} (held out {percent(_error_of(apart))})"
     return Section(
         [("time per token, engines", "InferenceMAX, Qwen", f"{len(rows)}", result)],
@@ -459,24 +460,35 @@ def serving(truth: Path) -> Section:
     )
 
 
+def _is_fitted(model: str) -> bool:
+    return model in FITTED or model.startswith(_BENCHMARKED)
+
+
 def serving_table(rows: Sequence[ServingRow]) -> str:
     """Return the table of errors by engine, GPU, model and products, in Markdown."""
     from truth_margins import held_out
 
-    inside = {
-        (each.model, each.engine, each.family): percent_of(each.inside, each.compared)
-        for each in held_out(rows)
-    }
+    held = {(each.model, each.engine, each.family): each for each in held_out(rows)}
     groups: dict[tuple[str, ...], list[ServingRow]] = {}
     for row in rows:
-        key = row.engine, _CARDS[row.device], row.model, row.precision
+        key = row.engine, _CARDS[row.device], _name_of(row.model), row.precision
         groups.setdefault(key, []).append(row)
     written = []
     for key, group in sorted(groups.items()):
-        if len(group) >= _MIN_ROWS:
-            place = group[0].model, group[0].engine_name, group[0].family
-            written.append(_row_of(key, group, inside[place]))
+        if len(group) < _MIN_ROWS:
+            continue
+        places = {(row.model, row.engine_name, row.family) for row in group}
+        inside = sum(held[place].inside for place in places)
+        compared = sum(held[place].compared for place in places)
+        written.append(_row_of(key, group, percent_of(inside, compared)))
     return table(HEADINGS, written)
+
+
+def _name_of(model: str) -> str:
+    """Return the name of a model's line, which models of one benchmark share."""
+    if model.startswith(_BENCHMARKED):
+        return f"{_BENCHMARKED}, 0.5B to 72B"
+    return model if _is_fitted(model) else f"{model} (held out)"
 
 
 def percent_of(part: int, whole: int) -> str:
@@ -486,13 +498,12 @@ def percent_of(part: int, whole: int) -> str:
 
 def _row_of(key: tuple[str, ...], group: Sequence[ServingRow], inside: str) -> tuple[str, ...]:
     engine, card, model, precision = key
-    mark = "" if model in FITTED else " (held out)"
     low, high = four_of_five(group)
     firsts = [abs(ratio - 1) for row in group if (ratio := row.first_ratio) is not None]
     return (
         _NAMES.get(engine, engine),
         card,
-        f"{model}{mark}",
+        model,
         precision,
         str(len(group)),
         percent(_error_of(group)),

@@ -76,6 +76,22 @@ def test_requests_stay_together_if_prompts_come_first() -> None:
     assert found.per_token_under_load == pytest.approx(found.per_token + others / found.new)
 
 
+def test_margins_are_those_of_models_that_were_compared() -> None:
+    compared = _asked(Echo(), batch_size=8, engine="vllm")
+    assert compared.margin.label.endswith(
+        "measured times of 2 models in vLLM 0.12 on Hopper GPUs show"
+    )
+    assert -1 < compared.margin.low < 0 < compared.margin.high
+    for options in (
+        {"device": "L40S", "engine": "vllm", "batch_size": 8},
+        {"device": "H100", "engine": "vllm", "batch_size": 512},
+        {"device": "H100", "engine": "cuda-graph"},
+    ):
+        other = _asked(Echo(), **options)
+        assert "not validated" in str(other.margin.reason)
+        assert other.margin.high == -other.margin.low > compared.margin.high
+
+
 def test_an_engine_is_named_or_described() -> None:
     found = _asked(Echo(), engine="vllm")
     assert found.engine.name == "vllm"

@@ -119,3 +119,14 @@ def test_blackwell_multiplies_inputs_of_8_bits_by_weights_of_4() -> None:
     assert (found.compute, found.weights) == ("fp8", "mxfp4")
     with pytest.raises(torchscan.InputError, match="does not multiply it by weights in mxfp4"):
         _asked(_mixture(), compute="fp8", weights="mxfp4")
+
+
+def test_margins_of_dense_models_are_not_those_of_mixtures() -> None:
+    config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=1)
+    with torch.device("meta"):
+        dense = transformers.LlamaForCausalLM(config).eval()
+    of_mixture, of_dense = (
+        _asked(each, engine="vllm", batch_size=8).margin.reason for each in (_mixture(), dense)
+    )
+    assert of_dense.code == "serving-validated"
+    assert of_mixture != of_dense

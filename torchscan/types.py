@@ -7,6 +7,8 @@ from torchscan.analyses.generation.formulas import Polynomial as Polynomial
 from torchscan.analyses.generation.formulas import SymbolicCosts as SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation as Generation
 from torchscan.analyses.generation.generation_result import GenerationSweep as GenerationSweep
+from torchscan.analyses.generation.request_queue import RequestQueue as RequestQueue
+from torchscan.analyses.generation.request_queue import ServedLoad as ServedLoad
 from torchscan.analyses.generation.serving_margin import ServingMargin as ServingMargin
 from torchscan.analyses.generation.serving_search import ServingChoice as ServingChoice
 from torchscan.analyses.generation.serving_search import ServingSearch as ServingSearch

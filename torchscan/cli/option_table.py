@@ -236,8 +236,8 @@ _OPTION_BY_ARGUMENT = {
 }
 
 
-#: options by their old spellings and by those of other tools, which are refused; with a value, if it
-#: is the one that the old option stood for
+#: options by their old spellings and by those of other tools, which are refused; with the value
+#: that an old option stood for
 RENAMED_OPTIONS = {
     "-i": "--input",
     "--backward": "--training",

@@ -51,7 +51,20 @@ class ComparedServing(NamedTuple):
 #: ``python scripts/truth_serving.py --margins`` derives it, and says how many times of models that
 #: were left out lie inside
 _TABLE = """\
-engine       | family          | models  | largest batch | number | rows | low   | high
+engine       | family          | kind  | largest batch | models | rows | low   | high
+sglang       | Hopper          | dense | 32            | 1      | 33   | -0.20 | +0.20
+sglang       | Hopper          | dense | 256           | 1      | 51   | -0.20 | +0.20
+tensorrt-llm | Hopper          | dense | 8             | 2      | 72   | -0.15 | +0.15
+tensorrt-llm | Hopper          | dense | 32            | 2      | 144  | -0.15 | +0.19
+tensorrt-llm | Hopper          | dense | 256           | 2      | 141  | -0.16 | +0.21
+transformers | Ampere GA100    | dense | 8             | 7      | 112  | -0.23 | +0.20
+vllm         | Blackwell GB100 | dense | 8             | 1      | 48   | -0.20 | +0.20
+vllm         | Blackwell GB100 | dense | 32            | 1      | 48   | -0.20 | +0.20
+vllm         | Blackwell GB100 | dense | 256           | 1      | 24   | -0.21 | +0.20
+vllm         | Hopper          | dense | 8             | 2      | 36   | -0.15 | +0.15
+vllm         | Hopper          | dense | 32            | 2      | 55   | -0.15 | +0.15
+vllm         | Hopper          | dense | 256           | 2      | 47   | -0.26 | +0.15
+vllm-0.6     | Ampere GA100    | dense | 8             | 7      | 147  | -0.12 | +0.30
 """
 
 
