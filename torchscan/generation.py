@@ -345,7 +345,11 @@ class _Setting:
     def kernels(self) -> Mapping[str, Any]:
         """The kind of device whose kernels are recorded."""
         device_type = "cuda" if self.is_gpu else "cpu"
-        return {"device_type": device_type, "has_flash": self.device.has_flash}
+        return {
+            "device_type": device_type,
+            "has_flash": self.device.has_flash,
+            "has_engine_attention": self.engine.is_graphed,
+        }
 
 
 def _serving(

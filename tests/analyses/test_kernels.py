@@ -280,6 +280,69 @@ def test_a_long_prompt_takes_its_products_and_a_softmax() -> None:
     assert attended(8192, 8192) == pytest.approx(FLOOR + cycles / clock, rel=0.01)
 
 
+def engine_attended(operator: str, *operands: Tensor, **options: Any) -> float:
+    """Return the seconds of an operator that inference engines have, on the A100."""
+    attend = getattr(torch.ops.torchscan, operator)
+    call = lambda *given: attend(*given, **options)  # noqa: E731
+    return seconds("A100", call, *operands, precision=None)
+
+
+def half(*shape: int) -> Tensor:
+    return meta(*shape, dtype=torch.bfloat16)
+
+
+def test_a_window_leaves_out_the_blocks_before_it() -> None:
+    """A tile of 128 queries attends to 1,024 + 128 keys, those of the first nine blocks to fewer."""
+    heads = half(1, 32, 8192, 128)
+    keys = half(1, 8, 8192, 128)
+    products = 4 * 128 * 128 / (0.9 * 312e12 / (108 * 1.41e9))
+    of_key = products + 128 * (1 / 16 + 6 / 64)
+    mean = (1152 * (1152 + 128) / 2 + (8192 - 1152) * 1152) / 8192
+    filled = 64 * 32 * (4600 + mean * of_key) / 108
+    longest = 4600 + 1152 * of_key
+    cycles = (filled**2 + longest**2) ** 0.5
+    clock = 1.41e9 * (0.78 * 400 / (1.1e-12 * 312e12)) ** 0.5
+    time = engine_attended("fused_attention", heads, keys, keys, is_causal=True, window=1024)
+    assert time == pytest.approx(FLOOR + cycles / clock, rel=0.01)
+
+
+def test_a_window_as_long_as_the_text_hides_nothing() -> None:
+    heads, keys = half(1, 32, 2048, 128), half(1, 8, 2048, 128)
+    time = engine_attended("fused_attention", heads, keys, keys, is_causal=True, window=2048)
+    assert time == pytest.approx(attended(2048, 2048), rel=1e-3)
+
+
+def test_a_token_reads_the_keys_of_its_window() -> None:
+    """Eight tiles of 128 keys, of 32,768."""
+    keys = half(1, 8, 32768, 128)
+    time = engine_attended("fused_attention", half(1, 32, 1, 128), keys, keys, window=128)
+    assert time == pytest.approx(attended(1, 128), rel=1e-3)
+
+
+def test_all_heads_attend_to_latents_in_tiles_of_64() -> None:
+    """128 heads are two tiles for each of 54 sequences, one for each multiprocessor.
+
+    A tile has products of 64 rows with 576 and with 512 numbers for each key, and a softmax. It
+    draws power all the time.
+    """
+    batch, keys = 54, 8192
+    latents = half(batch, 1, keys, 512), half(batch, 1, keys, 64)
+    queries = half(batch, 128, 1, 512), half(batch, 128, 1, 64)
+    of_key = 2 * 64 * (576 + 512) / (0.9 * 312e12 / (108 * 1.41e9)) + 64 * (1 / 16 + 6 / 64)
+    clock = 1.41e9 * (0.78 * 400 / (1.1e-12 * 312e12)) ** 0.5
+    tile = max(4e-6 + keys * of_key / 1.41e9, keys * of_key / clock)
+    moved = 2 * batch * keys * 576 / (0.9 * 0.93 * 2039e9)
+    time = engine_attended("latent_attention", *queries, *latents)
+    assert time == pytest.approx(FLOOR + overlapped(tile, moved), rel=0.01)
+
+
+def test_few_heads_fill_a_tile_of_latents_with_padding() -> None:
+    keys = half(54, 1, 8192, 512), half(54, 1, 8192, 64)
+    few = engine_attended("latent_attention", half(54, 8, 1, 512), half(54, 8, 1, 64), *keys)
+    full = engine_attended("latent_attention", half(54, 64, 1, 512), half(54, 64, 1, 64), *keys)
+    assert few == pytest.approx(full, rel=0.02)
+
+
 @pytest.mark.parametrize("keys", [16, 500, 4000, 100_000])
 def test_attention_takes_longer_with_more_keys_and_is_never_faster_than_the_bound(
     keys: int,

@@ -413,6 +413,23 @@ def test_compiled_results_that_nobody_reads_are_not_written() -> None:
     assert compiled.bytes_written == 8 * 16 * 16 * 16 * 4
 
 
+def test_both_halves_of_a_rotary_embedding_are_one_kernel() -> None:
+    """It reads numbers, cosines and sines once, and writes the rotated numbers."""
+
+    def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        halves = first * cosines - second * sines, second * cosines + first * sines
+        return torch.cat(halves, -1)
+
+    x, angles = torch.zeros(64, 8, 128), torch.zeros(64, 1, 64)
+    model = Calls(lambda _, *given: rotate(*given))
+    result = analyze_roofline(
+        model, args=(x, angles, angles.clone()), device="H100 SXM", compiled=True
+    )
+    assert sum(each.bytes_read for each in result.operators) == 4 * (x.numel() + 2 * angles.numel())
+    assert sum(each.bytes_written for each in result.operators) == 4 * x.numel()
+
+
 def test_compiled_operands_that_are_ready_do_not_end_a_kernel() -> None:
     """``exp`` of a parameter can run before everything else; a product of the first result cannot."""
     size, weight = 512 * 64 * 4, nn.Parameter(torch.ones(64))

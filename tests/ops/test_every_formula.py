@@ -639,6 +639,28 @@ ATTENTION = [
         macs=SCORES * 24,
         other=(6 + 6) * SCORES + 12 * 80,
     ),
+    # a sink for each of 8 heads, and a soft cap
+    case(
+        *("torchscan.fused_attention", Q, K, V, T(8), None, True, None, 50.0),
+        out=T(2, 8, 5, 6),
+        macs=SCORES * 10,
+        other=9 * SCORES + 2 * 80,
+    ),
+    # each of 5 queries sees 2 of 7 keys, so the first is not read
+    case(
+        *("torchscan.fused_attention", Q, K, V, None, T(5, 7), True, 2),
+        out=T(2, 8, 5, 6),
+        macs=2 * 80 * 10,
+        other=7 * 2 * 80,
+        read=2 * 8 * 5 * 4 + 2 * 2 * 6 * (4 + 6) + 5 * 7,
+    ),
+    # latents of 6 numbers, and 4 that are rotated
+    case(
+        *("torchscan.latent_attention", T(2, 8, 5, 6), Q, T(2, 1, 7, 6), T(2, 1, 7, 4)),
+        out=T(2, 8, 5, 6),
+        macs=SCORES * (6 + 4 + 6),
+        other=6 * SCORES,
+    ),
     # (samples, length, heads, width)
     case(
         *(

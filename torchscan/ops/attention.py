@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchscan.ops.elementwise import first_output
-from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
 @window_of(
     aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable
 )
-@window_of("torchscan::flex_attention")
+@window_of("torchscan::flex_attention", "torchscan::fused_attention")
 def attention_window(
     query: TensorSpec,
     key: TensorSpec,
@@ -123,6 +123,62 @@ def flex_attention_backward(
     """The gradients of the above; the function is computed again, and differentiated at the same price."""
     work = _backward(_scores(query, key), query, value, None, 0.0)
     return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
+
+
+@cost_of("torchscan::fused_attention")
+def attention_of_engines(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    sinks: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    is_causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    *_: object,
+    inputs: tuple[TensorSpec, ...],
+    out: Output,
+) -> Work:
+    """Return the cost of attention in which a query sees at most ``window`` keys.
+
+    A soft cap takes 3 FLOPs per score (division, tanh, product), a sink 2 per query and head. Keys
+    before the window of the first query are not read.
+    """
+    queries, keys = query.shape[-2], key.shape[-2]
+    seen = keys if window is None else min(keys, window)
+    rows = math.prod(query.shape[:-1])
+    work = _forward(rows * seen, query, value, bias, 0.0)
+    capped = 0 if softcap is None else 3 * rows * seen
+    drained = 0 if sinks is None else 2 * rows
+    work = replace(work, other_flops=work.other_flops + capped + drained)
+    unread = keys - seen - queries + 1
+    if unread <= 0:
+        return work
+    cached = key.numel + value.numel
+    skipped = cached * unread // keys
+    return replace(
+        work,
+        elements_read=elements(inputs) - skipped,
+        bytes_read=stored_bytes(inputs) - skipped * key.dtype.itemsize,
+    )
+
+
+@cost_of("torchscan::latent_attention")
+def latent_attention(
+    query: TensorSpec,
+    rotary_query: TensorSpec,
+    latent: TensorSpec,
+    rotary_key: TensorSpec,
+    *_: object,
+    out: Output,
+) -> Work:
+    """Return the cost of attention of all heads to one key head, whose latents are also the values.
+
+    MACs = S · (2 · latent + rotary), with the widths of both parts of a key.
+    """
+    scores = _scores(query, latent)
+    work = _forward(scores, query, latent, None, 0.0)
+    return replace(work, macs=work.macs + scores * rotary_query.shape[-1])
 
 
 # -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each begins --------------

@@ -142,6 +142,8 @@ class Generating:
         fractions = {name for name, each in self._prompt_kwargs.items() if each.is_floating_point()}
         self._token = next(name for name in (main, *self._takes) if name not in fractions)
         self.batch_size = batch_size
+        #: False from the first pass on that fails with the attention of an engine
+        self._has_engine_attention = True
         #: how many passes have been recorded
         self.records = 0
         self.prompted = lru_cache(8)(self._prompted)
@@ -293,9 +295,8 @@ class Generating:
     ) -> Kept:
         handover = Handover(self._cache_in)
         kwargs = {**inputs, **self._flags, **cache}
-        trace, _ = record_step(
-            replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover)
-        )
+        request = replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover)
+        trace = self._trace_of(request)
         self.records += 1
         if not handover.kept:
             raise InputError(self._no_cache())
@@ -303,6 +304,18 @@ class Generating:
         if folded is not None:
             trace = folded.completed(trace)
         return Kept(trace, {**cache, **handover.kept}, handover.storages, folded)
+
+    def _trace_of(self, request: PassRequest) -> Trace:
+        """Record a pass, with the model's own attention if it cannot run with an engine's."""
+        own = replace(request, has_engine_attention=False)
+        if not request.has_engine_attention or not self._has_engine_attention:
+            return record_step(own)[0]
+        try:
+            return record_step(request)[0]
+        except TorchscanError:
+            trace, _ = record_step(own)
+            self._has_engine_attention = False
+            return trace
 
     @once
     def _flags(self) -> Mapping[str, Any]:

@@ -59,6 +59,8 @@ class PassRequest(Inputs):
     device_type: Literal["cpu", "cuda"] = "cpu"
     #: whether that device has flash attention, as CUDA devices have from capability 8.0 on
     has_flash: bool = True
+    #: True if attention runs as in inference engines, False if as in the model's own code
+    has_engine_attention: bool = False
     #: images and volumes have their channels innermost
     channels_last: bool = False
     #: paths of the modules whose inside is computed again in the backward pass

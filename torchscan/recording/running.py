@@ -23,6 +23,7 @@ from torchscan.recording.bookkeeping.containers import (
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
+from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.execution.known_constants import KnownConstants
@@ -248,6 +249,8 @@ class _Stage:
                 )
             modules = self._inventory.modules.values()
             stack.enter_context(own_calls_followed(modules, self._recorder.tree))
+            if self._request.has_engine_attention:
+                stack.enter_context(attention_of_engines(modules, self._recorder.assume))
             stack.enter_context(
                 checkpointed([self._inventory.modules[path] for path in self._request.checkpointed])
             )

@@ -243,6 +243,16 @@ add(
 )
 add("eager-serving", "kernels are launched one by one, and the cache is copied for each token")
 add("equal-sequences", "all sequences have the same length, and begin and end together")
+add(
+    "engine-attention",
+    "attention with sinks, soft caps, position biases, windows or two widths runs as one kernel, "
+    "which skips what a window hides",
+)
+add(
+    "latent-attention",
+    "generated tokens attend to the latent cache itself: "
+    "queries are multiplied with the up-projection of keys, results with that of values",
+)
 add("prompt-in-chunks", "prompts are processed in passes of up to {tokens:,} tokens")
 add("engine-host-time", "each pass waits {seconds:duration} for the host, as set for {engine}")
 add(

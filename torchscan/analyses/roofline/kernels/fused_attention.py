@@ -19,6 +19,7 @@ from torchscan.analyses.roofline.constants import (
     EXPONENTIALS_PER_CYCLE,
     FLASH_2,
     FLASH_3,
+    MATRICES,
     RESIDENT_TILES,
     SOFTMAX_OPERATIONS,
     SYNCHRONOUS_ON_HOPPER,
@@ -36,7 +37,10 @@ MAX_SHARED_QUERIES = 64
 MAX_DECODED = 16
 #: width of the heads that seconds of a key are given for
 HEAD_WIDTH = 128
+#: widest head of which several tiles fit into the registers of a multiprocessor
+MAX_HEAD_WIDTH = 256
 _KERNELS = ("flash", "efficient", "cudnn")
+_OF_ENGINES = "torchscan.fused_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +52,43 @@ class AttentionShape:
     key_heads: int
     queries: int
     keys: int
+    #: widths of a key and of a value; kernels of torch pad the smaller one
     width: int
+    value_width: int
     is_causal: bool
+    #: number of keys that a query sees at most, or None
+    window: int | None = None
 
     @classmethod
     def of(cls, signature: OpSignature, first: int = 0) -> AttentionShape:
-        """Return the sizes of a call, whose operands from ``first`` on are queries and keys."""
-        query, key = signature.inputs[first].shape, signature.inputs[first + 1].shape
-        heads = query[-3] if len(query) > 2 else 1
-        key_heads = key[-3] if len(key) > 2 else 1
+        """Return the sizes of a call. Operands from ``first`` on are queries, keys and values."""
+        query, key, value = (each.shape for each in signature.inputs[first : first + 3])
+        is_of_engines = signature.operator == _OF_ENGINES
         return cls(
             batch=math.prod(query[:-3]),
-            heads=heads,
-            key_heads=key_heads,
+            heads=query[-3] if len(query) > 2 else 1,
+            key_heads=key[-3] if len(key) > 2 else 1,
             queries=query[-2],
             keys=key[-2],
             width=query[-1],
+            value_width=value[-1] if is_of_engines else query[-1],
             is_causal=bool(signature.arguments.get("is_causal", False)),
+            window=signature.arguments.get("window"),
+        )
+
+    @classmethod
+    def of_latents(cls, signature: OpSignature) -> AttentionShape:
+        """Return the sizes of a call whose keys are latents with a rotary part, for all heads."""
+        query, rotary_query, latent, _ = (each.shape for each in signature.inputs)
+        return cls(
+            batch=query[0],
+            heads=query[1],
+            key_heads=1,
+            queries=query[2],
+            keys=latent[2],
+            width=query[3] + rotary_query[3],
+            value_width=latent[3],
+            is_causal=False,
         )
 
     @property
@@ -73,39 +97,74 @@ class AttentionShape:
         return max(1, self.heads // max(self.key_heads, 1))
 
     @property
+    def mean_width(self) -> float:
+        """Mean width of keys and values."""
+        return (self.width + self.value_width) / 2
+
+    @property
+    def seen(self) -> int:
+        """Number of keys that are counted for each query."""
+        return self.keys if self.window is None else min(self.keys, self.window)
+
+    @property
     def skips_blocks(self) -> bool:
         """True if the blocks beyond the diagonal are not computed."""
         return self.is_causal and self.queries == self.keys
 
     @property
     def min_share(self) -> float:
-        """Share of the scores that has to be computed."""
-        return (self.keys + 1) / (2 * self.keys) if self.skips_blocks else 1.0
+        """Share of the counted scores that has to be computed.
+
+        The first queries of a text see fewer keys than there are in a window.
+        """
+        if not self.skips_blocks:
+            return 1.0
+        return (2 * self.keys - self.seen + 1) / (2 * self.keys)
+
+    @property
+    def longest_tile(self) -> int:
+        """Number of keys that the longest tile goes through, in whole blocks."""
+        if not self.skips_blocks:
+            return self.keys
+        return min(self.keys, self.seen + ATTENTION_BLOCK)
+
+    @property
+    def mean_tile(self) -> float:
+        """Mean number of keys that a tile goes through: few at the beginning of a text."""
+        if not self.skips_blocks:
+            return self.keys
+        longest = self.longest_tile
+        first = min(longest, (longest + ATTENTION_BLOCK) / 2)
+        return (longest * first + (self.keys - longest) * longest) / self.keys
 
     @property
     def computed_share(self) -> float:
-        """Share of the scores that is computed, in whole blocks."""
-        if not self.skips_blocks:
-            return 1.0
-        return min(1.0, (self.keys + ATTENTION_BLOCK) / (2 * self.keys))
+        """Scores that are computed, in whole blocks, as a share of the counted ones."""
+        return self.mean_tile / self.seen
 
     @property
     def computed_flops(self) -> float:
         """Operations of the two products."""
-        scores = self.batch * self.heads * self.queries * self.keys
-        return 4 * scores * self.width * self.computed_share
+        scores = self.batch * self.heads * self.queries * self.seen
+        return 4 * scores * self.mean_width * self.computed_share
 
 
 @rule(
     *(f"_scaled_dot_product_{name}_attention" for name in _KERNELS),
     "_scaled_dot_product_flash_attention_for_cpu",
     "scaled_dot_product_attention",
+    _OF_ENGINES.replace(".", "::"),
 )
 def _attention(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     shape = AttentionShape.of(signature)
     if shape.queries <= MAX_DECODED and shape.queries < shape.keys:
         return _attend_single_tokens(shape, machine)
     return _attend_prompt(shape, machine)
+
+
+@rule("torchscan::latent_attention")
+def _latent_attention(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
+    return _attend_single_tokens(AttentionShape.of_latents(signature), machine)
 
 
 @rule(
@@ -142,16 +201,20 @@ def _elapsed_cycles(shape: AttentionShape, machine: Machine, flops_per_cycle: fl
     """Return the cycles until the last tile is done, without the power limit."""
     flash = _flash_of(machine)
     tiles = shape.batch * shape.heads * math.ceil(shape.queries / TILE_QUERIES)
-    cycles_of_key = 4 * TILE_QUERIES * shape.width / flops_per_cycle
+    cycles_of_key = 4 * TILE_QUERIES * shape.mean_width / flops_per_cycle
     if machine.is_hopper and not machine.has_async_attention:
         cycles_of_key /= SYNCHRONOUS_ON_HOPPER
-    cycles_of_score = 1 / EXPONENTIALS_PER_CYCLE + SOFTMAX_OPERATIONS / machine.vector_lanes
-    cycles_of_key += flash.exposed * TILE_QUERIES * cycles_of_score
+    cycles_of_key += flash.exposed * TILE_QUERIES * _cycles_of_score(machine)
 
-    longest = flash.tile_cycles + shape.keys * cycles_of_key
-    mean = flash.tile_cycles + shape.computed_share * shape.keys * cycles_of_key
+    longest = flash.tile_cycles + shape.longest_tile * cycles_of_key
+    mean = flash.tile_cycles + shape.mean_tile * cycles_of_key
     filled = tiles * mean / machine.multiprocessors
     return float((filled**ATTENTION_TAIL + longest**ATTENTION_TAIL) ** (1 / ATTENTION_TAIL))
+
+
+def _cycles_of_score(machine: Machine) -> float:
+    """Return the cycles of a multiprocessor for the softmax of a score."""
+    return 1 / EXPONENTIALS_PER_CYCLE + SOFTMAX_OPERATIONS / machine.vector_lanes
 
 
 def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
@@ -161,15 +224,16 @@ def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
     the pieces; without pieces, results are copied into the order of heads.
     """
     flash = _flash_of(machine)
-    tiles = shape.batch * shape.key_heads
-    tiles *= math.ceil(shape.queries * shape.group / MAX_SHARED_QUERIES)
+    rows = shape.queries * shape.group
+    tiles = shape.batch * shape.key_heads * math.ceil(rows / MAX_SHARED_QUERIES)
+    keys = min(shape.keys, shape.seen + shape.queries - 1)
+    tile = _decoding_tile(shape, machine)
     pieces = 1
     if flash.splits_single_heads or shape.group > 1:
-        room = int(RESIDENT_TILES * machine.multiprocessors) // max(tiles, 1)
-        pieces = max(1, min(room, math.ceil(shape.keys / ATTENTION_SPLIT_KEYS)))
+        room = int(tile.resident * machine.multiprocessors) // max(tiles, 1)
+        pieces = max(1, min(room, math.ceil(keys / ATTENTION_SPLIT_KEYS)))
 
-    seconds_of_key = flash.seconds_of_key * shape.width / HEAD_WIDTH
-    seconds = ATTENTION_TILE_START + seconds_of_key * shape.keys / pieces
+    seconds = ATTENTION_TILE_START + tile.seconds_of_key * keys / pieces
     seconds *= max(1.0, tiles * pieces / machine.multiprocessors)
     cycles_after = 0.0
     if pieces > 1:
@@ -178,8 +242,47 @@ def _attend_single_tokens(shape: AttentionShape, machine: Machine) -> Kernel:
         cycles_after = flash.copy_cycles
     return Kernel(
         traffic=machine.product_traffic,
+        matrices=tile.matrices,
+        executed=tile.executed,
+        keeps_busy=tile.is_wide,
         cycles=seconds * (machine.clock_hz or 0.0) * machine.multiprocessors,
         alone=machine.seconds(ATTENTION_FLOOR_CYCLES + cycles_after),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DecodingTile:
+    """A tile of the query heads that share a key head, while tokens are generated."""
+
+    seconds_of_key: float
+    #: tiles that a multiprocessor works on at a time
+    resident: float = RESIDENT_TILES
+    #: True if results fill the registers of a multiprocessor, as with latents
+    is_wide: bool = False
+    #: share of the matrix units' peak, and computed products as a share of the counted ones
+    matrices: float = MATRICES
+    executed: float = 1.0
+
+
+def _decoding_tile(shape: AttentionShape, machine: Machine) -> _DecodingTile:
+    """Return the tile of a head, or of latents, where the products of all heads take longer.
+
+    A tile of 64 results of 512 numbers fills the registers. So there is one at a time, and its
+    products wait for its softmax.
+    """
+    seconds_of_key = _flash_of(machine).seconds_of_key * shape.mean_width / HEAD_WIDTH
+    if shape.value_width <= MAX_HEAD_WIDTH or machine.flops_per_cycle is None:
+        return _DecodingTile(seconds_of_key=seconds_of_key)
+    rows = shape.queries * shape.group
+    padded = MAX_SHARED_QUERIES * math.ceil(rows / MAX_SHARED_QUERIES)
+    of_products = 4 * MAX_SHARED_QUERIES * shape.mean_width / machine.flops_per_cycle
+    of_key = of_products + MAX_SHARED_QUERIES * _cycles_of_score(machine)
+    return _DecodingTile(
+        seconds_of_key=machine.seconds(of_key),
+        resident=1.0,
+        is_wide=True,
+        matrices=of_products / of_key,
+        executed=padded / rows,
     )
 
 

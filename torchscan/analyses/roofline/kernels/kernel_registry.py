@@ -101,11 +101,15 @@ def is_launched(signature: OpSignature) -> bool:
 
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:
-    """For operators of torch's; a name that it does not have raises, and so does a second rule."""
+    """For operators of torch's, or ``"library::name"``.
+
+    A name that torch does not have raises, and so does a second rule.
+    """
 
     def register(made: Rule) -> Rule:
         for operator in operators:
-            name = str(getattr(aten, operator))
+            is_of_torch = "::" not in operator
+            name = str(getattr(aten, operator)) if is_of_torch else operator.replace("::", ".")
             if name in rules:
                 raise ValueError(f"{name} has a rule already")
             rules[name] = made
