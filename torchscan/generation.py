@@ -309,9 +309,9 @@ def _token_by_token(module: nn.Module, step: Step | None, *, is_shown: bool) -> 
 def _with_advice(error: RecordError, name: str) -> RecordError:
     """Return the error in one line, without the inputs, which the user did not choose."""
     found = RecordError(
-        f"{name} cannot be run token by token: {error.problem}; a model that generates takes "
-        "tokens "
-        "and the cache that it returned: give its other arguments as ",
+        f"{name} cannot be run token by token: {error.problem}",
+        "; a model that generates takes tokens and the cache that it returned: give its other "
+        "arguments as ",
         *(Give("inputs"), ", or ", Give("step"), ", a function that calls the model"),
     )
     found.so_far, found.failed = error.so_far, error.failed

@@ -109,6 +109,69 @@ def test_keys_and_values_of_the_prompt_are_sent(
     assert all(each.cache_transfer == 0 for each in search.choices if not each.prefill_tp)
 
 
+def _mixture(**values: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("tests.torchvision_cpu")  # transformers imports torchvision
+    config = transformers.Qwen3MoeConfig(
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=16,
+        vocab_size=256,
+        num_experts_per_tok=2,
+        **{"num_experts": 8, "moe_intermediate_size": 64, "intermediate_size": 64, **values},
+    )
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def _names(search: ServingSearch) -> set[str]:
+    return {str(each.layout) for each in search.choices}
+
+
+def test_experts_are_divided_in_both_ways() -> None:
+    given: dict[str, Any] = {"num_gpus": 2, "device": "H100", "engine": "vllm", "formats": [None]}
+    model = _mixture()
+    search = parallel.search_serving(model, 64, 16, max_batch_size=4, progress=False, **given)
+    assert _names(search) == {"tp 1", "tp 2", "tp 2, experts apart", "dp 2, experts apart"}
+    by_way = {(str(each.layout), each.batch_size): each for each in search.choices}
+    groups = by_way["dp 2, experts apart", 4]
+    alone = analyze_generation(
+        model,
+        64,
+        16,
+        batch_size=4,
+        device="H100",
+        engine="vllm",
+        mesh={"dp": 2},
+        expert_parallel=True,
+        progress=False,
+    )
+    assert groups.num_copies == 1
+    assert groups.tokens_per_second == pytest.approx(2 * 4 / alone.per_token_under_load)
+    assert by_way["tp 1", 4].num_copies == 2
+
+
+def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
+    """Experts take 768 GiB, two GPUs have 160."""
+    model = _mixture(moe_intermediate_size=2**27)
+    search = parallel.search_serving(
+        model, 64, 16, num_gpus=2, device="H100", formats=[None], max_batch_size=1, progress=False
+    )
+    assert not search.choices
+    assert search.num_traces == 0
+    assert set(search.refused) == {"tp 1", "tp 2", "tp 2, experts apart", "dp 2, experts apart"}
+    assert {note.code for note in search.refused.values()} == {"model-has-no-room"}
+
+
+def test_reasons_name_no_arguments_of_others() -> None:
+    search = _searched(2, formats=[None])
+    (reason,) = search.refused.values()
+    assert str(reason).startswith("Echo has no plan for tensor parallelism")
+    assert "give" not in str(reason)
+
+
 def test_the_front_has_what_nothing_else_beats() -> None:
     search = _searched(formats=[None, "fp8"])
     for each in search.front:

@@ -71,7 +71,7 @@ def _add_serve(commands: Any) -> None:
     add_options(serving, "engine", "precision", "weights", "cache", "compute", "price")
     devices = parser.add_argument_group("several devices")
     add_option(devices, "num_gpus", help="Set the number of devices (default: as --tp)")
-    add_options(devices, "tp", "per_machine", "network_gbs")
+    add_options(devices, "tp", "expert_parallel", "per_machine", "network_gbs")
     limits = parser.add_argument_group("search for the best way within limits")
     add_options(limits, "first_token", "per_token", "separate")
     add_output(parser)
@@ -110,6 +110,10 @@ def _serve(options: argparse.Namespace) -> None:
         _search(options, prompt)
         return
     mesh = _mesh(options)
+    if options.expert_parallel and mesh is None:
+        raise InputError(
+            "--expert-parallel is given for one device: give the number of devices with --num-gpus"
+        )
     names = ("price", "device", "precision", "weights", "cache", "compute", "engine")
     asked = {name: getattr(options, name) for name in (*names, "per_machine", "network_gbs")}
     sweep = on_generating(
@@ -120,6 +124,7 @@ def _serve(options: argparse.Namespace) -> None:
             options.new,
             batch_size=options.batch_size,
             mesh=mesh,
+            expert_parallel=options.expert_parallel,
             progress=False,
             **asked,
         ),
@@ -133,6 +138,8 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
 
     if options.tp is not None:
         raise InputError("--tp is given, and a search compares all: leave out --tp")
+    if options.expert_parallel:
+        raise InputError("--expert-parallel is given, and a search compares it: leave it out")
     names = ["price", "device", "precision", "weights", "cache", "engine", "separate"]
     names += ["per_machine", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}

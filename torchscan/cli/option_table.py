@@ -201,6 +201,7 @@ class _Options:
                    "P", float)
     num_gpus = Option("Set {}", "N", to_count, _MESHES)
     tp = Option("Shard each layer over N devices (default: all)", "N", to_count)
+    expert_parallel = _flag("Shard experts over all devices, each of which has some completely")
     mesh = Option("Compare this mesh; repeat the option for several (default: all useful ones)",
                   "dp=8,tp=8", to_mesh, action="append", python="meshes")
     per_machine = Option("Set the number of devices in each machine", "N", to_count, _MESHES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.generation.serving_costs import BITS, Compute
 from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.generation.serving_search import (
-    ModelSpread,
+    ModelLayout,
     ServingChoice,
     ServingLimits,
     ServingSearch,
@@ -40,8 +39,6 @@ from torchscan.wrong_arguments import explain_wrong_types
 _MOST_SEQUENCES = 256
 #: factor from one batch size to the next; mixtures of experts have more ways, which take longer
 _GROWTH, _GROWTH_WITH_EXPERTS = 2, 4
-#: advice of errors about arguments that a search lacks
-_ADVICE = re.compile(r"(: (give|choose|leave)|; a model that generates) .*", re.DOTALL)
 #: the estimate of a batch size, with products in a format
 _Answer = Callable[[int, Compute | None], Generation]
 
@@ -160,7 +157,7 @@ def _formats(
 class _Way:
     """The GPUs that share a copy and a format, with the estimates of batches that fit."""
 
-    spread: ModelSpread
+    layout: ModelLayout
     generations: Sequence[Generation]
 
     @property
@@ -190,7 +187,7 @@ class _ServingQuestion:
         """Estimate all ways, and sort them."""
         limits = self.limits
         ways, refused = self._ways(formats)
-        choices = [limits.combined(each, way.spread) for way in ways for each in way.generations]
+        choices = [limits.combined(each, way.layout) for way in ways for each in way.generations]
         if separate:
             choices += self._separated(ways)
         ordered = by_rate(choices)
@@ -224,45 +221,64 @@ class _ServingQuestion:
         ways: list[_Way] = []
         refused: dict[str, Note] = {}
         checks: dict[Length, LayerCheck] = {}
-        no_room = Note.of("model-has-no-room", device=self.device.name)
         counts = WeightCounts.of(self.module)
-        growth = _GROWTH_WITH_EXPERTS if counts.experts else _GROWTH
-        for spread in self._spreads(has_experts=counts.experts > 0):
-            names = {each: f"{spread}" if each is None else f"{spread}, {each}" for each in formats}
-            fitting = [each for each in formats if self._may_fit(counts, spread, each)]
-            refused |= {names[each]: no_room for each in formats if each not in fitting}
-            if not fitting:
-                continue
+        for layout in self._layouts(has_experts=counts.experts > 0):
             try:
-                with self._opened(spread, checks) as answer:
-                    for compute in fitting:
-                        generations = tuple(self._estimate(answer, compute, growth))
-                        if generations:
-                            ways.append(_Way(spread=spread, generations=generations))
-                        else:
-                            refused[names[compute]] = no_room
+                found = self._estimates(layout, formats, counts, checks)
             except TorchscanError as error:
-                refused[str(spread)] = Note.of("way-refused", reason=_ADVICE.sub("", error.problem))
+                # without advice, which may name arguments that a search lacks
+                problem = error.parts[0]
+                reason = problem if isinstance(problem, str) else error.problem
+                refused[str(layout)] = Note.of("way-refused", reason=reason)
+                continue
+            for name, generations in found.items():
+                if generations:
+                    ways.append(_Way(layout=layout, generations=generations))
+                else:
+                    refused[name] = Note.of("model-has-no-room", device=self.device.name)
         return ways, refused
 
-    def _spreads(self, *, has_experts: bool) -> Iterator[ModelSpread]:
+    def _estimates(
+        self,
+        layout: ModelLayout,
+        formats: Sequence[Compute | None],
+        counts: WeightCounts,
+        checks: dict[Length, LayerCheck],
+    ) -> dict[str, tuple[Generation, ...]]:
+        """Return the estimates of batches that fit, by the name of the way."""
+        names = {each: f"{layout}, {each}" for each in formats}
+        if None in names:
+            names[None] = str(layout)
+        found: dict[str, tuple[Generation, ...]] = dict.fromkeys(names.values(), ())
+        fitting = [each for each in formats if self._may_fit(counts, layout, each)]
+        if not fitting:
+            return found
+        growth = _GROWTH_WITH_EXPERTS if counts.experts else _GROWTH
+        with self._opened(layout, checks) as answer:
+            for each in fitting:
+                found[names[each]] = tuple(self._estimate(answer, each, growth))
+        return found
+
+    def _layouts(self, *, has_experts: bool) -> Iterator[ModelLayout]:
         """Yield the ways to share a copy, of which several fill all GPUs, inside a machine."""
         num_gpus = self.limits.num_gpus
         most = min(num_gpus, self.per_machine)
         sizes = [size for size in range(1, most + 1) if num_gpus % size == 0]
         for size in sizes:
-            yield ModelSpread(size)
-        for size in sizes if has_experts else ():
+            yield ModelLayout(size)
+        if not has_experts:
+            return
+        for size in sizes[1:]:
             for tp in sizes:
                 # groups of several GPUs that share the experts: of all GPUs only
                 is_compared = tp in (1, size) or size == sizes[-1]
-                if size > 1 and size % tp == 0 and is_compared:
-                    yield ModelSpread(tp, size // tp, expert_parallel=True)
+                if size % tp == 0 and is_compared:
+                    yield ModelLayout(tp, size // tp, expert_parallel=True)
 
-    def _may_fit(self, counts: WeightCounts, spread: ModelSpread, compute: Compute | None) -> bool:
+    def _may_fit(self, counts: WeightCounts, layout: ModelLayout, compute: Compute | None) -> bool:
         """Return whether the weights leave room on a GPU, if all were stored in the format."""
-        groups = spread.num_gpus if spread.expert_parallel else spread.tp
-        number = counts.experts / groups + counts.others / spread.tp
+        groups = layout.num_gpus if layout.expert_parallel else layout.tp
+        number = counts.experts / groups + counts.others / layout.tp
         bits = 8 * counts.itemsize
         if self.precision is not None:
             bits = 8 * type_of(self.precision).itemsize
@@ -273,7 +289,7 @@ class _ServingQuestion:
         return number * bits / 8 < self.device.room_bytes
 
     def _opened(
-        self, spread: ModelSpread, checks: dict[Length, LayerCheck]
+        self, layout: ModelLayout, checks: dict[Length, LayerCheck]
     ) -> AbstractContextManager[_Answer]:
         return opened_generation(
             self.module,
@@ -284,8 +300,8 @@ class _ServingQuestion:
             weights=self.weights,
             cache=self.cache,
             engine=self.engine,
-            mesh=spread.mesh,
-            expert_parallel=spread.expert_parallel,
+            mesh=layout.mesh,
+            expert_parallel=layout.expert_parallel,
             per_machine=self.per_machine,
             network_gbs=self.network_gbs,
             checks=checks,
@@ -323,6 +339,6 @@ class _ServingQuestion:
                 if first.compute != tokens.generations[0].compute:
                     continue
                 for each in tokens.generations:
-                    choice = self.limits.separated(first, prompts.spread, each, tokens.spread)
+                    choice = self.limits.separated(first, prompts.layout, each, tokens.layout)
                     if choice is not None:
                         yield choice

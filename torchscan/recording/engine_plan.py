@@ -79,7 +79,8 @@ class EnginePlan:
         if not is_planned:
             raise InputError(
                 f"{type(model).__name__} has no plan for tensor parallelism, and no attention "
-                "whose heads can be told: give ",
+                "whose heads can be told",
+                ": give ",
                 Give("apply"),
                 ", a function of the model and the mesh that shards it",
             )

@@ -279,8 +279,8 @@ def _divide_experts(model: nn.Module, mesh: DeviceMesh, tp: DeviceMesh | None) -
     for module, experts in _experts_of(model):
         if experts.number % size:
             raise InputError(
-                f"{experts.number} experts cannot be divided among {size} devices: choose a number "
-                "that divides them"
+                f"{experts.number} experts cannot be divided among {size} devices",
+                ": choose a number that divides them",
             )
         for name, tensor in list(module._parameters.items()):
             if tensor is not None and tensor.shape[0] == experts.number:

@@ -139,7 +139,7 @@ def heads_of(model: nn.Module, size: int) -> Heads | None:
 
 def _indivisible(heads: int, label: str, size: int) -> InputError:
     return InputError(
-        f"{heads} {label} cannot be divided among tp {size}: choose a tp that divides them"
+        f"{heads} {label} cannot be divided among tp {size}", ": choose a tp that divides them"
     )
 
 
@@ -156,7 +156,8 @@ def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
             if hasattr(each, "num_key_value_groups"):
                 raise InputError(
                     f"{path} has no k_proj and v_proj whose {heads.keys} heads can be repeated "
-                    f"for tp {heads.repeated}: choose a tp that divides them"
+                    f"for tp {heads.repeated}",
+                    ": choose a tp that divides them",
                 )
             continue
         norm = getattr(each, "k_norm", None)

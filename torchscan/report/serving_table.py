@@ -39,10 +39,10 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
     has_formats = len({each.compute for each in search.choices}) > 1
 
     def ways(choice: ServingChoice) -> Cell:
-        shown = f"{choice.num_copies} × {choice.spread}"
+        shown = f"{choice.num_copies} × {choice.layout}"
         if has_formats:
             shown = f"{shown}, {choice.compute or 'own'}"
-        return Cell([choice.num_copies, str(choice.spread), choice.compute], shown)
+        return Cell([choice.num_copies, str(choice.layout), choice.compute], shown)
 
     def verdict(choice: ServingChoice) -> Cell:
         shown = "kept" if choice.is_within_limits else "missed"
@@ -64,10 +64,10 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
 
 
 def _prefill_copies(choice: ServingChoice) -> Cell:
-    if choice.prefill_spread is None:
+    if choice.prefill_layout is None:
         return Cell(None, "the same")
-    shown = f"{choice.num_prefill_copies} × {choice.prefill_spread}"
-    return Cell([choice.num_prefill_copies, str(choice.prefill_spread)], shown)
+    shown = f"{choice.num_prefill_copies} × {choice.prefill_layout}"
+    return Cell([choice.num_prefill_copies, str(choice.prefill_layout)], shown)
 
 
 # -- text ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torchscan.results import Result
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpread:
+class ModelLayout:
     """The GPUs that share a copy of a model."""
 
     #: GPUs that share each layer
@@ -84,16 +84,16 @@ class ServingChoice:
     generation: Generation
 
     @property
-    def spread(self) -> ModelSpread:
+    def layout(self) -> ModelLayout:
         """The GPUs that share a copy of the model."""
-        return ModelSpread(self.tp, self.dp, self.expert_parallel)
+        return ModelLayout(self.tp, self.dp, self.expert_parallel)
 
     @property
-    def prefill_spread(self) -> ModelSpread | None:
+    def prefill_layout(self) -> ModelLayout | None:
         """The GPUs of a copy that processes prompts only, or None if each copy does both."""
         if self.prefill_tp is None:
             return None
-        return ModelSpread(self.prefill_tp, self.prefill_dp, self.prefill_expert_parallel)
+        return ModelLayout(self.prefill_tp, self.prefill_dp, self.prefill_expert_parallel)
 
     @property
     def is_within_limits(self) -> bool:
@@ -168,9 +168,9 @@ class ServingSearch(Result):
 
 def describe_choice(choice: ServingChoice) -> str:
     """Return ``"2 × tp 4, fp8, batch 64"``."""
-    copies = f"{choice.num_copies} × {choice.spread}"
-    if choice.prefill_spread is not None:
-        prompts = f"{choice.num_prefill_copies} × {choice.prefill_spread}"
+    copies = f"{choice.num_copies} × {choice.layout}"
+    if choice.prefill_layout is not None:
+        prompts = f"{choice.num_prefill_copies} × {choice.prefill_layout}"
         copies = f"prompts {prompts}, tokens {copies}"
     form = f", {choice.compute}" if choice.compute else ""
     return f"{copies}{form}, batch {choice.batch_size}"
@@ -191,17 +191,17 @@ class ServingLimits:
     #: links between the GPUs
     fabric: Fabric
 
-    def combined(self, generation: Generation, spread: ModelSpread) -> ServingChoice:
+    def combined(self, generation: Generation, layout: ModelLayout) -> ServingChoice:
         """Return the choice in which each copy processes prompts and generates tokens."""
-        copies = self.num_gpus // spread.num_gpus
+        copies = self.num_gpus // layout.num_gpus
         per_token = generation.per_token_under_load
-        rate = copies * spread.dp * generation.batch_size / per_token
+        rate = copies * layout.dp * generation.batch_size / per_token
         return self._choice(
             generation,
             rate,
-            tp=spread.tp,
-            dp=spread.dp,
-            expert_parallel=spread.expert_parallel,
+            tp=layout.tp,
+            dp=layout.dp,
+            expert_parallel=layout.expert_parallel,
             num_copies=copies,
             first_token=generation.first_token_under_load,
             per_token=per_token,
@@ -210,18 +210,18 @@ class ServingLimits:
     def separated(
         self,
         prompts: Generation,
-        prompt_spread: ModelSpread,
+        prompt_layout: ModelLayout,
         tokens: Generation,
-        spread: ModelSpread,
+        layout: ModelLayout,
     ) -> ServingChoice | None:
         """Return the best split of the GPUs into copies for prompts and copies for tokens.
 
         Each GPU of one copy sends its keys and values of the prompt to GPUs of the other, between
         machines if there are several.
         """
-        prompt_rate = prompt_spread.dp / prompts.first_token
-        request_rate = spread.dp * tokens.batch_size / (tokens.new * tokens.per_token)
-        size, prompt_size = spread.num_gpus, prompt_spread.num_gpus
+        prompt_rate = prompt_layout.dp / prompts.first_token
+        request_rate = layout.dp * tokens.batch_size / (tokens.new * tokens.per_token)
+        size, prompt_size = layout.num_gpus, prompt_layout.num_gpus
         best: tuple[float, int, int] | None = None
         for copies in range(1, (self.num_gpus - prompt_size) // size + 1):
             prompt_copies = (self.num_gpus - copies * size) // prompt_size
@@ -236,13 +236,13 @@ class ServingLimits:
         return self._choice(
             tokens,
             rate * tokens.new,
-            tp=spread.tp,
-            dp=spread.dp,
-            expert_parallel=spread.expert_parallel,
+            tp=layout.tp,
+            dp=layout.dp,
+            expert_parallel=layout.expert_parallel,
             num_copies=copies,
-            prefill_tp=prompt_spread.tp,
-            prefill_dp=prompt_spread.dp,
-            prefill_expert_parallel=prompt_spread.expert_parallel,
+            prefill_tp=prompt_layout.tp,
+            prefill_dp=prompt_layout.dp,
+            prefill_expert_parallel=prompt_layout.expert_parallel,
             num_prefill_copies=prompt_copies,
             cache_transfer=transfer,
             first_token=prompts.first_token + transfer + tokens.per_token,
