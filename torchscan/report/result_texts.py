@@ -274,9 +274,9 @@ add(
     "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
 )
 add(
-    "experts-divided",
-    "of {devices} devices with different experts, the others wait for the one that gets the most "
-    "tokens",
+    "prompts-apart",
+    "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
+    "which the first token contains",
 )
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
