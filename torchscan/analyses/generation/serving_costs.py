@@ -56,6 +56,12 @@ class Serving:
     #: True if mixtures of experts run as few kernels around the products of experts
     joins_experts: bool = False
 
+    @property
+    def fuses_experts(self) -> bool:
+        """True if products of experts are in a format that fused kernels take."""
+        is_small = self.weights is not None and self.weights.bits == BITS["fp4"]
+        return is_small and self.compute is not None
+
 
 AS_IT_IS = Serving(appends=False)
 
@@ -67,6 +73,8 @@ class Packed(NamedTuple):
     unpacked: int = 0
     #: bytes of the other operand, which is quantized to compute in the format of the weights
     quantized: int = 0
+    #: True if the kernel before, or the product itself, does that
+    is_quantized_before: bool = False
 
 
 _NOT_PACKED = Packed()
@@ -211,7 +219,7 @@ class Repriced:
         if self._serving.compute is None:
             packed = Packed(unpacked=weight_bytes // itemsize)
         else:
-            packed = Packed(quantized=others)
+            packed = Packed(quantized=others, is_quantized_before=self._serving.fuses_quantization)
             read -= others - others * BITS[self._serving.compute] // 16
         return _with_bytes(cost, read, cost.bytes_written), packed
 

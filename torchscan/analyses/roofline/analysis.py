@@ -32,7 +32,11 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH_COMPILED,
 )
 from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
-from torchscan.analyses.roofline.expert_kernels import ExpertKernels, expert_kernels
+from torchscan.analyses.roofline.expert_kernels import (
+    FUSED_EXPERTS_ARCHS,
+    ExpertKernels,
+    expert_kernels,
+)
 from torchscan.analyses.roofline.fusion import (
     Needed,
     fused_kernels,
@@ -105,7 +109,8 @@ def roofline_of(
     experts = ExpertKernels()
     prepared: Collection[int] = ()
     if compiled and serving is not None and serving.joins_experts:
-        experts = expert_kernels(trace, costs, routed)
+        is_fused = serving.fuses_experts and rates.device.arch.startswith(FUSED_EXPERTS_ARCHS)
+        experts = expert_kernels(trace, costs, routed, is_fused=is_fused)
         prepared = prepared_calls(trace)
         served = experts.served(served, serving.compute)
         costs = served.costs

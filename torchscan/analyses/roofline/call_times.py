@@ -116,6 +116,8 @@ class Near(NamedTuple):
     unpacked: int = 0
     #: bytes of inputs that are quantized, for products in fewer than 16 bits
     quantized: int = 0
+    #: True if the kernel before, or the product itself, quantizes them
+    is_quantized_before: bool = False
     #: True if a product is part of a kernel that an earlier product begins
     is_joined: bool = False
 
@@ -176,7 +178,7 @@ class CallTimes:
             _moved(cost.min_bytes_read, cost, near.cached_at_least),
         )
         launches = kernel.launches
-        if near.quantized and not self._serving.fuses_quantization:
+        if near.quantized and not near.is_quantized_before:
             launches += 1
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
 
@@ -271,7 +273,7 @@ class CallTimes:
         compute = self._serving.compute
         if near.quantized and compute is not None:
             written = near.quantized * BITS[compute] / 16
-            return 0.0 if self._serving.fuses_quantization else near.quantized + written
+            return 0.0 if near.is_quantized_before else near.quantized + written
         return 3.0 * cost.bytes_read if form == "fp8" else 0.0
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:

@@ -21,6 +21,9 @@ from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.trace import Trace
 
+#: architectures with kernels for mixtures of experts in 4 bits that quantize inputs, and activate
+#: results, in their products (trtllm-gen, which TensorRT-LLM, vLLM and SGLang call)
+FUSED_EXPERTS_ARCHS = ("Blackwell GB100",)
 _GATHERS = frozenset({"aten.index", "aten.index_select", "aten.embedding"})
 _SUMS = frozenset({"aten.sum", "aten.index_add", "aten.index_add_", "aten.scatter_add_"})
 
@@ -39,6 +42,8 @@ class ExpertKernels:
     narrowed: Mapping[int, Fraction] = field(default_factory=dict)
     #: calls of shared experts, which run beside those of routed ones
     beside: frozenset[int] = frozenset()
+    #: products whose inputs the kernel before quantizes, or they themselves
+    quantized_before: frozenset[int] = frozenset()
 
     def joined(self, kernels: Sequence[int | None]) -> list[int | None]:
         """Return the kernel of each call, given those of a compiler."""
@@ -57,6 +62,8 @@ class ExpertKernels:
                 packed[product] = packed[product]._replace(quantized=source)
             read = max(0, costs[product].bytes_read - gathered * bits // 16)
             costs[product] = replace(costs[product], bytes_read=read)
+        for product in self.quantized_before:
+            packed[product] = packed[product]._replace(is_quantized_before=True)
         for index, share in self.narrowed.items():
             cost = costs[index]
             costs[index] = replace(
@@ -67,8 +74,14 @@ class ExpertKernels:
         return replace(served, costs=tuple(costs), packed=tuple(packed))
 
 
-def expert_kernels(trace: Trace, costs: Sequence[OpCost], routed: RoutedCalls) -> ExpertKernels:
-    """Return the kernels of all mixtures of experts in a trace."""
+def expert_kernels(
+    trace: Trace, costs: Sequence[OpCost], routed: RoutedCalls, *, is_fused: bool = False
+) -> ExpertKernels:
+    """Return the kernels of all mixtures of experts in a trace.
+
+    ``is_fused``: a single kernel picks and sorts, and the first product quantizes its inputs, and
+    computes the activation as it writes.
+    """
     products: dict[int, list[int]] = defaultdict(list)
     for product, router in routed.router_of_product.items():
         if router >= 0:
@@ -78,16 +91,25 @@ def expert_kernels(trace: Trace, costs: Sequence[OpCost], routed: RoutedCalls) -
     gathered: dict[int, tuple[int, int]] = {}
     narrowed: dict[int, Fraction] = {}
     beside: frozenset[int] = frozenset()
+    quantized_before: list[int] = []
     for router, group in products.items():
         mixture = _Mixture(trace, costs, routed, router, group)
         mixture.assign_calls()
+        if is_fused:
+            mixture.fuse()
+            quantized_before += group
         head_of |= mixture.head_of
         seconds |= mixture.seconds
         gathered |= mixture.gathered
         narrowed |= mixture.narrowed
         beside |= mixture.beside
     return ExpertKernels(
-        head_of=head_of, seconds=seconds, gathered=gathered, narrowed=narrowed, beside=beside
+        head_of=head_of,
+        seconds=seconds,
+        gathered=gathered,
+        narrowed=narrowed,
+        beside=beside,
+        quantized_before=frozenset(quantized_before),
     )
 
 
@@ -143,6 +165,17 @@ class _Mixture:
         if self._adding and first > 0:
             last = self._adding[-1]
             self.beside = shared_expert_calls(self._trace, first - 1, last, self._ordered)
+
+    def fuse(self) -> None:
+        """Pick and sort in one kernel, and activate where the first product writes."""
+        calls = self._choosing + self._sorting
+        for each in calls:
+            self.seconds.pop(each, None)
+        self._add_kernel(calls, SORTING_KERNEL)
+        first, last = self._products[0], self._products[-1]
+        for index in range(first + 1, last):
+            if index not in self.head_of and not self._is_apart(index):
+                self.head_of[index] = first
 
     def _is_apart(self, index: int) -> bool:
         signature = self._trace.ops[index].signature
