@@ -181,3 +181,12 @@ def test_an_engine_converts_weights_once() -> None:
         )
 
     assert (converted(PLAIN), converted("transformers")) == (0, 1)
+
+
+def test_experts_in_4_bits_take_fewer_kernels_on_blackwell() -> None:
+    """Scores, picks and sorting, two products, and the sum over picks."""
+    options: dict[str, Any] = {"device": "B200", "weights": "mxfp4"}
+    calls = _expert_calls(_asked(_mixture(), compute="fp8", **options))
+    assert sum(load.time_estimate >= LAUNCH for load in calls) == 5
+    unpacked = _expert_calls(_asked(_mixture(), **options))
+    assert sum(load.time_estimate >= LAUNCH for load in unpacked) == 7

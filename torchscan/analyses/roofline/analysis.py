@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -106,16 +106,13 @@ def roofline_of(
             fabric=fabric,
             graphed=graphed,
         )
-    experts = ExpertKernels()
-    prepared: Collection[int] = ()
-    if compiled and serving is not None and serving.joins_experts:
-        is_fused = serving.fuses_experts and rates.device.arch.startswith(FUSED_EXPERTS_ARCHS)
-        experts = expert_kernels(trace, costs, routed, is_fused=is_fused)
-        prepared = prepared_calls(trace)
-        served = experts.served(served, serving.compute)
+    own = _EngineKernels()
+    if serving is not None:
+        own = _engine_kernels(trace, served, routed, serving, rates, compiled=compiled)
+        served = own.experts.served(served, serving.compute)
         costs = served.costs
-    joined = joined_projections(trace) if serving and serving.joins_projections else {}
-    kernels = _kernels(trace, served, experts, joined, prepared, compiled=compiled)
+    experts, joined = own.experts, own.joined
+    kernels = _kernels(trace, served, own, compiled=compiled)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
@@ -184,33 +181,56 @@ def roofline_of(
     )
 
 
-def _kernels(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineKernels:
+    """The calls that an inference engine runs in fewer kernels than a compiler."""
+
+    experts: ExpertKernels = field(default_factory=ExpertKernels)
+    #: the first of the products that an engine computes as one, by each other
+    joined: Mapping[int, int] = field(default_factory=dict)
+    #: calls on weights alone, which have no kernel
+    prepared: Collection[int] = ()
+
+
+def _engine_kernels(
     trace: Trace,
     served: Served,
-    experts: ExpertKernels,
-    joined: Mapping[int, int],
-    prepared: Collection[int],
+    routed: RoutedCalls,
+    serving: Serving,
+    rates: Rates,
     *,
     compiled: bool,
+) -> _EngineKernels:
+    joined = joined_projections(trace) if serving.joins_projections else {}
+    if not (compiled and serving.joins_experts):
+        return _EngineKernels(joined=joined)
+    is_fused = serving.fuses_experts and rates.device.arch.startswith(FUSED_EXPERTS_ARCHS)
+    return _EngineKernels(
+        experts=expert_kernels(trace, served.costs, routed, is_fused=is_fused),
+        joined=joined,
+        prepared=prepared_calls(trace),
+    )
+
+
+def _kernels(
+    trace: Trace, served: Served, own: _EngineKernels, *, compiled: bool
 ) -> list[int | None]:
     """Return the number of each call's kernel, or None for views.
 
     Args:
         trace: the trace.
         served: the costs of its calls.
-        experts: the kernels of mixtures of experts.
-        joined: the first of the products that an engine computes as one, by each other.
-        prepared: calls that an engine makes once, which have no kernel.
+        own: the calls that an engine runs in its own way.
         compiled: True if a compiler fuses calls.
     """
     kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
     if compiled:
-        apart = {*experts.head_of, *prepared}
+        apart = {*own.experts.head_of, *own.prepared}
         fused = fused_kernels(trace, served.costs, served.appends, apart)
-        kernels = experts.joined(fused)
-    for index in prepared:
+        kernels = own.experts.joined(fused)
+    for index in own.prepared:
         kernels[index] = None
-    return [kernels[joined.get(index, index)] for index in range(len(kernels))]
+    return [kernels[own.joined.get(index, index)] for index in range(len(kernels))]
 
 
 def _stays_equal(
