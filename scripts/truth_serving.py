@@ -368,7 +368,7 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
                 model=each.name.partition("/")[2],
                 device=row["system"],
                 engine=row["backend"],
-                precision=row["gemm_quant_mode"] or "bf16",
+                precision=each.weights or row["gemm_quant_mode"] or "bf16",
                 cards=each.cards,
                 first_token=float(row["silicon_ttft_ms"]) / 1e3,
                 per_token=float(row["silicon_tpot_ms"]) / 1e3,
@@ -455,11 +455,21 @@ def qwen_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator[S
 
 # -- the page ------------------------------------------------------------------------------------
 
-#: names as people know them; all models but those of ``FITTED`` are held out
-_NAMES = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "vllm-0.6": "vLLM 0.6"}
+#: names as people know them
+_NAMES = {
+    "tensorrt-llm": "TensorRT-LLM",
+    "vllm": "vLLM",
+    "vllm-0.12": "vLLM 0.12",
+    "vllm-0.6": "vLLM 0.6",
+    "sglang": "SGLang",
+}
 _CARDS = {"h100_sxm": "H100", "b200_sxm": "B200", "A100 80GB": "A100"}
-#: models that the times of hosts were chosen with
-FITTED = ("Llama-3.1-8B-Instruct", "Qwen3-32B")
+#: models, and GPUs, that the times of hosts were chosen with; all others are held out
+FITTED = (
+    ("Llama-3.1-8B-Instruct", "h100_sxm"),
+    ("Qwen3-32B", "h100_sxm"),
+    ("gpt-oss-120b", "h100_sxm"),
+)
 _BENCHMARKED = "Qwen2.5"
 #: rows of a group from which on it has a line
 _MIN_ROWS = 5
@@ -480,16 +490,23 @@ HEADINGS = (
 def serving(truth: Path) -> Section:
     """Return the comparison of all rows of engines, and of Qwen's tables."""
     rows = [*engine_rows(truth), *qwen_rows(truth)]
-    apart = [row for row in rows if not _is_fitted(row.model)]
-    result = f"median error {percent(_error_of(rows))} (held out {percent(_error_of(apart))})"
-    return Section(
-        [("time per token, engines", "InferenceMAX, Qwen", f"{len(rows)}", result)],
-        {"serving": f"\n{serving_table(rows)}\n"},
-    )
+    return Section(serving_summary(rows), {"serving": f"\n{serving_table(rows)}\n"})
 
 
-def _is_fitted(model: str) -> bool:
-    return model in FITTED or model.startswith(_BENCHMARKED)
+def serving_summary(rows: Sequence[ServingRow]) -> list[tuple[str, str, str, str]]:
+    """Return the lines of dense models and of mixtures of experts in the summary of the page."""
+    found = []
+    for is_mixture, name in ((False, "dense models"), (True, "mixtures of experts")):
+        kind = [row for row in rows if row.is_mixture == is_mixture]
+        apart = [row for row in kind if not _is_fitted(row.model, row.device)]
+        result = f"median error {percent(_error_of(kind))} (held out {percent(_error_of(apart))})"
+        source = "InferenceMAX" if is_mixture else "InferenceMAX, Qwen"
+        found.append((f"time per token in engines, {name}", source, f"{len(kind)}", result))
+    return found
+
+
+def _is_fitted(model: str, device: str) -> bool:
+    return (model, device) in FITTED or model.startswith(_BENCHMARKED)
 
 
 def serving_table(rows: Sequence[ServingRow]) -> str:
@@ -499,7 +516,8 @@ def serving_table(rows: Sequence[ServingRow]) -> str:
     held = {(each.model, each.engine, each.family): each for each in held_out(rows)}
     groups: dict[tuple[str, ...], list[ServingRow]] = {}
     for row in rows:
-        key = row.engine, _CARDS[row.device], _name_of(row.model), row.precision
+        name = _name_of(row.model, row.device)
+        key = row.engine_name, _CARDS[row.device], name, row.precision
         groups.setdefault(key, []).append(row)
     written = []
     for key, group in sorted(groups.items()):
@@ -512,11 +530,11 @@ def serving_table(rows: Sequence[ServingRow]) -> str:
     return table(HEADINGS, written)
 
 
-def _name_of(model: str) -> str:
+def _name_of(model: str, device: str) -> str:
     """Return the name of a model's line, which models of one benchmark share."""
     if model.startswith(_BENCHMARKED):
         return f"{_BENCHMARKED}, 0.5B to 72B"
-    return model if _is_fitted(model) else f"{model} (held out)"
+    return model if _is_fitted(model, device) else f"{model} (held out)"
 
 
 def percent_of(part: int, whole: int) -> str:
@@ -636,7 +654,7 @@ def _main() -> None:
 
         print_margins(rows)
     elif options.table:
-        print(serving_table(rows))
+        print(*serving_summary(rows), serving_table(rows), sep="\n")
     else:
         print_errors(rows)
 
