@@ -299,14 +299,18 @@ def _weights_of(row: Mapping[str, str]) -> str | None:
     return _WEIGHTS.get(row["gemm_quant_mode"])
 
 
-def _waits_for_a_place(row: Mapping[str, str]) -> bool:
-    """Return whether requests wait for longer than an answer takes.
+def _has_unknown_batch(row: Mapping[str, str]) -> bool:
+    """Return whether it is not published how many sequences an engine has at once.
 
-    The engine then has room for fewer sequences than there are requests, and their number is not
-    published.
+    If requests wait for longer than an answer takes, there is room for fewer sequences than there
+    are requests. In five rows of gpt-oss with TensorRT-LLM, the two numbers differ without data
+    parallelism.
     """
     answer = float(row["silicon_tpot_ms"]) * int(row["osl"])
-    return float(row["silicon_ttft_ms"]) > answer
+    requests = row["src_silicon_concurrency"] or row["batch_size"]
+    is_single = row["attention_dp_size"] in ("", "1")
+    is_unclear = is_single and int(requests) != int(row["batch_size"])
+    return is_unclear or float(row["silicon_ttft_ms"]) > answer
 
 
 def _batch_size_of(row: Mapping[str, str]) -> int:
@@ -341,7 +345,7 @@ def engine_rows(truth: Path = TRUTH, every: int = 1, only: str = "") -> Iterator
             for row in csv.DictReader(file)
             if row["model_path"] in _MODELS
             and only in f"{row['model_path']} {row['backend']} {row['system']} tp{row['tp_size']}"
-            and not _waits_for_a_place(row)
+            and not _has_unknown_batch(row)
         ][::every]
     asked = [
         _Asked(
