@@ -51,20 +51,29 @@ class ComparedServing(NamedTuple):
 #: ``python scripts/truth_serving.py --margins`` derives it, and says how many times of models that
 #: were left out lie inside
 _TABLE = """\
-engine       | family          | kind  | largest batch | models | rows | low   | high
-sglang       | Hopper          | dense | 32            | 1      | 33   | -0.20 | +0.20
-sglang       | Hopper          | dense | 256           | 1      | 51   | -0.20 | +0.20
-tensorrt-llm | Hopper          | dense | 8             | 2      | 72   | -0.15 | +0.15
-tensorrt-llm | Hopper          | dense | 32            | 2      | 144  | -0.15 | +0.19
-tensorrt-llm | Hopper          | dense | 256           | 2      | 141  | -0.16 | +0.21
-transformers | Ampere GA100    | dense | 8             | 7      | 112  | -0.23 | +0.20
-vllm         | Blackwell GB100 | dense | 8             | 1      | 48   | -0.20 | +0.20
-vllm         | Blackwell GB100 | dense | 32            | 1      | 48   | -0.20 | +0.20
-vllm         | Blackwell GB100 | dense | 256           | 1      | 24   | -0.21 | +0.20
-vllm         | Hopper          | dense | 8             | 2      | 36   | -0.15 | +0.15
-vllm         | Hopper          | dense | 32            | 2      | 55   | -0.15 | +0.15
-vllm         | Hopper          | dense | 256           | 2      | 47   | -0.26 | +0.15
-vllm-0.6     | Ampere GA100    | dense | 8             | 7      | 147  | -0.12 | +0.30
+engine       | family          | kind    | largest batch | models | rows | low   | high
+sglang       | Hopper          | dense   | 32            | 1      | 27   | -0.20 | +0.20
+sglang       | Hopper          | dense   | 256           | 1      | 51   | -0.20 | +0.20
+tensorrt-llm | Hopper          | dense   | 8             | 2      | 72   | -0.15 | +0.15
+tensorrt-llm | Hopper          | dense   | 32            | 2      | 144  | -0.15 | +0.19
+tensorrt-llm | Hopper          | dense   | 256           | 2      | 141  | -0.16 | +0.21
+tensorrt-llm | Hopper          | mixture | 8             | 1      | 30   | -0.20 | +0.20
+tensorrt-llm | Hopper          | mixture | 32            | 1      | 48   | -0.20 | +0.20
+tensorrt-llm | Hopper          | mixture | 256           | 1      | 48   | -0.20 | +0.35
+transformers | Ampere GA100    | dense   | 8             | 7      | 112  | -0.23 | +0.20
+vllm         | Blackwell GB100 | dense   | 8             | 1      | 48   | -0.20 | +0.20
+vllm         | Blackwell GB100 | dense   | 32            | 1      | 48   | -0.20 | +0.20
+vllm         | Blackwell GB100 | dense   | 256           | 1      | 24   | -0.20 | +0.23
+vllm         | Blackwell GB100 | mixture | 8             | 3      | 169  | -0.19 | +0.31
+vllm         | Blackwell GB100 | mixture | 32            | 3      | 168  | -0.26 | +0.31
+vllm         | Blackwell GB100 | mixture | 256           | 3      | 152  | -0.22 | +0.35
+vllm         | Hopper          | mixture | 8             | 2      | 36   | -0.15 | +0.15
+vllm         | Hopper          | mixture | 32            | 2      | 36   | -0.16 | +0.39
+vllm         | Hopper          | mixture | 256           | 1      | 12   | -0.20 | +0.41
+vllm-0.12    | Hopper          | dense   | 8             | 2      | 36   | -0.15 | +0.15
+vllm-0.12    | Hopper          | dense   | 32            | 2      | 55   | -0.15 | +0.15
+vllm-0.12    | Hopper          | dense   | 256           | 2      | 44   | -0.15 | +0.15
+vllm-0.6     | Ampere GA100    | dense   | 8             | 7      | 147  | -0.12 | +0.30
 """
 
 
