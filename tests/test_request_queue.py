@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import torchscan
 from tests.models.generating import Echo
+from torchscan import InputError
 from torchscan.types import Engine, Generation
 
 #: prompts of 10 tokens, one in a pass
@@ -80,3 +82,12 @@ def test_lengths_that_vary_part_requests_that_arrived_together() -> None:
     assert queue.serve() == queue.serve()
     varied = replace(queue, length_spread=0.3).serve()
     assert 2 < varied.first_token < 8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_sequences": 0}, {"num_rounds": 1}, {"length_spread": 1.0}, {"num_clients": 0}],
+)
+def test_a_queue_of_which_nothing_can_be_counted_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=": give a"):
+        replace(_loaded(clients=2).queue, **wrong)

@@ -43,6 +43,7 @@ from torchscan.once import once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.engine_plan import experts_in
 from torchscan.recording.engine_sharding import WeightCounts
 from torchscan.recording.folding import UnfoldableError
 from torchscan.recording.generation_passes import Generating, Kept, Length, Step, Stepping
@@ -336,6 +337,8 @@ class _Setting:
     fabric: Fabric | None = None
     #: True if the experts are divided among all devices
     expert_parallel: bool = False
+    #: True if the model has experts, of which a token uses some
+    is_mixture: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -348,7 +351,7 @@ class _Setting:
         return {
             "device_type": device_type,
             "has_flash": self.device.has_flash,
-            "has_engine_attention": self.engine.is_graphed,
+            "has_engine_attention": self.is_gpu and self.engine.is_graphed,
         }
 
 
@@ -415,6 +418,7 @@ def _setting(
     precision = supported_precision(precision, _PRECISIONS, *advice)
     found, limit = device_named(device), positions_of(module)
     quantization = quantization_of(module).get("quant_method")
+    is_mixture = any(experts_in(each) is not None for each in module.modules())
     require_format(found, precision)
     _require_rate(found, serving)
     if limit is not None and prompt + new > limit:
@@ -433,6 +437,7 @@ def _setting(
         length=Length(prompt, new),
         limit=limit,
         unapplied_format=quantization if serving.weights is None else None,
+        is_mixture=is_mixture,
     )
 
 
@@ -621,7 +626,7 @@ class _GenerationQuestion:
                 asked.engine,
                 batch_size,
                 decode.error_margin,
-                middle.short,
+                is_mixture=asked.is_mixture,
             ),
             prefill=prefill,
             decode=decode,
@@ -642,7 +647,9 @@ class _GenerationQuestion:
         host, prompt, chunk = asked.engine.host_seconds(1), asked.length.prompt, None
         if not self._cache.is_loop:
             chunk = asked.engine.prompt_chunk
-        num_passes = 1 if chunk is None else -(-prompt // chunk)
+        num_passes = 1
+        if chunk is not None and asked.engine.splits_prompts:
+            num_passes = -(-prompt // chunk)
         alone = prefill.time_estimate + host * num_passes
         if batch_size == 1:
             whole, together = alone, 1

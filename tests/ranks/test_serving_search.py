@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,38 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
         requests = made.batch_size / (made.new * made.per_token)
         assert each.tokens_per_second == pytest.approx(min(prompts, requests) * made.new)
         assert each.per_token == made.per_token
+
+
+def test_a_slow_network_limits_separate_gpus() -> None:
+    """At 10 MB/s, with 90 % of it for data, a cache of 16 MiB takes 1.9 s."""
+    model = Echo(16384, 512).to(torch.bfloat16)
+    search = parallel.search_serving(
+        model, 8192, 16, num_gpus=2, device="H100", formats=[None], max_batch_size=64,
+        separate=True, per_machine=1, network_gbs=0.01, progress=False,
+    )  # fmt: skip
+    apart = [each for each in search.choices if each.prefill_tp]
+    assert apart
+    for each in apart:
+        slowest = 0.9 * 0.01e9 / (8192 * 2 * 512 * 2)
+        assert each.tokens_per_second <= 1.001 * slowest * 16
+
+
+def test_a_format_that_is_refused_leaves_the_others() -> None:
+    search = _searched(1, formats=[None, "fp4"])
+    assert search.choices
+    assert {each.generation.compute for each in search.choices} == {None}
+    (reason,) = (note for name, note in search.refused.items() if name.endswith("fp4"))
+    assert "has no fp4 arithmetic" in str(reason)
+
+
+def test_a_reason_keeps_the_advice_on_arguments_of_the_search() -> None:
+    model: Any = Echo(64)
+    model.config = SimpleNamespace(max_position_embeddings=100)
+    search = parallel.search_serving(
+        model, 64, 64, num_gpus=1, device="H100", formats=[None], progress=False
+    )
+    (reason,) = search.refused.values()
+    assert str(reason).endswith("give a smaller prompt or new")
 
 
 @pytest.mark.parametrize(

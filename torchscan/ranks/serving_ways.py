@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -153,6 +154,16 @@ def _formats(
     return tuple(dict.fromkeys(formats))
 
 
+def _refusal(error: TorchscanError) -> Note:
+    """Return the reason of an error, without advice that names arguments which a search lacks."""
+    arguments = inspect.signature(search_serving).parameters
+    problem = error.parts[0]
+    reason = error.problem
+    if isinstance(problem, str) and not arguments.keys() >= set(error.parameters):
+        reason = problem
+    return Note.of("way-refused", reason=reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
     """The GPUs that share a copy and a format, with the estimates of batches that fit."""
@@ -224,18 +235,11 @@ class _ServingQuestion:
         counts = WeightCounts.of(self.module)
         for layout in self._layouts(has_experts=counts.experts > 0):
             try:
-                found = self._estimates(layout, formats, counts, checks)
+                found = self._estimates(layout, formats, counts, checks, refused)
             except TorchscanError as error:
-                # without advice, which may name arguments that a search lacks
-                problem = error.parts[0]
-                reason = problem if isinstance(problem, str) else error.problem
-                refused[str(layout)] = Note.of("way-refused", reason=reason)
+                refused[str(layout)] = _refusal(error)
                 continue
-            for name, generations in found.items():
-                if generations:
-                    ways.append(_Way(layout=layout, generations=generations))
-                else:
-                    refused[name] = Note.of("model-has-no-room", device=self.device.name)
+            ways += (_Way(layout=layout, generations=each) for each in found if each)
         return ways, refused
 
     def _estimates(
@@ -244,19 +248,29 @@ class _ServingQuestion:
         formats: Sequence[Compute | None],
         counts: WeightCounts,
         checks: dict[Length, LayerCheck],
-    ) -> dict[str, tuple[Generation, ...]]:
-        """Return the estimates of batches that fit, by the name of the way."""
+        refused: dict[str, Note],
+    ) -> list[tuple[Generation, ...]]:
+        """Return the estimates of batches that fit, for each format; ``refused`` gets reasons."""
         names = {each: f"{layout}, {each}" for each in formats}
         if None in names:
             names[None] = str(layout)
-        found: dict[str, tuple[Generation, ...]] = dict.fromkeys(names.values(), ())
         fitting = [each for each in formats if self._may_fit(counts, layout, each)]
+        no_room = Note.of("model-has-no-room", device=self.device.name)
+        refused.update((names[each], no_room) for each in formats if each not in fitting)
+        found: list[tuple[Generation, ...]] = []
         if not fitting:
             return found
         growth = _GROWTH_WITH_EXPERTS if counts.experts else _GROWTH
         with self._opened(layout, checks) as answer:
             for each in fitting:
-                found[names[each]] = tuple(self._estimate(answer, each, growth))
+                try:
+                    generations = tuple(self._estimate(answer, each, growth))
+                except TorchscanError as error:
+                    refused[names[each]] = _refusal(error)
+                    continue
+                found.append(generations)
+                if not generations:
+                    refused[names[each]] = no_room
         return found
 
     def _layouts(self, *, has_experts: bool) -> Iterator[ModelLayout]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Argument, Give, InputError, TorchscanError
+from torchscan.errors import Argument, Give, InputError, RecordError, TorchscanError
+from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
@@ -312,10 +313,10 @@ class Generating:
             return record_step(own)[0]
         try:
             return record_step(request)[0]
-        except TorchscanError:
+        except RecordError as error:
             trace, _ = record_step(own)
             self._has_engine_attention = False
-            return trace
+            return trace.assuming(Note.of("own-attention", reason=error.problem))
 
     @once
     def _flags(self) -> Mapping[str, Any]:

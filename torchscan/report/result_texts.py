@@ -265,6 +265,10 @@ add(
     "tokens",
 )
 add(
+    "own-attention",
+    "attention runs as in the code of the model, because it fails as engines run it: {reason}",
+)
+add(
     "experts-fused",
     "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
     "expert, are one kernel each",

@@ -10,6 +10,8 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from torchscan.errors import InputError
+
 #: Irrational steps of two sequences that fill a range evenly, for lengths that vary: the golden
 #: ratio, and the square root of 2. They make lengths of prompts and of answers independent.
 _GOLDEN, _SQUARE_ROOT = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -56,6 +58,23 @@ class RequestQueue:
     num_skipped_rounds: int = 1
     #: lengths are spread evenly over this share of the mean, to each side
     length_spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a queue that never ends, or of which nothing is counted."""
+        for name in ("num_clients", "max_sequences", "prompt", "new"):
+            number = getattr(self, name)
+            if not isinstance(number, int) or number < 1:
+                raise InputError.of_value(name, number, "give a number of 1 or more")
+        if not 0 <= self.num_skipped_rounds < self.num_rounds:
+            raise InputError.of_value(
+                "num_skipped_rounds",
+                self.num_skipped_rounds,
+                f"give a number of 0 or more, below num_rounds ({self.num_rounds})",
+            )
+        if not 0 <= self.length_spread < 1:
+            raise InputError.of_value(
+                "length_spread", self.length_spread, "give a share of 0 or more, below 1"
+            )
 
     def seconds_of(self, prompt_tokens: int, *, has_tokens: bool) -> float:
         """Return the time of a pass over these tokens of prompts, with or without new tokens."""

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 from torchscan.analyses.generation.engines import Engine
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
-from torchscan.ops.routing import UNKNOWN
-from torchscan.trace.trace import Trace
 
 
 class ServingMargin(NamedTuple):
@@ -93,14 +90,12 @@ COMPARED_SERVING = _compared()
 
 
 def serving_margin_of(
-    device: Device, engine: Engine, batch_size: int, of_pass: ErrorMargin, trace: Trace
+    device: Device, engine: Engine, batch_size: int, of_pass: ErrorMargin, *, is_mixture: bool
 ) -> ServingMargin:
-    """Return the margin of a time per token, for the model of this trace.
+    """Return the margin of a time per token, for a dense model or a mixture of experts.
 
     It is that of the pass over one token if no such engine, GPU and kind of model was compared.
     """
-    routed = RoutedCalls(trace)
-    is_mixture = any(routed.routing(index) is not UNKNOWN for index in range(len(trace.ops)))
     for each in sorted(COMPARED_SERVING, key=lambda each: each.max_batch):
         is_alike = each.engine == engine.name and each.is_mixture == is_mixture
         if not is_alike or not device.arch.startswith(each.family) or batch_size > each.max_batch:

@@ -219,8 +219,13 @@ class ServingLimits:
         Each GPU of one copy sends its keys and values of the prompt to GPUs of the other, between
         machines if there are several.
         """
-        prompt_rate = prompt_layout.dp / prompts.first_token
+        sent = max(_prompt_cache_bytes(prompts), _prompt_cache_bytes(tokens))
+        transfer = self.fabric.transfer_time(0, self.num_gpus - 1, sent)
+        # a GPU sends one cache while it computes the next
+        prompt_rate = prompt_layout.dp / max(prompts.first_token, transfer)
         request_rate = layout.dp * tokens.batch_size / (tokens.new * tokens.per_token)
+        if transfer:
+            request_rate = min(request_rate, layout.dp / transfer)
         size, prompt_size = layout.num_gpus, prompt_layout.num_gpus
         best: tuple[float, int, int] | None = None
         for copies in range(1, (self.num_gpus - prompt_size) // size + 1):
@@ -231,8 +236,6 @@ class ServingLimits:
         if best is None:
             return None
         rate, copies, prompt_copies = best
-        sent = max(_prompt_cache_bytes(prompts), _prompt_cache_bytes(tokens))
-        transfer = self.fabric.transfer_time(0, self.num_gpus - 1, sent)
         return self._choice(
             tokens,
             rate * tokens.new,
