@@ -385,7 +385,7 @@ def _queue_of(asked: _Asked, estimate: Generation) -> RequestQueue:
     """Return the requests of the benchmark: all clients begin at once, and send ten each."""
     most = estimate.max_batch_size
     room = asked.batch_size if most is None else min(asked.batch_size, max(most, 1))
-    queue = replace(estimate.queue, max_sequences=room, num_skipped_rounds=0)
+    queue = replace(estimate.queue, max_sequences=room, num_skipped_rounds=0, length_spread=0.0)
     if asked.name in _PUBLISHED:
         return replace(queue, length_spread=0.1 / 0.9)
     if asked.name in _ONE_SLOT_LESS:

@@ -69,9 +69,10 @@ def test_requests_stay_together_if_prompts_come_first() -> None:
     engine = replace(PLAIN, prompts_first=True, prompt_chunk=4096)
     found = _asked(Echo(64, 2048), 4096, batch_size=4, engine=engine)
     of_all = found.first_token_of_all
-    assert found.first_token_under_load == pytest.approx(of_all * (1 + 2 + 3 + 4) / 16)
-    assert found.first_token_under_load_median == pytest.approx(of_all * (2 + 3) / 8)
-    assert found.first_token_under_load_p99 == pytest.approx(of_all)
+    served = replace(found.queue, length_spread=0.0).serve()
+    assert served.first_token == pytest.approx(of_all * (1 + 2 + 3 + 4) / 16)
+    assert served.first_token_median == pytest.approx(of_all * (2 + 3) / 8)
+    assert served.first_token_p99 == pytest.approx(of_all)
     others = of_all * (3 + 2 + 1 + 0) / 16
     assert found.per_token_under_load == pytest.approx(found.per_token + others / found.new)
 

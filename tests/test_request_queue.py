@@ -10,7 +10,7 @@ import pytest
 import torchscan
 from tests.models.generating import Echo
 from torchscan import InputError
-from torchscan.types import Engine, Generation
+from torchscan.types import Engine, Generation, RequestQueue
 
 #: prompts of 10 tokens, one in a pass
 ENGINE = Engine(name="plain", prompt_chunk=10)
@@ -22,6 +22,10 @@ def _loaded(engine: Engine = ENGINE, *, clients: int, new: int = 3) -> Generatio
     return replace(
         found, engine=engine, per_token=1.0, first_token=2.0, first_token_of_all=2.0 * clients
     )
+
+
+def _equal_requests(engine: Engine = ENGINE, *, clients: int, new: int = 3) -> RequestQueue:
+    return replace(_loaded(engine, clients=clients, new=new).queue, length_spread=0.0)
 
 
 def test_a_request_waits_for_the_prompts_before_it() -> None:
@@ -37,10 +41,10 @@ def test_a_request_waits_for_the_prompts_before_it() -> None:
 
     A's next request arrives after 6 s and has a token after 9, that of B after 7 and 12.
     """
-    found = _loaded(clients=2)
-    assert found.first_token_under_load == pytest.approx((3 + 5) / 2)
-    assert found.first_token_under_load_median == pytest.approx(4)
-    assert found.first_token_under_load_p99 == pytest.approx(5)
+    served = _equal_requests(clients=2).serve()
+    assert served.first_token == pytest.approx((3 + 5) / 2)
+    assert served.first_token_median == pytest.approx(4)
+    assert served.first_token_p99 == pytest.approx(5)
 
 
 def test_a_request_misses_the_pass_that_begins_when_its_client_gets_an_answer() -> None:
@@ -49,15 +53,15 @@ def test_a_request_misses_the_pass_that_begins_when_its_client_gets_an_answer() 
     A ends at 8 and B at 9, in the pass that A's next request misses; its prompt is in the pass
     after it, until 12.
     """
-    found = _loaded(clients=3)
-    assert found.first_token_under_load == pytest.approx((4 + 6 + 6) / 3)
+    served = _equal_requests(clients=3).serve()
+    assert served.first_token == pytest.approx((4 + 6 + 6) / 3)
 
 
 @pytest.mark.parametrize(("splits", "firsts"), [(True, (3, 5)), (False, (2, 5))])
 def test_a_prompt_is_split_or_waits(splits: bool, firsts: tuple[int, int]) -> None:
     """Of two prompts that arrive at once, a pass of 15 tokens takes one and a half, or one."""
     engine = replace(ENGINE, prompt_chunk=15, splits_prompts=splits)
-    queue = replace(_loaded(engine, clients=2).queue, num_rounds=1, num_skipped_rounds=0)
+    queue = replace(_equal_requests(engine, clients=2), num_rounds=1, num_skipped_rounds=0)
     assert queue.serve().first_token == pytest.approx(sum(firsts) / 2)
     assert queue.serve().first_token_p99 == pytest.approx(firsts[1])
 
@@ -70,18 +74,19 @@ def test_a_long_prompt_takes_a_pass_for_each_chunk() -> None:
 
 def test_requests_beyond_the_largest_batch_wait_for_others_to_end() -> None:
     """With room for one sequence, a request waits for one before it: 2 + 2 s, and its prompt."""
-    queue = replace(_loaded(clients=2).queue, max_sequences=1)
+    queue = replace(_equal_requests(clients=2), max_sequences=1)
     assert queue.serve().first_token == pytest.approx(4 + 2)
 
 
 def test_lengths_that_vary_part_requests_that_arrived_together() -> None:
     """Eight prompts fit into a pass; if answers end together, each waits for all eight."""
     engine = replace(ENGINE, prompt_chunk=80)
-    queue = _loaded(engine, clients=8, new=100).queue
+    queue = _equal_requests(engine, clients=8, new=100)
     assert queue.serve().first_token == pytest.approx(8 * 2)
     assert queue.serve() == queue.serve()
-    varied = replace(queue, length_spread=0.3).serve()
-    assert 2 < varied.first_token < 8
+    found = _loaded(engine, clients=8, new=100)
+    assert found.queue == replace(queue, length_spread=0.1)
+    assert 2 < found.first_token_under_load < 8
 
 
 @pytest.mark.parametrize(

@@ -491,6 +491,16 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
             )
         yield SpreadModel(module, None, None, None)
         return
+    if apply is None and not setting.mesh.keys() <= {"dp", "tp"}:
+        raise InputError.of_value(
+            "mesh",
+            dict(setting.mesh),
+            'name its dimensions "dp" and "tp", or give ',
+            Argument("apply"),
+            "; ",
+            Give("expert_parallel", True),
+            " divides experts",
+        )
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
         yield SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)

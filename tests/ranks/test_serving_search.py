@@ -167,9 +167,9 @@ def test_experts_are_divided_in_both_ways() -> None:
     given: dict[str, Any] = {"num_gpus": 2, "device": "H100", "engine": "vllm", "formats": [None]}
     model = _mixture()
     search = parallel.search_serving(model, 64, 16, max_batch_size=4, progress=False, **given)
-    assert _names(search) == {"tp 1", "tp 2", "tp 2, experts apart", "dp 2, experts apart"}
+    assert _names(search) == {"tp 1", "tp 2", "tp 2, ep", "dp 2, ep"}
     by_way = {(str(each.layout), each.batch_size): each for each in search.choices}
-    groups = by_way["dp 2, experts apart", 4]
+    groups = by_way["dp 2, ep", 4]
     alone = analyze_generation(
         model,
         64,
@@ -194,7 +194,7 @@ def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
     )
     assert not search.choices
     assert search.num_traces == 0
-    assert set(search.refused) == {"tp 1", "tp 2", "tp 2, experts apart", "dp 2, experts apart"}
+    assert set(search.refused) == {"tp 1", "tp 2", "tp 2, ep", "dp 2, ep"}
     assert {note.code for note in search.refused.values()} == {"model-has-no-room"}
 
 

@@ -242,7 +242,11 @@ add(
     "and tokens are sampled on the device",
 )
 add("eager-serving", "kernels are launched one by one, and the cache is copied for each token")
-add("equal-sequences", "all sequences have the same length, and begin and end together")
+add(
+    "equal-sequences",
+    "all sequences have the same length, and begin and end together; in the queue of a steady "
+    "load, lengths vary by 10 %",
+)
 add(
     "engine-attention",
     "attention with sinks, soft caps, position biases, windows or two widths runs as one kernel, "

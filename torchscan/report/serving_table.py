@@ -54,11 +54,12 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
     if any(each.prefill_tp is not None for each in search.choices):
         columns.append(words("prefill_copies", "For prompts", _prefill_copies))
     columns.append(number("batch_size", "Batch", text="{:,}".format))
-    columns.append(number("first_token", "First token", text=units.duration, priority=1))
+    columns.append(number("first_token", "First token", text=units.duration))
     columns.append(number("per_token", "Per token", text=units.duration))
     columns.append(number("tokens_per_second_per_gpu", "Tokens/s/GPU", text="{:,.0f}".format))
     if search.price is not None:
-        columns.append(number("price_per_million", "Price of 1M", text="{:,.2f}".format))
+        price = number("price_per_million", "Price of 1M", text="{:,.2f}".format, priority=1)
+        columns.append(price)
     columns.append(words("within_limits", "Limits", verdict))
     return columns
 
@@ -87,7 +88,10 @@ def _summary(search: ServingSearch) -> list[str]:
     if best is None:
         return [question, "No way is within the limits."]
     rate, per_gpu = best.tokens_per_second, best.tokens_per_second_per_gpu
-    return [question, f"Best: {rate:,.0f} tokens/s, {per_gpu:,.0f} per GPU"]
+    answer = f"Best: {rate:,.0f} tokens/s, {per_gpu:,.0f} per GPU"
+    if best.price_per_million is not None:
+        answer += f", {best.price_per_million:,.2f} for a million tokens"
+    return [question, answer]
 
 
 def _remarks(search: ServingSearch) -> list[str]:

@@ -16,6 +16,9 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import Result
 
+#: lengths of requests under load are spread evenly over this share of the mean, to each side
+_LENGTH_SPREAD = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation(Result):
@@ -113,7 +116,11 @@ class Generation(Result):
 
     @property
     def queue(self) -> RequestQueue:
-        """The requests of a steady load, which are equal and wait for the engine."""
+        """The requests of a steady load, which wait for the engine.
+
+        Their lengths vary by 10 % around those of the question, as in benchmarks of engines:
+        requests of equal length that begin together would end together, and wait for each other.
+        """
         engine = self.engine
         return RequestQueue(
             num_clients=self.batch_size,
@@ -126,6 +133,7 @@ class Generation(Result):
             prompt_chunk=engine.prompt_chunk,
             splits_prompts=engine.splits_prompts,
             prompts_first=engine.prompts_first,
+            length_spread=_LENGTH_SPREAD if self.batch_size > 1 else 0.0,
         )
 
     @property

@@ -37,12 +37,12 @@ class ModelLayout:
         return {name: size for name, size in sizes.items() if size > 1} or None
 
     def __str__(self) -> str:
-        """Return ``"tp 4"``, or ``"dp 2, tp 4, experts apart"``."""
+        """Return ``"tp 4"``, or ``"dp 2, tp 4, ep"``."""
         parts = [f"dp {self.dp}"] if self.dp > 1 else []
         if self.tp > 1 or not parts:
             parts.append(f"tp {self.tp}")
         if self.expert_parallel:
-            parts.append("experts apart")
+            parts.append("ep")
         return ", ".join(parts)
 
 
