@@ -282,3 +282,18 @@ def test_experts_need_devices_that_divide_them() -> None:
     }
     with pytest.raises(InputError, match="expert_parallel and apply are both given"):
         _asked(_qwen(), **given)
+
+
+# -- what plans lack -----------------------------------------------------------------------------
+
+
+def test_a_style_that_is_unknown_leaves_the_model_to_transformers() -> None:
+    """Key-value heads are repeated once only, and experts are not divided before."""
+    model = _qwen()
+    model._tp_plan = {**model._tp_plan, "model.layers.*.mlp.gate": "moe_identity_expert"}
+    attention = (2 * QUERIES // 8 + 2 * HEAD_DIM) * WIDTH + 2 * HEAD_DIM
+    layer = attention + 2 * WIDTH + ROUTER + ALL_EXPERTS // 8
+    assert _held(model, mesh={"tp": 8}) == LAYERS * layer + WIDTH + EMBEDDINGS // 8
+    assert _asked(model, mesh={"tp": 8}).cache_bytes == LAYERS * 80 * 2 * HEAD_DIM * 2
+    with pytest.raises(InputError, match="'moe_identity_expert', which is not known with expert"):
+        _asked(model, mesh={"tp": 4}, expert_parallel=True)

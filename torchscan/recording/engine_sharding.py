@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.recording.engine_plan import EnginePlan, StackedExperts, experts_in
 from torchscan.recording.expert_rows import all_rows, own_picks
 from torchscan.recording.sharding import by_its_own_plan, heads_of, repeat_heads
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Forward = Callable[..., Any]
 #: attributes in which attention modules keep the number of their heads
-_HEADS = ("num_heads", "num_attention_heads", "n_heads")
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads")
 #: arguments of the experts that can be divided: hidden states, picks and weights
 _NUM_ARGUMENTS = 3
 
@@ -39,18 +39,27 @@ def as_engines_shard(
     """Shard a copy of a model without data over "tp", and its experts over all devices if asked."""
     names = mesh.mesh_dim_names or ()
     tp = mesh["tp"] if "tp" in names and mesh["tp"].size() > 1 else None
-    if expert_parallel:
-        _divide_experts(model, mesh, tp)
     if tp is None:
+        if expert_parallel:
+            _divide_experts(model, mesh, tp)
         return model
     heads = heads_of(model, tp.size())
-    repeat_heads(model, heads)
     plan = EnginePlan(model, heads)
     if expert_parallel:
         plan.keep_experts(is_summed=tp.size() == mesh.size())
     plan.join_sums()
-    if not set(plan.styles.values()) <= _STYLES.keys():  # of a newer version of transformers
+    unknown = sorted(set(plan.styles.values()) - _STYLES.keys())
+    if unknown and expert_parallel:
+        raise InputError(
+            f"the plan of {type(model).__name__} divides modules by {unknown[0]!r}, which is not "
+            "known with expert parallelism: leave out ",
+            Argument("expert_parallel"),
+        )
+    if unknown:  # of another version of transformers
         return by_its_own_plan(model, mesh)
+    if expert_parallel:
+        _divide_experts(model, mesh, tp)
+    repeat_heads(model, heads, plan.styles)
     _Shards(model, tp).follow(plan.styles)
     return model
 
