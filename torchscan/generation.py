@@ -488,7 +488,26 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)
+        spread = SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)
+        is_divided = setting.expert_parallel or setting.mesh.get("tp", 1) > 1
+        try:
+            yield spread
+        except RecordError as error:
+            if apply is not None or not is_divided:
+                raise
+            raise _failed_on_mesh(error, module) from error
+
+
+def _failed_on_mesh(error: RecordError, module: nn.Module) -> InputError:
+    """Return the error for a model whose part on one device cannot run."""
+    return InputError(
+        f"one device cannot run its part of {type_name_of(module)}: {error.problem}: if the model "
+        "runs without ",
+        Argument("mesh"),
+        ", give ",
+        Give("apply"),
+        ", a function of the model and the mesh that shards it",
+    )
 
 
 def _require_experts(

@@ -297,3 +297,23 @@ def test_a_style_that_is_unknown_leaves_the_model_to_transformers() -> None:
     assert _asked(model, mesh={"tp": 8}).cache_bytes == LAYERS * 80 * 2 * HEAD_DIM * 2
     with pytest.raises(InputError, match="'moe_identity_expert', which is not known with expert"):
         _asked(model, mesh={"tp": 4}, expert_parallel=True)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_attention_that_counts_its_key_heads_is_divided(tp: int) -> None:
+    model = _model("stablelm")
+    keys = max(KEYS // tp, HEAD_DIM)
+    layer = (2 * QUERIES // tp + 2 * keys) * WIDTH + 3 * WIDTH * INNER // tp + 4 * WIDTH
+    assert _held(model, mesh={"tp": tp}) == LAYERS * layer + 2 * WIDTH + EMBEDDINGS // tp
+    assert _asked(model, mesh={"tp": tp}).cache_bytes == LAYERS * 80 * 2 * keys * 2
+
+
+def test_models_that_cannot_run_in_parts_are_refused() -> None:
+    refused = r"layers.0.self_attn.attn_sub_norm norms what several GPUs compute.* give apply="
+    with pytest.raises(InputError, match=refused):
+        _asked(_model("bitnet", bos_token_id=0, eos_token_id=1), mesh={"tp": 2})
+    model = _model("stablelm")
+    model._tp_plan = {"model.layers.*.self_attn.q_proj": "colwise"}  # and no style of keys
+    cannot = r"one device cannot run its part of StableLm.*self_attn.* give apply="
+    with pytest.raises(InputError, match=cannot):
+        _asked(model, mesh={"tp": 2})

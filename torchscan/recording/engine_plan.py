@@ -20,6 +20,8 @@ from torchscan.recording.sharding import Heads
 _STACKED = 3
 #: products of attention that all heads share
 _LATENT = ("q_a_proj", "kv_a_proj_with_mqa")
+#: norms of attention that are divided or the same for all heads
+_NORMS_OF_HEADS = ("q_norm", "k_norm")
 
 
 class StackedExperts(NamedTuple):
@@ -119,6 +121,8 @@ class EnginePlan:
         norms = _norms_over_heads(module, projections)
         if not projections or norms is None:
             return False
+        if "kv_b_proj" not in projections:
+            self._refuse_norm(path, module, module.get_submodule("o_proj"))
         for name in projections:
             self._add(f"{path}.{name}", "colwise")
         self._add(f"{path}.o_proj", "rowwise")
@@ -176,8 +180,22 @@ class EnginePlan:
         ):
             first = module._modules.get(name)
             if isinstance(first, nn.Linear) and first.out_features == number * last.in_features:
+                self._refuse_norm(path, module, last)
                 self._add(f"{path}.{name}", style)
                 self._add(f"{path}.down_proj", "rowwise")
+
+    def _refuse_norm(self, path: str, module: nn.Module, last: Any) -> None:
+        """Raise if a norm spans the inputs of a product that are divided."""
+        for name, child in module._modules.items():
+            weight = getattr(child, "weight", None)
+            if name in _NORMS_OF_HEADS or not isinstance(weight, Tensor):
+                continue
+            if weight.shape == (last.in_features,):
+                raise InputError(
+                    f"{path}.{name} norms what several GPUs compute, which is not supported: give ",
+                    Give("apply"),
+                    ", a function of the model and the mesh that shards it",
+                )
 
     def _add_vocabulary(self) -> None:
         paths = {id(module): path for path, module in self._modules.items()}
