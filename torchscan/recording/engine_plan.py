@@ -155,16 +155,19 @@ class EnginePlan:
     def _add_experts(self, path: str, module: nn.Module) -> None:
         """Divide experts by their inner dimension."""
         experts = experts_in(module)
-        if experts is None or f"{path}.down_proj" in self.styles:
+        if experts is None:
             return
-        first, second = "packed_colwise", "rowwise"
-        if experts.is_transposed:
-            first, second = "packed_rowwise", "colwise"
-        for name in (experts.first, f"{experts.first}_bias"):
-            if name in module._parameters:
-                self.styles[f"{path}.{name}"] = first
-        self.styles[f"{path}.down_proj"] = second
-        self.styles[path] = "moe_tp_experts"
+        packed = "packed_" if experts.first == "gate_up_proj" else ""
+        if f"{path}.down_proj" not in self.styles:
+            first, second = "colwise", "rowwise"
+            if experts.is_transposed:
+                first, second = second, first
+            self.styles[f"{path}.{experts.first}"] = packed + first
+            self.styles[f"{path}.down_proj"] = second
+            self.styles[path] = "moe_tp_experts"
+        bias = f"{experts.first}_bias"
+        if bias in module._parameters:  # of shape [experts, outputs]
+            self.styles[f"{path}.{bias}"] = f"{packed}rowwise"
 
     def _add_mlp(self, path: str, module: nn.Module) -> None:
         """Divide an MLP by its inner dimension."""

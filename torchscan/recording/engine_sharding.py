@@ -162,6 +162,8 @@ class _Style(NamedTuple):
     dim: int | None = None
     #: True if tensors of one dimension stay whole
     keeps_vectors: bool = False
+    #: matrices that lie one after the other along this dimension, such as a gate and what it gates
+    packed: int = 1
     wrap: Wrapper | None = None
 
     def dim_of(self, tensor: Tensor) -> int | None:
@@ -175,11 +177,11 @@ _COLUMNS, _ROWS = _Style(-2), _Style(-1, keeps_vectors=True)
 #: by their names in transformers
 _STYLES: Mapping[str, _Style] = {
     "colwise": _COLUMNS,
-    "packed_colwise": _COLUMNS,
+    "packed_colwise": _COLUMNS._replace(packed=2),
     "colwise_gather_output": _COLUMNS._replace(wrap=_gathered),
     "colwise_rep": _COLUMNS._replace(wrap=_gathered),
     "rowwise": _ROWS._replace(wrap=_summed),
-    "packed_rowwise": _ROWS,
+    "packed_rowwise": _ROWS._replace(packed=2),
     "rowwise_split_input": _ROWS._replace(wrap=_split_and_summed),
     "rowwise_rep": _ROWS._replace(wrap=_split_and_summed),
     "embedding_rowwise": _Style(0, wrap=_looked_up),
@@ -234,7 +236,7 @@ class _Shards:
             return
         key = id(tensor), dim % tensor.dim()
         if key not in self._parts:
-            self._parts[key] = tensor, first_part(tensor, dim, self._place.size)
+            self._parts[key] = tensor, first_part(tensor, dim, self._place.size, style.packed)
         module._parameters[name] = self._parts[key][1]
 
 
@@ -242,9 +244,12 @@ def _replace_forward(module: Any, forward: Forward) -> None:
     module.forward = forward
 
 
-def first_part(tensor: Tensor, dim: int, size: int) -> nn.Parameter:
-    """Return the part of a parameter that the first of several devices has, in its own memory."""
-    number = -(-tensor.shape[dim] // size)
+def first_part(tensor: Tensor, dim: int, size: int, packed: int = 1) -> nn.Parameter:
+    """Return the part of a parameter that the first of several devices has, in its own memory.
+
+    Of each of ``packed`` matrices that lie one after the other, a device has a part.
+    """
+    number = packed * -(-tensor.shape[dim] // (packed * size))
     with torch.no_grad():
         part = tensor.narrow(dim, 0, number).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(part, tensor.requires_grad)
