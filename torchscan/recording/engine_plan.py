@@ -8,6 +8,7 @@ of experts and of shared experts are summed once.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from torchscan.recording.sharding import Heads
 
 #: dimensions of the matrices of all experts in one tensor
 _STACKED = 3
+#: arguments of the experts that can be divided: hidden states, picks and weights
+_NUM_ARGUMENTS = 3
 #: products of attention that all heads share
 _LATENT = ("q_a_proj", "kv_a_proj_with_mqa")
 #: norms of attention that are divided or the same for all heads
@@ -48,6 +51,20 @@ def experts_in(module: nn.Module) -> StackedExperts | None:
     else:
         is_transposed = down.shape[2] == up.shape[1]
     return StackedExperts(up.shape[0], first, is_transposed)
+
+
+def divisible_experts(model: nn.Module) -> list[tuple[str, nn.Module, StackedExperts]]:
+    """Return the modules, by path, whose experts can be divided among devices.
+
+    They are called with hidden states, picks and weights.
+    """
+    found = []
+    for path, module in model.named_modules():
+        experts = experts_in(module)
+        number = len(inspect.signature(module.forward).parameters)
+        if experts is not None and number == _NUM_ARGUMENTS:
+            found.append((path, module, experts))
+    return found
 
 
 class EnginePlan:
@@ -90,11 +107,10 @@ class EnginePlan:
 
     def keep_experts(self, *, is_summed: bool) -> None:
         """Do not divide experts any further, and sum their outputs only if ``is_summed``."""
-        for path, module in self._modules.items():
-            if experts_in(module) is not None:
-                for name in module._parameters:
-                    self.styles.pop(f"{path}.{name}", None)
-                self.styles[path] = "moe_tp_experts" if is_summed else "replicate"
+        for path, module, _ in divisible_experts(self._model):
+            for name in module._parameters:
+                self.styles.pop(f"{path}.{name}", None)
+            self.styles[path] = "moe_tp_experts" if is_summed else "replicate"
 
     def join_sums(self) -> None:
         """Sum the outputs of experts and of the shared experts beside them once, as engines do."""
@@ -106,7 +122,7 @@ class EnginePlan:
             last = [f"{path}.{name}.down_proj" for name in shared]
             last = [each for each in last if self.styles.get(each) == "rowwise"]
             if last:
-                self.styles[experts] = self.styles[last[0]] = "replicate"
+                self.styles.update(dict.fromkeys((experts, *last), "replicate"))
                 self.styles[path] = "all_reduce"
 
     def _add(self, path: str, style: str) -> None:

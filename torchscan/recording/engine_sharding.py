@@ -10,15 +10,14 @@ scattered afterwards.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.errors import Argument, InputError
-from torchscan.recording.engine_plan import EnginePlan, StackedExperts, experts_in
+from torchscan.recording.engine_plan import EnginePlan, divisible_experts
 from torchscan.recording.expert_rows import all_rows, own_picks
 from torchscan.recording.sharding import by_its_own_plan, heads_of, repeat_heads
 from torchscan.torch_versions import gather_columns, gather_rows, scatter_rows
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 Forward = Callable[..., Any]
 #: attributes in which attention modules keep the number of their heads
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads")
-#: arguments of the experts that can be divided: hidden states, picks and weights
-_NUM_ARGUMENTS = 3
 
 
 def as_engines_shard(
@@ -258,15 +255,6 @@ def first_part(tensor: Tensor, dim: int, size: int, packed: int = 1) -> nn.Param
 # -- experts -------------------------------------------------------------------------------------
 
 
-def _experts_of(model: nn.Module) -> Iterator[tuple[nn.Module, StackedExperts]]:
-    """Yield the modules of experts that are called with hidden states, picks and weights."""
-    for module in list(model.modules()):
-        experts = experts_in(module)
-        number = len(inspect.signature(module.forward).parameters)
-        if experts is not None and number == _NUM_ARGUMENTS:
-            yield module, experts
-
-
 class WeightCounts(NamedTuple):
     """Elements of a model's parameters."""
 
@@ -280,8 +268,8 @@ class WeightCounts(NamedTuple):
     def of(cls, model: nn.Module) -> WeightCounts:
         """Count the parameters of a model, tied ones once."""
         parameters = list(model.parameters())
-        in_experts = [each for module, _ in _experts_of(model) for each in module.parameters()]
-        experts = sum(each.numel() for each in in_experts)
+        modules = [module for _, module, _ in divisible_experts(model)]
+        experts = sum(each.numel() for module in modules for each in module.parameters())
         others = sum(each.numel() for each in parameters) - experts
         sizes = [each.element_size() for each in parameters if each.is_floating_point()]
         return cls(experts, others, min(sizes, default=1))
@@ -290,7 +278,7 @@ class WeightCounts(NamedTuple):
 def _divide_experts(model: nn.Module, mesh: DeviceMesh, tp: DeviceMesh | None) -> None:
     """Leave each device some experts, and have their modules exchange tokens."""
     size = mesh.size()
-    for module, experts in _experts_of(model):
+    for _, module, experts in divisible_experts(model):
         if experts.number % size:
             raise InputError(
                 f"{experts.number} experts cannot be divided among {size} devices",
