@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from torchscan import InputError, analyze_generation
 from torchscan.ops.routing import Routing
+from torchscan.recording.engine_plan import EnginePlan
 
 transformers = pytest.importorskip("transformers")
 
@@ -317,3 +321,55 @@ def test_models_that_cannot_run_in_parts_are_refused() -> None:
     cannot = r"one device cannot run its part of StableLm.*self_attn.* give apply="
     with pytest.raises(InputError, match=cannot):
         _asked(model, mesh={"tp": 2})
+
+
+def test_sizes_that_gpus_do_not_divide_are_rounded_up() -> None:
+    """Of 50 rows of a gate and of what it gates, each of 4 GPUs has 13 of both."""
+    model = _model("glm4", intermediate_size=50, pad_token_id=0, attention_bias=False)
+    attention = (2 * QUERIES + 2 * KEYS) * WIDTH // 4
+    layer = attention + 4 * WIDTH + 3 * WIDTH * 13
+    assert _held(model, mesh={"tp": 4}) == LAYERS * layer + WIDTH + EMBEDDINGS // 4
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_gates_of_heads_are_divided_with_them(tp: int) -> None:
+    """With 8 GPUs, two of them have the same key head."""
+    model = _model("afmoe", num_dense_layers=LAYERS, layer_types=["full_attention"] * LAYERS)
+    keys = max(KEYS // tp, HEAD_DIM)
+    queries_gates_outputs = 3 * QUERIES // tp
+    attention = (queries_gates_outputs + 2 * keys) * WIDTH + 2 * HEAD_DIM
+    layer = attention + 4 * WIDTH + 3 * WIDTH * INNER // tp
+    assert _held(model, mesh={"tp": tp}) == LAYERS * layer + WIDTH + EMBEDDINGS // tp
+    assert _asked(model, mesh={"tp": tp}).cache_bytes == LAYERS * 80 * 2 * keys * 2
+
+
+def _planned(module: nn.Module, **children: nn.Module) -> dict[str, str]:
+    """Return the styles of a mixture, with more modules in it."""
+    for name, child in children.items():
+        module.add_module(name, child)
+    model: Any = nn.Module()
+    model.config = SimpleNamespace(hidden_size=WIDTH, get_text_config=lambda: model.config)
+    model.add_module("mlp", module)
+    model.tp_plan = {"mlp.shared_experts.up_proj": "colwise"}
+    model._expand_parallel_plan = dict
+    plan = EnginePlan(model, None)
+    plan.join_sums()
+    return plan.styles
+
+
+def test_each_of_several_shared_experts_is_summed_once() -> None:
+    mixture = _deepseek().model.layers[1].mlp
+    styles = _planned(mixture, shared_expert_2=copy.deepcopy(mixture.shared_experts))
+    assert styles["mlp"] == "all_reduce"
+    for name in ("experts", "shared_experts.down_proj", "shared_expert_2.down_proj"):
+        assert styles[f"mlp.{name}"] == "replicate"
+
+
+def test_biases_of_stacked_experts_are_divided_by_outputs() -> None:
+    """They have the shape [experts, outputs], however the matrices lie."""
+    mixture = _qwen().model.layers[0].mlp
+    bias = nn.Parameter(torch.empty(EXPERTS, 2 * INNER, device="meta"))
+    mixture.experts.register_parameter("gate_up_proj_bias", bias)
+    styles = _planned(mixture)
+    assert styles["mlp.experts.gate_up_proj"] == "packed_colwise"
+    assert styles["mlp.experts.gate_up_proj_bias"] == "packed_rowwise"  # along the last dimension

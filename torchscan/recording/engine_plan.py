@@ -160,7 +160,9 @@ class EnginePlan:
         others = {name: each for name, each in linear.items() if name not in _LATENT}
         del others["o_proj"]
         queries = "q_b_proj" if "q_b_proj" in others else "q_proj"
-        if set(others) not in ({queries, "kv_b_proj"}, {"q_proj", "k_proj", "v_proj"}):
+        usual = {queries, "kv_b_proj"} if "kv_b_proj" in others else {"q_proj", "k_proj", "v_proj"}
+        gates = [each.out_features for name, each in others.items() if name not in usual]
+        if not usual <= others.keys() or any(width % output.in_features for width in gates):
             return {}
         is_divided = self.styles.get(f"{path}.{queries}") == "colwise"
         widths = others[queries].out_features, output.in_features
