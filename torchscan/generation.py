@@ -526,6 +526,15 @@ def _require_experts(
             Give("mesh", {"tp": 8}),
             ", for example",
         )
+    others = [name for name in mesh if name not in ("dp", "tp")]
+    if others:
+        raise InputError(
+            Argument("expert_parallel"),
+            f" divides the experts along dp and tp, and a dimension of the mesh is {others[0]!r}: "
+            "give ",
+            Give("mesh", {"dp": 2, "tp": 4}),
+            ", for example",
+        )
     if apply is not None:
         raise InputError(
             Argument("expert_parallel"),

@@ -277,6 +277,9 @@ def test_experts_need_devices_that_divide_them() -> None:
         _asked(_qwen(), mesh={"dp": 3}, expert_parallel=True)
     with pytest.raises(InputError, match=r"expert_parallel divides .* give mesh="):
         _asked(_qwen(), expert_parallel=True)
+    for mesh, other in (({"tp": 2, "pp": 2}, "pp"), ({"ep": 2}, "ep")):
+        with pytest.raises(InputError, match=f"along dp and tp, .* is '{other}': give mesh="):
+            _asked(_qwen(), mesh=mesh, expert_parallel=True)
     with pytest.raises(InputError, match="has no experts that can be divided"):
         _asked(_model("qwen3"), mesh={"tp": 2}, expert_parallel=True)
     given: dict[str, Any] = {
