@@ -133,7 +133,8 @@ def analyze_generation(
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
             groups, each with a batch of its own. Memory is that of one device. Along "tp", models
-            of transformers are sharded as in inference engines.
+            of transformers are sharded as in inference engines, or by their own plan if ``engine``
+            is "transformers".
         expert_parallel: divide the experts of each layer among all devices of the mesh, "dp" and
             "tp", instead of each expert along "tp". Groups exchange tokens around the experts.
         apply: shards the model, as for :func:`parallel.plan`, in another way.
@@ -211,6 +212,13 @@ def opened_generation(
     setting = _joined(setting, mesh, per_machine, network_gbs)
     if expert_parallel:
         _require_experts(module, mesh, apply)
+        if not found_engine.is_graphed:
+            raise InputError(
+                Argument("expert_parallel"),
+                f" divides experts as inference engines do, and not {found_engine.name}: give ",
+                Give("engine", "vllm"),
+                ", for example",
+            )
         setting = replace(setting, expert_parallel=True)
     with (
         _token_by_token(module, step, is_shown=progress),
@@ -488,7 +496,14 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
         return
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        spread = SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)
+        spread = SpreadModel(
+            module,
+            devices,
+            apply,
+            dtype,
+            expert_parallel=setting.expert_parallel,
+            is_engine=setting.engine.is_graphed,
+        )
         is_divided = setting.expert_parallel or setting.mesh.get("tp", 1) > 1
         try:
             yield spread

@@ -376,3 +376,14 @@ def test_biases_of_stacked_experts_are_divided_by_outputs() -> None:
     styles = _planned(mixture)
     assert styles["mlp.experts.gate_up_proj"] == "packed_colwise"
     assert styles["mlp.experts.gate_up_proj_bias"] == "packed_rowwise"  # along the last dimension
+
+
+def test_transformers_follows_its_own_plan() -> None:
+    """The plan of DeepSeek leaves attention whole, which engines divide by heads."""
+    model = _deepseek()
+    eager: dict[str, Any] = {"engine": "transformers"}
+    of_heads = LAYERS * (HEADS * 32 * 48 + HEADS * 32 * 32 + WIDTH * HEADS * 16)
+    expected = _expected_deepseek(2, 2) + of_heads // 2
+    assert _held(model, mesh={"tp": 2}, **eager) == expected
+    with pytest.raises(InputError, match="as inference engines do, and not transformers: give"):
+        _asked(_qwen(), mesh={"tp": 2}, expert_parallel=True, **eager)
