@@ -134,7 +134,8 @@ def analyze_generation(
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
             groups, each with a batch of its own. Memory is that of one device. Along "tp", models
-            of transformers are sharded as in inference engines.
+            of transformers are sharded as in inference engines, or by their own plan if ``engine``
+            is "transformers".
         expert_parallel: divide the experts of each layer among all devices of the mesh, "dp" and
             "tp", instead of each expert along "tp". Groups exchange tokens around the experts.
         apply: shards the model, as for :func:`parallel.plan`, in another way.
@@ -212,6 +213,13 @@ def opened_generation(
     setting = _joined(setting, mesh, per_machine, network_gbs)
     if expert_parallel:
         _require_experts(module, mesh, apply)
+        if not found_engine.is_graphed:
+            raise InputError(
+                Argument("expert_parallel"),
+                f" divides experts as inference engines do, and not {found_engine.name}: give ",
+                Give("engine", "vllm"),
+                ", for example",
+            )
         setting = replace(setting, expert_parallel=True)
     with (
         _token_by_token(module, step, is_shown=progress),
@@ -503,7 +511,33 @@ def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterat
         )
     with pretended(setting.mesh, 0) as devices:
         dtype = None if setting.precision is None else type_of(setting.precision)
-        yield SpreadModel(module, devices, apply, dtype, expert_parallel=setting.expert_parallel)
+        spread = SpreadModel(
+            module,
+            devices,
+            apply,
+            dtype,
+            expert_parallel=setting.expert_parallel,
+            is_engine=setting.engine.is_graphed,
+        )
+        is_divided = setting.expert_parallel or setting.mesh.get("tp", 1) > 1
+        try:
+            yield spread
+        except RecordError as error:
+            if apply is not None or not is_divided:
+                raise
+            raise _failed_on_mesh(error, module) from error
+
+
+def _failed_on_mesh(error: RecordError, module: nn.Module) -> InputError:
+    """Return the error for a model whose part on one device cannot run."""
+    return InputError(
+        f"one device cannot run its part of {type_name_of(module)}: {error.problem}: if the model "
+        "runs without ",
+        Argument("mesh"),
+        ", give ",
+        Give("apply"),
+        ", a function of the model and the mesh that shards it",
+    )
 
 
 def _require_experts(
@@ -520,6 +554,15 @@ def _require_experts(
             Argument("expert_parallel"),
             " divides the experts among devices: give ",
             Give("mesh", {"tp": 8}),
+            ", for example",
+        )
+    others = [name for name in mesh if name not in ("dp", "tp")]
+    if others:
+        raise InputError(
+            Argument("expert_parallel"),
+            f" divides the experts along dp and tp, and a dimension of the mesh is {others[0]!r}: "
+            "give ",
+            Give("mesh", {"dp": 2, "tp": 4}),
             ", for example",
         )
     if apply is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from torchscan import InputError, analyze_generation
 from torchscan.ops.routing import Routing
+from torchscan.recording.engine_plan import EnginePlan
 
 transformers = pytest.importorskip("transformers")
 
@@ -273,6 +277,9 @@ def test_experts_need_devices_that_divide_them() -> None:
         _asked(_qwen(), mesh={"dp": 3}, expert_parallel=True)
     with pytest.raises(InputError, match=r"expert_parallel divides .* give mesh="):
         _asked(_qwen(), expert_parallel=True)
+    for mesh, other in (({"tp": 2, "pp": 2}, "pp"), ({"ep": 2}, "ep")):
+        with pytest.raises(InputError, match=f"along dp and tp, .* is '{other}': give mesh="):
+            _asked(_qwen(), mesh=mesh, expert_parallel=True)
     with pytest.raises(InputError, match="has no experts that can be divided"):
         _asked(_model("qwen3"), mesh={"tp": 2}, expert_parallel=True)
     given: dict[str, Any] = {
@@ -282,3 +289,101 @@ def test_experts_need_devices_that_divide_them() -> None:
     }
     with pytest.raises(InputError, match="expert_parallel and apply are both given"):
         _asked(_qwen(), **given)
+
+
+# -- what plans lack -----------------------------------------------------------------------------
+
+
+def test_a_style_that_is_unknown_leaves_the_model_to_transformers() -> None:
+    """Key-value heads are repeated once only, and experts are not divided before."""
+    model = _qwen()
+    model._tp_plan = {**model._tp_plan, "model.layers.*.mlp.gate": "moe_identity_expert"}
+    attention = (2 * QUERIES // 8 + 2 * HEAD_DIM) * WIDTH + 2 * HEAD_DIM
+    layer = attention + 2 * WIDTH + ROUTER + ALL_EXPERTS // 8
+    assert _held(model, mesh={"tp": 8}) == LAYERS * layer + WIDTH + EMBEDDINGS // 8
+    assert _asked(model, mesh={"tp": 8}).cache_bytes == LAYERS * 80 * 2 * HEAD_DIM * 2
+    with pytest.raises(InputError, match="'moe_identity_expert', which is not known with expert"):
+        _asked(model, mesh={"tp": 4}, expert_parallel=True)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_attention_that_counts_its_key_heads_is_divided(tp: int) -> None:
+    model = _model("stablelm")
+    keys = max(KEYS // tp, HEAD_DIM)
+    layer = (2 * QUERIES // tp + 2 * keys) * WIDTH + 3 * WIDTH * INNER // tp + 4 * WIDTH
+    assert _held(model, mesh={"tp": tp}) == LAYERS * layer + 2 * WIDTH + EMBEDDINGS // tp
+    assert _asked(model, mesh={"tp": tp}).cache_bytes == LAYERS * 80 * 2 * keys * 2
+
+
+def test_models_that_cannot_run_in_parts_are_refused() -> None:
+    refused = r"layers.0.self_attn.attn_sub_norm norms what several GPUs compute.* give apply="
+    with pytest.raises(InputError, match=refused):
+        _asked(_model("bitnet", bos_token_id=0, eos_token_id=1), mesh={"tp": 2})
+    model = _model("stablelm")
+    model._tp_plan = {"model.layers.*.self_attn.q_proj": "colwise"}  # and no style of keys
+    cannot = r"one device cannot run its part of StableLm.*self_attn.* give apply="
+    with pytest.raises(InputError, match=cannot):
+        _asked(model, mesh={"tp": 2})
+
+
+def test_sizes_that_gpus_do_not_divide_are_rounded_up() -> None:
+    """Of 50 rows of a gate and of what it gates, each of 4 GPUs has 13 of both."""
+    model = _model("glm4", intermediate_size=50, pad_token_id=0, attention_bias=False)
+    attention = (2 * QUERIES + 2 * KEYS) * WIDTH // 4
+    layer = attention + 4 * WIDTH + 3 * WIDTH * 13
+    assert _held(model, mesh={"tp": 4}) == LAYERS * layer + WIDTH + EMBEDDINGS // 4
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_gates_of_heads_are_divided_with_them(tp: int) -> None:
+    """With 8 GPUs, two of them have the same key head."""
+    model = _model("afmoe", num_dense_layers=LAYERS, layer_types=["full_attention"] * LAYERS)
+    keys = max(KEYS // tp, HEAD_DIM)
+    queries_gates_outputs = 3 * QUERIES // tp
+    attention = (queries_gates_outputs + 2 * keys) * WIDTH + 2 * HEAD_DIM
+    layer = attention + 4 * WIDTH + 3 * WIDTH * INNER // tp
+    assert _held(model, mesh={"tp": tp}) == LAYERS * layer + WIDTH + EMBEDDINGS // tp
+    assert _asked(model, mesh={"tp": tp}).cache_bytes == LAYERS * 80 * 2 * keys * 2
+
+
+def _planned(module: nn.Module, **children: nn.Module) -> dict[str, str]:
+    """Return the styles of a mixture, with more modules in it."""
+    for name, child in children.items():
+        module.add_module(name, child)
+    model: Any = nn.Module()
+    model.config = SimpleNamespace(hidden_size=WIDTH, get_text_config=lambda: model.config)
+    model.add_module("mlp", module)
+    model.tp_plan = {"mlp.shared_experts.up_proj": "colwise"}
+    model._expand_parallel_plan = dict
+    plan = EnginePlan(model, None)
+    plan.join_sums()
+    return plan.styles
+
+
+def test_each_of_several_shared_experts_is_summed_once() -> None:
+    mixture = _deepseek().model.layers[1].mlp
+    styles = _planned(mixture, shared_expert_2=copy.deepcopy(mixture.shared_experts))
+    assert styles["mlp"] == "all_reduce"
+    for name in ("experts", "shared_experts.down_proj", "shared_expert_2.down_proj"):
+        assert styles[f"mlp.{name}"] == "replicate"
+
+
+def test_biases_of_stacked_experts_are_divided_by_outputs() -> None:
+    """They have the shape [experts, outputs], however the matrices lie."""
+    mixture = _qwen().model.layers[0].mlp
+    bias = nn.Parameter(torch.empty(EXPERTS, 2 * INNER, device="meta"))
+    mixture.experts.register_parameter("gate_up_proj_bias", bias)
+    styles = _planned(mixture)
+    assert styles["mlp.experts.gate_up_proj"] == "packed_colwise"
+    assert styles["mlp.experts.gate_up_proj_bias"] == "packed_rowwise"  # along the last dimension
+
+
+def test_transformers_follows_its_own_plan() -> None:
+    """The plan of DeepSeek leaves attention whole, which engines divide by heads."""
+    model = _deepseek()
+    eager: dict[str, Any] = {"engine": "transformers"}
+    of_heads = LAYERS * (HEADS * 32 * 48 + HEADS * 32 * 32 + WIDTH * HEADS * 16)
+    expected = _expected_deepseek(2, 2) + of_heads // 2
+    assert _held(model, mesh={"tp": 2}, **eager) == expected
+    with pytest.raises(InputError, match="as inference engines do, and not transformers: give"):
+        _asked(_qwen(), mesh={"tp": 2}, expert_parallel=True, **eager)

@@ -8,6 +8,7 @@ of experts and of shared experts are summed once.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +19,12 @@ from torchscan.recording.sharding import Heads
 
 #: dimensions of the matrices of all experts in one tensor
 _STACKED = 3
+#: arguments of the experts that can be divided: hidden states, picks and weights
+_NUM_ARGUMENTS = 3
 #: products of attention that all heads share
 _LATENT = ("q_a_proj", "kv_a_proj_with_mqa")
+#: norms of attention that are divided or the same for all heads
+_NORMS_OF_HEADS = ("q_norm", "k_norm")
 
 
 class StackedExperts(NamedTuple):
@@ -46,6 +51,20 @@ def experts_in(module: nn.Module) -> StackedExperts | None:
     else:
         is_transposed = down.shape[2] == up.shape[1]
     return StackedExperts(up.shape[0], first, is_transposed)
+
+
+def divisible_experts(model: nn.Module) -> list[tuple[str, nn.Module, StackedExperts]]:
+    """Return the modules, by path, whose experts can be divided among devices.
+
+    They are called with hidden states, picks and weights.
+    """
+    found = []
+    for path, module in model.named_modules():
+        experts = experts_in(module)
+        number = len(inspect.signature(module.forward).parameters)
+        if experts is not None and number == _NUM_ARGUMENTS:
+            found.append((path, module, experts))
+    return found
 
 
 class EnginePlan:
@@ -88,11 +107,10 @@ class EnginePlan:
 
     def keep_experts(self, *, is_summed: bool) -> None:
         """Do not divide experts any further, and sum their outputs only if ``is_summed``."""
-        for path, module in self._modules.items():
-            if experts_in(module) is not None:
-                for name in module._parameters:
-                    self.styles.pop(f"{path}.{name}", None)
-                self.styles[path] = "moe_tp_experts" if is_summed else "replicate"
+        for path, module, _ in divisible_experts(self._model):
+            for name in module._parameters:
+                self.styles.pop(f"{path}.{name}", None)
+            self.styles[path] = "moe_tp_experts" if is_summed else "replicate"
 
     def join_sums(self) -> None:
         """Sum the outputs of experts and of the shared experts beside them once, as engines do."""
@@ -104,7 +122,7 @@ class EnginePlan:
             last = [f"{path}.{name}.down_proj" for name in shared]
             last = [each for each in last if self.styles.get(each) == "rowwise"]
             if last:
-                self.styles[experts] = self.styles[last[0]] = "replicate"
+                self.styles.update(dict.fromkeys((experts, *last), "replicate"))
                 self.styles[path] = "all_reduce"
 
     def _add(self, path: str, style: str) -> None:
@@ -119,6 +137,8 @@ class EnginePlan:
         norms = _norms_over_heads(module, projections)
         if not projections or norms is None:
             return False
+        if "kv_b_proj" not in projections:
+            self._refuse_norm(path, module, module.get_submodule("o_proj"))
         for name in projections:
             self._add(f"{path}.{name}", "colwise")
         self._add(f"{path}.o_proj", "rowwise")
@@ -140,7 +160,9 @@ class EnginePlan:
         others = {name: each for name, each in linear.items() if name not in _LATENT}
         del others["o_proj"]
         queries = "q_b_proj" if "q_b_proj" in others else "q_proj"
-        if set(others) not in ({queries, "kv_b_proj"}, {"q_proj", "k_proj", "v_proj"}):
+        usual = {queries, "kv_b_proj"} if "kv_b_proj" in others else {"q_proj", "k_proj", "v_proj"}
+        gates = [each.out_features for name, each in others.items() if name not in usual]
+        if not usual <= others.keys() or any(width % output.in_features for width in gates):
             return {}
         is_divided = self.styles.get(f"{path}.{queries}") == "colwise"
         widths = others[queries].out_features, output.in_features
@@ -151,16 +173,19 @@ class EnginePlan:
     def _add_experts(self, path: str, module: nn.Module) -> None:
         """Divide experts by their inner dimension."""
         experts = experts_in(module)
-        if experts is None or f"{path}.down_proj" in self.styles:
+        if experts is None:
             return
-        first, second = "packed_colwise", "rowwise"
-        if experts.is_transposed:
-            first, second = "packed_rowwise", "colwise"
-        for name in (experts.first, f"{experts.first}_bias"):
-            if name in module._parameters:
-                self.styles[f"{path}.{name}"] = first
-        self.styles[f"{path}.down_proj"] = second
-        self.styles[path] = "moe_tp_experts"
+        packed = "packed_" if experts.first == "gate_up_proj" else ""
+        if f"{path}.down_proj" not in self.styles:
+            first, second = "colwise", "rowwise"
+            if experts.is_transposed:
+                first, second = second, first
+            self.styles[f"{path}.{experts.first}"] = packed + first
+            self.styles[f"{path}.down_proj"] = second
+            self.styles[path] = "moe_tp_experts"
+        bias = f"{experts.first}_bias"
+        if bias in module._parameters:  # of shape [experts, outputs]
+            self.styles[f"{path}.{bias}"] = f"{packed}rowwise"
 
     def _add_mlp(self, path: str, module: nn.Module) -> None:
         """Divide an MLP by its inner dimension."""
@@ -176,8 +201,22 @@ class EnginePlan:
         ):
             first = module._modules.get(name)
             if isinstance(first, nn.Linear) and first.out_features == number * last.in_features:
+                self._refuse_norm(path, module, last)
                 self._add(f"{path}.{name}", style)
                 self._add(f"{path}.down_proj", "rowwise")
+
+    def _refuse_norm(self, path: str, module: nn.Module, last: Any) -> None:
+        """Raise if a norm spans the inputs of a product that are divided."""
+        for name, child in module._modules.items():
+            weight = getattr(child, "weight", None)
+            if name in _NORMS_OF_HEADS or not isinstance(weight, Tensor):
+                continue
+            if weight.shape == (last.in_features,):
+                raise InputError(
+                    f"{path}.{name} norms what several GPUs compute, which is not supported: give ",
+                    Give("apply"),
+                    ", a function of the model and the mesh that shards it",
+                )
 
     def _add_vocabulary(self) -> None:
         paths = {id(module): path for path, module in self._modules.items()}

@@ -10,15 +10,14 @@ scattered afterwards.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
-from torchscan.recording.engine_plan import EnginePlan, StackedExperts, experts_in
+from torchscan.errors import Argument, InputError
+from torchscan.recording.engine_plan import EnginePlan, divisible_experts
 from torchscan.recording.expert_rows import all_rows, own_picks
 from torchscan.recording.sharding import by_its_own_plan, heads_of, repeat_heads
 from torchscan.torch_versions import gather_columns, gather_rows, scatter_rows
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 
 Forward = Callable[..., Any]
 #: attributes in which attention modules keep the number of their heads
-_HEADS = ("num_heads", "num_attention_heads", "n_heads")
-#: arguments of the experts that can be divided: hidden states, picks and weights
-_NUM_ARGUMENTS = 3
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads")
 
 
 def as_engines_shard(
@@ -39,18 +36,27 @@ def as_engines_shard(
     """Shard a copy of a model without data over "tp", and its experts over all devices if asked."""
     names = mesh.mesh_dim_names or ()
     tp = mesh["tp"] if "tp" in names and mesh["tp"].size() > 1 else None
-    if expert_parallel:
-        _divide_experts(model, mesh, tp)
     if tp is None:
+        if expert_parallel:
+            _divide_experts(model, mesh, tp)
         return model
     heads = heads_of(model, tp.size())
-    repeat_heads(model, heads)
     plan = EnginePlan(model, heads)
     if expert_parallel:
         plan.keep_experts(is_summed=tp.size() == mesh.size())
     plan.join_sums()
-    if not set(plan.styles.values()) <= _STYLES.keys():  # of a newer version of transformers
+    unknown = sorted(set(plan.styles.values()) - _STYLES.keys())
+    if unknown and expert_parallel:
+        raise InputError(
+            f"the plan of {type(model).__name__} divides modules by {unknown[0]!r}, which is not "
+            "known with expert parallelism: leave out ",
+            Argument("expert_parallel"),
+        )
+    if unknown:  # of another version of transformers
         return by_its_own_plan(model, mesh)
+    if expert_parallel:
+        _divide_experts(model, mesh, tp)
+    repeat_heads(model, heads, plan.styles)
     _Shards(model, tp).follow(plan.styles)
     return model
 
@@ -153,6 +159,8 @@ class _Style(NamedTuple):
     dim: int | None = None
     #: True if tensors of one dimension stay whole
     keeps_vectors: bool = False
+    #: matrices that lie one after the other along this dimension, such as a gate and what it gates
+    packed: int = 1
     wrap: Wrapper | None = None
 
     def dim_of(self, tensor: Tensor) -> int | None:
@@ -166,11 +174,11 @@ _COLUMNS, _ROWS = _Style(-2), _Style(-1, keeps_vectors=True)
 #: by their names in transformers
 _STYLES: Mapping[str, _Style] = {
     "colwise": _COLUMNS,
-    "packed_colwise": _COLUMNS,
+    "packed_colwise": _COLUMNS._replace(packed=2),
     "colwise_gather_output": _COLUMNS._replace(wrap=_gathered),
     "colwise_rep": _COLUMNS._replace(wrap=_gathered),
     "rowwise": _ROWS._replace(wrap=_summed),
-    "packed_rowwise": _ROWS,
+    "packed_rowwise": _ROWS._replace(packed=2),
     "rowwise_split_input": _ROWS._replace(wrap=_split_and_summed),
     "rowwise_rep": _ROWS._replace(wrap=_split_and_summed),
     "embedding_rowwise": _Style(0, wrap=_looked_up),
@@ -225,7 +233,7 @@ class _Shards:
             return
         key = id(tensor), dim % tensor.dim()
         if key not in self._parts:
-            self._parts[key] = tensor, first_part(tensor, dim, self._place.size)
+            self._parts[key] = tensor, first_part(tensor, dim, self._place.size, style.packed)
         module._parameters[name] = self._parts[key][1]
 
 
@@ -233,24 +241,18 @@ def _replace_forward(module: Any, forward: Forward) -> None:
     module.forward = forward
 
 
-def first_part(tensor: Tensor, dim: int, size: int) -> nn.Parameter:
-    """Return the part of a parameter that the first of several devices has, in its own memory."""
-    number = -(-tensor.shape[dim] // size)
+def first_part(tensor: Tensor, dim: int, size: int, packed: int = 1) -> nn.Parameter:
+    """Return the part of a parameter that the first of several devices has, in its own memory.
+
+    Of each of ``packed`` matrices that lie one after the other, a device has a part.
+    """
+    number = packed * -(-tensor.shape[dim] // (packed * size))
     with torch.no_grad():
         part = tensor.narrow(dim, 0, number).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(part, tensor.requires_grad)
 
 
 # -- experts -------------------------------------------------------------------------------------
-
-
-def _experts_of(model: nn.Module) -> Iterator[tuple[nn.Module, StackedExperts]]:
-    """Yield the modules of experts that are called with hidden states, picks and weights."""
-    for module in list(model.modules()):
-        experts = experts_in(module)
-        number = len(inspect.signature(module.forward).parameters)
-        if experts is not None and number == _NUM_ARGUMENTS:
-            yield module, experts
 
 
 class WeightCounts(NamedTuple):
@@ -266,8 +268,8 @@ class WeightCounts(NamedTuple):
     def of(cls, model: nn.Module) -> WeightCounts:
         """Count the parameters of a model, tied ones once."""
         parameters = list(model.parameters())
-        in_experts = [each for module, _ in _experts_of(model) for each in module.parameters()]
-        experts = sum(each.numel() for each in in_experts)
+        modules = [module for _, module, _ in divisible_experts(model)]
+        experts = sum(each.numel() for module in modules for each in module.parameters())
         others = sum(each.numel() for each in parameters) - experts
         sizes = [each.element_size() for each in parameters if each.is_floating_point()]
         return cls(experts, others, min(sizes, default=1))
@@ -276,7 +278,7 @@ class WeightCounts(NamedTuple):
 def _divide_experts(model: nn.Module, mesh: DeviceMesh, tp: DeviceMesh | None) -> None:
     """Leave each device some experts, and have their modules exchange tokens."""
     size = mesh.size()
-    for module, experts in _experts_of(model):
+    for _, module, experts in divisible_experts(model):
         if experts.number % size:
             raise InputError(
                 f"{experts.number} experts cannot be divided among {size} devices",

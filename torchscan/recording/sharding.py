@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -88,7 +88,7 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     brought: Any = model
     if "tp" not in (mesh.mesh_dim_names or ()):
         return model
-    repeat_heads(model, heads_of(model, mesh["tp"].size()))
+    heads = heads_of(model, mesh["tp"].size())
     plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
     if not plan or expand is None:
         raise InputError(
@@ -99,7 +99,9 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         )
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
-    made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], expand(dict(plan)))
+    styles = expand(dict(plan))
+    repeat_heads(model, heads, styles)
+    made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], styles)
     return made
 
 
@@ -143,8 +145,11 @@ def _indivisible(heads: int, label: str, size: int) -> InputError:
     )
 
 
-def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
-    """Repeat the key-value heads of a model as often as processes need them, as engines do."""
+def repeat_heads(model: nn.Module, heads: Heads | None, styles: Mapping[str, str]) -> None:
+    """Repeat key-value heads as often as processes need them, as engines do.
+
+    Attention stays as it is where the plan, ``styles`` by path, does not divide keys by heads.
+    """
     if heads is None or heads.repeated <= heads.keys:
         return
     times = heads.repeated // heads.keys
@@ -160,6 +165,8 @@ def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
                     ": choose a tp that divides them",
                 )
             continue
+        if styles.get(f"{path}.k_proj") != "colwise":
+            continue
         norm = getattr(each, "k_norm", None)
         width = getattr(getattr(norm, "weight", None), "shape", None)
         if heads.keys > 1 and width == (projections[0].out_features,):
@@ -168,6 +175,8 @@ def repeat_heads(model: nn.Module, heads: Heads | None) -> None:
             _repeat_rows(projection, times)
             projection.out_features *= times
         each.num_key_value_groups = heads.queries // heads.repeated
+        if hasattr(each, "num_key_value_heads"):
+            each.num_key_value_heads = heads.repeated
 
 
 def _repeat_rows(module: Any, times: int) -> None:

@@ -15,7 +15,7 @@ from torchscan.precisions import Precision
 from torchscan.recording.engine_sharding import as_engines_shard
 from torchscan.recording.folding import Folded, without_equal_layers
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
-from torchscan.recording.sharding import Apply, sharded
+from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -44,11 +44,24 @@ class SpreadModel:
         dtype: torch.dtype | None,
         *,
         expert_parallel: bool = False,
+        is_engine: bool = True,
     ) -> None:
-        """``expert_parallel``: True if the experts are divided among all devices."""
+        """Shard nothing yet.
+
+        Args:
+            module: the model.
+            devices: the mesh, or None.
+            apply: the user's function that shards the model, or None.
+            dtype: the type that parameters are converted to, or None.
+            expert_parallel: True if the experts are divided among all devices.
+            is_engine: True if the model is sharded as in inference engines, False if by the plan
+                of transformers.
+        """
         #: the model before it was sharded
         self.module = module
-        self._expert_parallel = expert_parallel
+        self._by_default = by_its_own_plan
+        if is_engine:
+            self._by_default = partial(as_engines_shard, expert_parallel=expert_parallel)
         self._devices = devices
         self._apply = apply
         self._dtype = dtype
@@ -88,7 +101,7 @@ class SpreadModel:
     def _shard(self, module: nn.Module) -> nn.Module:
         if self._devices is None:
             return module
-        apply = self._apply or partial(as_engines_shard, expert_parallel=self._expert_parallel)
+        apply = self._apply or self._by_default
         return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
 
 
