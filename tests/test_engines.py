@@ -79,9 +79,7 @@ def test_requests_stay_together_if_prompts_come_first() -> None:
 
 def test_margins_are_those_of_models_that_were_compared() -> None:
     compared = _asked(Echo(), batch_size=8, engine="vllm-0.12")
-    assert compared.margin.label.endswith(
-        "measured times of 2 models in vLLM 0.12 on Hopper GPUs show"
-    )
+    assert compared.margin.label.endswith("measured times of 2 models in vLLM 0.12 on Hopper GPUs")
     assert -1 < compared.margin.low < 0 < compared.margin.high
     for options in (
         {"device": "L40S", "engine": "vllm-0.12", "batch_size": 8},

@@ -249,42 +249,45 @@ add(
 )
 add(
     "engine-attention",
-    "attention with sinks, soft caps, position biases, windows or two widths runs as one kernel, "
-    "which skips what a window hides",
+    "attention with sinks, soft caps, position biases, sliding windows, or keys wider than values, "
+    "runs as one kernel, which skips keys outside the window",
 )
 add(
     "latent-attention",
-    "generated tokens attend to the latent cache itself: "
+    "generated tokens attend to the latent cache directly: "
     "queries are multiplied with the up-projection of keys, results with that of values",
 )
 add("prompt-in-chunks", "prompts are processed in passes of up to {tokens:,} tokens")
-add("engine-host-time", "each pass waits {seconds:duration} for the host, as set for {engine}")
+add(
+    "engine-host-time",
+    "in each pass, the device waits {seconds:duration} for the host, as set for {engine}",
+)
 add(
     "engine-sequence-time",
-    "each pass waits {seconds:duration} for the host for each sequence, as set for {engine}",
+    "for each sequence of a pass, the device waits {seconds:duration} more for the host, "
+    "as set for {engine}",
 )
 add(
     "experts-divided",
-    "of {devices} devices with different experts, the others wait for the one that gets the most "
-    "tokens",
+    "{devices} devices have different experts, and all wait for the one that gets the most tokens",
 )
 add(
     "own-attention",
-    "attention runs as in the code of the model, because it fails as engines run it: {reason}",
+    "attention runs as in the model's code, because an engine's attention fails: {reason}",
 )
 add(
     "experts-fused",
-    "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
-    "expert, are one kernel each",
+    "tokens pick experts at random, all equally likely; the router and the sorting of tokens by "
+    "expert take one kernel each",
 )
 add(
     "checkpoint-format",
-    "the checkpoint stores weights in {quantization}, which is not applied: weights= sets it",
+    "the checkpoint stores weights in {quantization}, which is not applied: give it as weights=",
 )
 add(
     "prompts-apart",
-    "separate GPUs for prompts are never idle, and send keys and values over the {link}, "
-    "which the first token contains",
+    "separate GPUs for prompts are never idle, and no request waits for one; the first token "
+    "contains the time to send keys and values over the {link}",
 )
 add("first-token-late", "the first token takes {seconds:duration}, limit {limit:duration}")
 add("tokens-slow", "a token takes {seconds:duration}, limit {limit:duration}")
@@ -292,7 +295,8 @@ add("model-has-no-room", "the memory of {device} is too small")
 add("way-refused", "{reason}")
 add(
     "serving-validated",
-    "as {rows:,} measured times of {models:models} in {engine} on {family} GPUs show",
+    "validated: derived from {rows:,} measured times of {models:models} in {engine} "
+    "on {family} GPUs",
 )
 add("reach-limited", "no more than {tokens:,} tokens are considered, because a longer pass failed")
 add(
