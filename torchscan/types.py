@@ -10,6 +10,7 @@ from torchscan.analyses.generation.generation_result import GenerationSweep as G
 from torchscan.analyses.generation.request_queue import RequestQueue as RequestQueue
 from torchscan.analyses.generation.request_queue import ServedLoad as ServedLoad
 from torchscan.analyses.generation.serving_margin import ServingMargin as ServingMargin
+from torchscan.analyses.generation.serving_search import ModelLayout as ModelLayout
 from torchscan.analyses.generation.serving_search import ServingChoice as ServingChoice
 from torchscan.analyses.generation.serving_search import ServingSearch as ServingSearch
 from torchscan.analyses.memory_estimate import MemoryEstimate as MemoryEstimate
