@@ -264,6 +264,7 @@ add(
     "of {devices} devices with different experts, the others wait for the one that gets the most "
     "tokens",
 )
+add("layers-not-divided", "each device has all of these matrices of its layers: {names}")
 add(
     "experts-fused",
     "tokens pick experts at random, all equally likely; the router, and the sorting of tokens by "
