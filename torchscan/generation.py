@@ -767,6 +767,9 @@ class _GenerationQuestion:
         asked = self._setting
         if asked.expert_parallel and asked.mesh is not None:
             notes.append(Note.of("experts-divided", devices=math.prod(asked.mesh.values())))
+        whole = self._shared.whole_matrices
+        if whole:
+            notes.append(Note.of("layers-not-divided", names=", ".join(whole)))
         return (*notes, *decode.assumptions)
 
     def _engine_notes(self) -> list[Note]:

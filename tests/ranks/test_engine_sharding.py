@@ -387,3 +387,14 @@ def test_transformers_follows_its_own_plan() -> None:
     assert _held(model, mesh={"tp": 2}, **eager) == expected
     with pytest.raises(InputError, match="as inference engines do, and not transformers: give"):
         _asked(_qwen(), mesh={"tp": 2}, expert_parallel=True, **eager)
+
+
+def test_matrices_that_stay_whole_are_named() -> None:
+    """The plan of Falcon-H1 divides its MLPs and attention, and not its state spaces."""
+    model = _model("falcon_h1", bos_token_id=0, eos_token_id=1, pad_token_id=0)
+    notes = {note.code: note for note in _asked(model, mesh={"tp": 2}).assumptions}
+    names = notes["layers-not-divided"].values["names"]
+    assert names == "mamba.conv1d, mamba.in_proj, mamba.out_proj"
+    for divided in (_qwen(), _deepseek()):
+        codes = [note.code for note in _asked(divided, mesh={"tp": 2}).assumptions]
+        assert "layers-not-divided" not in codes

@@ -22,7 +22,7 @@ _STACKED = 3
 #: arguments of the experts that can be divided: hidden states, picks and weights
 _NUM_ARGUMENTS = 3
 #: products of attention that all heads share
-_LATENT = ("q_a_proj", "kv_a_proj_with_mqa")
+LATENT = ("q_a_proj", "kv_a_proj_with_mqa")
 #: norms of attention that are divided or the same for all heads
 _NORMS_OF_HEADS = ("q_norm", "k_norm")
 
@@ -155,18 +155,12 @@ class EnginePlan:
         output = getattr(module, "o_proj", None)
         if not isinstance(output, nn.Linear) or output.out_features != self._hidden:
             return {}
-        children = module._modules.items()
-        linear = {name: each for name, each in children if isinstance(each, nn.Linear)}
-        others = {name: each for name, each in linear.items() if name not in _LATENT}
-        del others["o_proj"]
+        others = _products_of_heads(module, output)
         queries = "q_b_proj" if "q_b_proj" in others else "q_proj"
-        usual = {queries, "kv_b_proj"} if "kv_b_proj" in others else {"q_proj", "k_proj", "v_proj"}
-        gates = [each.out_features for name, each in others.items() if name not in usual]
-        if not usual <= others.keys() or any(width % output.in_features for width in gates):
+        if not others or self.styles.get(f"{path}.{queries}") == "colwise":
             return {}
-        is_divided = self.styles.get(f"{path}.{queries}") == "colwise"
         widths = others[queries].out_features, output.in_features
-        if is_divided or any(width % heads.queries for width in widths):
+        if any(width % heads.queries for width in widths):
             return {}
         return others
 
@@ -229,6 +223,23 @@ class EnginePlan:
             path = paths.get(id(found))
             if path is not None and path not in self.styles and isinstance(found, kind):
                 self._add(path, style)
+
+
+def _products_of_heads(module: nn.Module, output: nn.Linear) -> Mapping[str, nn.Linear]:
+    """Return the products of attention whose outputs are heads, or none if there are unknown ones.
+
+    Gates of heads have as many outputs as the last product, ``output``, has inputs.
+    """
+    children = module._modules.items()
+    linear = {name: each for name, each in children if isinstance(each, nn.Linear)}
+    others = {name: each for name, each in linear.items() if name not in (*LATENT, "o_proj")}
+    usual = {"q_proj", "k_proj", "v_proj"}
+    if "kv_b_proj" in others:
+        usual = {"q_b_proj" if "q_b_proj" in others else "q_proj", "kv_b_proj"}
+    gates = [each.out_features for name, each in others.items() if name not in usual]
+    if not usual <= others.keys() or any(width % output.in_features for width in gates):
+        return {}
+    return others
 
 
 def _norms_over_heads(module: nn.Module, projections: Mapping[str, nn.Linear]) -> list[str] | None:

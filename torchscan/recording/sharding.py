@@ -152,7 +152,6 @@ def repeat_heads(model: nn.Module, heads: Heads | None, styles: Mapping[str, str
     """
     if heads is None or heads.repeated <= heads.keys:
         return
-    times = heads.repeated // heads.keys
     for path, each in model.named_modules():
         if isinstance(getattr(each, "kv_b_proj", None), nn.Linear):
             continue  # latent attention has one head for all, which each device computes
@@ -165,18 +164,23 @@ def repeat_heads(model: nn.Module, heads: Heads | None, styles: Mapping[str, str
                     ": choose a tp that divides them",
                 )
             continue
-        if styles.get(f"{path}.k_proj") != "colwise":
-            continue
-        norm = getattr(each, "k_norm", None)
-        width = getattr(getattr(norm, "weight", None), "shape", None)
-        if heads.keys > 1 and width == (projections[0].out_features,):
-            _repeat_rows(norm, times)
-        for projection in projections:
-            _repeat_rows(projection, times)
-            projection.out_features *= times
-        each.num_key_value_groups = heads.queries // heads.repeated
-        if hasattr(each, "num_key_value_heads"):
-            each.num_key_value_heads = heads.repeated
+        if styles.get(f"{path}.k_proj") == "colwise":
+            _repeat_heads_of(each, projections, heads)
+
+
+def _repeat_heads_of(attention: Any, projections: list[Any], heads: Heads) -> None:
+    """Repeat the key-value heads of one module, whose projections are those of keys and values."""
+    times = heads.repeated // heads.keys
+    norm = getattr(attention, "k_norm", None)
+    width = getattr(getattr(norm, "weight", None), "shape", None)
+    if heads.keys > 1 and width == (projections[0].out_features,):
+        _repeat_rows(norm, times)
+    for projection in projections:
+        _repeat_rows(projection, times)
+        projection.out_features *= times
+    attention.num_key_value_groups = heads.queries // heads.repeated
+    if hasattr(attention, "num_key_value_heads"):
+        attention.num_key_value_heads = heads.repeated
 
 
 def _repeat_rows(module: Any, times: int) -> None:

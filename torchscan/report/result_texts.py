@@ -275,6 +275,7 @@ add(
     "own-attention",
     "attention runs as in the model's code, because an engine's attention fails: {reason}",
 )
+add("layers-not-divided", "each device has all of these matrices of its layers: {names}")
 add(
     "experts-fused",
     "tokens pick experts at random, all equally likely; the router and the sorting of tokens by "

@@ -12,14 +12,22 @@ from torch import Tensor, nn
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.once import once
 from torchscan.precisions import Precision
+from torchscan.recording.engine_plan import LATENT
 from torchscan.recording.engine_sharding import as_engines_shard
 from torchscan.recording.folding import Folded, without_equal_layers
+from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
 from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
+from torchscan.torch_versions import is_sharded_type
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+#: modules of which engines, too, have all on each device: routers, and what all heads share
+_ON_EACH_DEVICE = {
+    *("gate", "router", "shared_expert_gate", "k_proj", "v_proj", "indexer"),
+    *LATENT,
+}
 #: tokens of a prompt that shows something in a moment
 _SHORT = 3
 
@@ -98,11 +106,37 @@ class SpreadModel:
         named = self.module.named_parameters(remove_duplicate=False)
         return {path: each.numel() for path, each in named}
 
+    def whole_matrices(self, part: nn.Module) -> tuple[str, ...]:
+        """Return the matrices of layers of which a device has all, by their paths in a layer.
+
+        Routers are left out, and what all heads share. If the user's function divides the model,
+        or "tp" has one device, there are none.
+        """
+        devices = self._devices
+        if devices is None or self._apply is not None:
+            return ()
+        if "tp" not in (devices.mesh_dim_names or ()) or devices["tp"].size() == 1:
+            return ()
+        held = dict(part.named_parameters(remove_duplicate=False))
+        found: dict[str, None] = {}
+        for path, layers in outermost_lists(self.module, more_than=1):
+            for name, matrix in layers.named_parameters(remove_duplicate=False):
+                if _is_whole(name, matrix, held.get(f"{path}.{name}")):
+                    found[name.partition(".")[2].removesuffix(".weight")] = None
+        return tuple(found)
+
     def _shard(self, module: nn.Module) -> nn.Module:
         if self._devices is None:
             return module
         apply = self._apply or self._by_default
         return sharded(module, apply, self._devices, training=False, dtype=self._dtype)
+
+
+def _is_whole(name: str, matrix: Tensor, own: Tensor | None) -> bool:
+    """Return whether a device has all of a matrix, ``own``, that engines divide."""
+    if own is None or own.shape != matrix.shape or is_sharded_type(type(own)):
+        return False
+    return matrix.dim() > 1 and _ON_EACH_DEVICE.isdisjoint(name.split("."))
 
 
 class SharedPasses:
@@ -158,11 +192,16 @@ class SharedPasses:
         prefix = "" if self._step is None else "model."
         return {f"{prefix}{path}": size for path, size in self._spread.sizes.items()}
 
+    @once
+    def whole_matrices(self) -> tuple[str, ...]:
+        """The matrices of layers that are not divided along "tp", by their paths in a layer."""
+        return self._spread.whole_matrices(self._short or self._spread.all_layers)
+
     def run_all_layers(self) -> None:
         """Forget all passes, and record all layers from now on."""
         self._checks[self._length] = self._check._replace(is_equal=False)
         self._by_batch.clear()
-        for name in ("alone", "folded", "_short"):
+        for name in ("alone", "folded", "_short", "whole_matrices"):
             vars(self).pop(name, None)
 
     @property
