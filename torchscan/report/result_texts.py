@@ -283,7 +283,8 @@ add(
 )
 add(
     "checkpoint-format",
-    "the checkpoint stores weights in {quantization}, which is not applied: give it as weights=",
+    "the checkpoint stores weights in {quantization}, which is not applied unless their format is "
+    "given",
 )
 add(
     "prompts-apart",
