@@ -16,6 +16,8 @@ from torchscan.recording.engine_plan import EnginePlan
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow
+
 LAYERS, WIDTH, HEADS, KEY_HEADS, HEAD_DIM, VOCABULARY = 3, 128, 8, 4, 16, 256
 EXPERTS, PICKS, INNER = 8, 2, 64
 #: the expected largest of four normal values, as of Blom
