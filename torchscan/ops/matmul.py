@@ -467,11 +467,29 @@ per_element(
     5, "aten::quantize_per_tensor_dynamic"
 )  # and the extremes of all elements, one comparison each
 per_element(2, "aten::dequantize")  # zero point, scale
-per_element(2, "bitsandbytes::int8_mm_dequant", mixes=True)  # scales of the row and the column
-per_element(
-    1, "bitsandbytes::dequantize_4bit", "bitsandbytes::dequantize_blockwise", mixes=True
-)  # the scale of a block
-per_input(4, "bitsandbytes::int8_vectorwise_quant")  # absolute value, comparison, scale, rounding
+for _library in ("bitsandbytes", "torchscan"):  # ours stand for theirs, without data
+    # scales of the row and the column
+    per_element(2, f"{_library}::int8_mm_dequant", mixes=True)
+    # the scale of a block
+    per_element(1, f"{_library}::dequantize_blockwise", mixes=True)
+    # absolute value, comparison, scale, rounding
+    per_input(4, f"{_library}::int8_vectorwise_quant")
+per_element(1, "bitsandbytes::dequantize_4bit", mixes=True)  # the scale of a block
+
+
+@cost_of("torchscan::dequantize_4bit")
+def dequantize_4bit(*_: object, out: TensorSpec) -> Work:
+    """1 per weight: the scale of its block."""
+    return Work(other_flops=out.numel)
+
+
+@cost_of("torchscan::product_of_4bit", "torchscan::transposed_product_of_4bit")
+def product_that_dequantizes(x: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
+    columns, inner = out.shape[-1], x.shape[-1]
+    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+
+
 per_element(
     6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
 )  # both

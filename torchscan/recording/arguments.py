@@ -10,13 +10,8 @@ from torch import Tensor
 from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.recording.training.recipe import (
-    Checkpoint,
-    CrossEntropy,
-    Float8,
-    FrozenFormat,
-    Offload,
-)
+from torchscan.recording.training.quantized_linear import FrozenFormat
+from torchscan.recording.training.recipe import Checkpoint, CrossEntropy, Float8, Offload
 
 
 class InputArguments(TypedDict, total=False):
@@ -81,8 +76,9 @@ class RecipeArguments(TypedDict, total=False):
             the outermost ``torch.nn.ModuleList``.
         lora: freeze the model, and train adapters of this rank beside all linear layers in its layers,
             as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
-        weights: the format of frozen weights under adapters (QLoRA): "nf4" or "nf4-double" (with
-            double quantization) and "int8" as in bitsandbytes, "gptq" and "awq" in 4 bits.
+        weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales) or
+            "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other weights of
+            16 bits have 32, as peft's ``prepare_model_for_kbit_training`` makes them.
         cross_entropy: compute the loss from hidden states without all logits at once: "chunked", or
             "liger", whose kernel computes gradients in the forward pass.
         optimizer_in_backward: update each parameter as soon as it has its gradient, which is then freed.

@@ -15,11 +15,15 @@ from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+from torchscan.recording.training.quantized_linear import (
+    PREPARED,
+    FrozenFormat,
+    prepare_for_training,
+    quantize_frozen,
+)
 
 #: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
-#: formats of frozen weights: bitsandbytes' and those of Triton kernels for GPTQ and AWQ
-FrozenFormat = Literal["nf4", "nf4-double", "int8", "gptq", "awq"]
 CrossEntropy = Literal["chunked", "liger"]
 #: torchao's recipes
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
@@ -120,7 +124,7 @@ _OF_MODEL = (
 )
 #: options that no estimate follows
 _UNSUPPORTED = (
-    *("weights", "cross_entropy", "optimizer_in_backward", "clip_gradients"),
+    *("cross_entropy", "optimizer_in_backward", "clip_gradients"),
     *("accumulation_steps", "float8", "float8_all_gather", "offload"),
 )
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -154,6 +158,8 @@ def with_recipe(request: PassRequest, recipe: Recipe) -> PassRequest:
         return request
     copied = request if request.is_converted else on_meta_copy(request)
     change_model(copied.module, recipe)
+    if recipe.weights in PREPARED and request.autocast is not None:
+        prepare_for_training(copied.module)
     return copied
 
 
@@ -173,6 +179,8 @@ def change_model(
         adapt(model, known, recipe.lora)
     elif recipe.lora is not None:
         inject_adapters(model, recipe.lora)
+    if recipe.weights is not None:
+        quantize_frozen(model, known, recipe.weights)
     if recipe.checkpoint is not False:
         if not known:
             raise InputError(
