@@ -132,6 +132,34 @@ def fused_adagrad(
     )
 
 
+#: FLOPs for each element: Adam's 13 and weight decay, and what other optimizers compute
+_BLOCKWISE_FLOPS = {"adam": 14, "lamb": 19, "lion": 9, "momentum": 6, "rmsprop": 9, "adagrad": 9}
+
+
+@cost_of("torchscan::optimizer_update_32bit")
+def optimizer_update_32bit(
+    name: str, gradient: TensorSpec, *_: object, out: object, **_kwargs: object
+) -> Work:
+    """Updates as those of torch's fused kernels, with weight decay."""
+    return Work(other_flops=_BLOCKWISE_FLOPS[name] * gradient.numel)
+
+
+@cost_of("torchscan::optimizer_update_8bit_blockwise")
+def optimizer_update_8bit_blockwise(
+    name: str,
+    gradient: TensorSpec,
+    parameter: TensorSpec,
+    state1: TensorSpec,
+    state2: TensorSpec | None,
+    *_: object,
+    out: object,
+    **_kwargs: object,
+) -> Work:
+    """Each state is scaled (1), its largest value found (2), and it is scaled and rounded (2)."""
+    num_states = 1 if state2 is None else 2
+    return Work(other_flops=(_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel)
+
+
 @cost_of("aten::_amp_foreach_non_finite_check_and_unscale")
 def unscale_gradients(self: Tensors, *_: object, out: object) -> Work:
     """A check and a product per element."""

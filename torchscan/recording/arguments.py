@@ -69,27 +69,28 @@ class RecipeArguments(TypedDict, total=False):
     """Arguments for the way in which a training step is made.
 
     Args:
-        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th one,
-            "selective" for all but every second product, attention and collectives, as torchtitan's
-            "op"; or a policy, or a list of operators to keep, as
-            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those of
-            the outermost ``torch.nn.ModuleList``.
-        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers,
-            as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
-        weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales) or
-            "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other weights of
-            16 bits have 32, as peft's ``prepare_model_for_kbit_training`` makes them.
+        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th
+            one, "selective" for all but every second product, attention and collectives, as
+            torchtitan's "op"; or a policy, or a list of operators to keep, as
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those
+            of the outermost ``torch.nn.ModuleList``.
+        lora: freeze the model, and train adapters of this rank beside all linear layers in its
+            layers, as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
+        weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales)
+            or "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other
+            weights of 16 bits have 32, as peft's ``prepare_model_for_kbit_training`` makes them.
         cross_entropy: compute the loss from hidden states without all logits at once: "chunked", or
             "liger", whose kernel computes gradients in the forward pass.
-        optimizer_in_backward: update each parameter as soon as it has its gradient, which is then freed.
+        optimizer_in_backward: update each parameter as soon as it has its gradient, which is then
+            freed.
         clip_gradients: clip the norm of all gradients before the optimizer's step.
-        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are those
-            of all passes, and memory holds gradients of earlier ones.
+        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are
+            those of all passes, and memory holds gradients of earlier ones.
         float8: compute linear layers in 8 bits by this recipe of torchao: "tensorwise", "rowwise",
             "rowwise_with_gw_hp" or "mx".
         float8_all_gather: send weights in 8 bits between ranks; for "tensorwise".
         float8_skip: names of layers that are not computed in 8 bits.
-        offload: keep this on the host: "optimizer", "parameters" or "activations", or several of them.
+        offload: keep this on the host: "optimizer", "parameters" or "activations", or several.
         compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its
             compiler does.
     """
@@ -112,8 +113,10 @@ class StepArguments(PassArguments, RecipeArguments, total=False):
     """Arguments for estimates: the complete training step and the device.
 
     Args:
-        optimizer: the name of a class in ``torch.optim``, the class itself, a function that makes an optimizer from a list of
-            parameters, or an optimizer. The estimate is for its second step, when its state exists. None: gradients only.
+        optimizer: the name of a class in ``torch.optim`` or ``bitsandbytes.optim`` ("AdamW8bit",
+            "PagedAdamW32bit"), the class itself, a function that makes an optimizer from a list of
+            parameters, or an optimizer. The estimate is for its second step, when its state exists.
+            None: gradients only.
         accumulate: add this batch's gradients to those of an earlier batch.
         holds_output: keep the model's output to the end of the step. By default, with a ``loss``, it is dropped when the loss
             is computed, as the training loops of transformers, torchtitan and torchtune do.

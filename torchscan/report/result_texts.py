@@ -211,6 +211,11 @@ add(
     "tensors that FSDP offloads to the host still count as device memory",
 )
 add(
+    "state-in-pages",
+    "{size:memory} of optimizer state are in pages outside of torch's memory, which the driver "
+    "moves to the host when the device has no room for them",
+)
+add(
     "no-collective",
     "no collective runs along {dimension} in a training step, so gradients are not reduced there",
 )

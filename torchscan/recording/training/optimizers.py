@@ -23,10 +23,12 @@ from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 from torchscan.recording.execution.update_rules import UPDATE_RULES
 from torchscan.recording.patches import replaced
+from torchscan.recording.training.blockwise_optimizers import blockwise_optimizer
 from torchscan.recording.undo import interruptible
 from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimizer_hooks
 
-#: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
+#: the name of a class of torch.optim or bitsandbytes, a class or function that makes one of a list
+#: of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 
@@ -221,17 +223,22 @@ class _AssumedValues(TorchDispatchMode):
             raise
 
 
-def _class_named(name: str) -> type[Optimizer]:
+def _class_named(name: str) -> Callable[[list[Tensor]], Optimizer]:
+    """Return the class of torch.optim by this name, or what makes an optimizer of bitsandbytes."""
     classes = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim)}
-    found = classes.get(name.lower())
-    if not (inspect.isclass(found) and issubclass(found, Optimizer)):
+    known = classes.get(name.lower())
+    if inspect.isclass(known) and issubclass(known, Optimizer):
+        return known
+    made = blockwise_optimizer(name)
+    if made is None:
         raise OptimizerError.of_value(
             "optimizer",
             name,
-            "give the name of a class in torch.optim, such as 'AdamW'",
+            "give the name of a class in torch.optim, such as 'AdamW', or in bitsandbytes, such "
+            "as 'AdamW8bit'",
             PythonOnly(", or a class"),
         )
-    return found
+    return made
 
 
 def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Optimizer:

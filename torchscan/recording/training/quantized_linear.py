@@ -95,7 +95,7 @@ class NF4Linear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input; peft clones it before it adds to it."""
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
-        product = _apply(given.to(self.compute_dtype), self.weight, self.dequantize)
+        product: Tensor = _multiply(given.to(self.compute_dtype), self.weight, self.dequantize)
         product = product if bias is None else product + bias
         return product.to(given.dtype).clone()
 
@@ -115,7 +115,7 @@ class AWQLinear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = self.scales
-        product = _apply(given.to(scales.dtype), self.weight, self.dequantize)
+        product: Tensor = _multiply(given.to(scales.dtype), self.weight, self.dequantize)
         product = product if self.bias is None else product + self.bias
         return product.to(given.dtype)
 
@@ -131,7 +131,9 @@ class GPTQLinear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = [self.scales, self.zeros, self.group_index]
-        product = _apply_fused(given.to(scales[0].dtype), self.weight, scales, self.out_features)
+        product: Tensor = _multiply_fused(
+            given.to(scales[0].dtype), self.weight, scales, self.out_features
+        )
         product = product if self.bias is None else product + self.bias
         return product.to(given.dtype)
 
@@ -150,7 +152,7 @@ class Int8Linear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = self.scales
-        product: Tensor = _Int8Product.apply(given, self.weight, scales)  # type: ignore[no-untyped-call]
+        product: Tensor = _multiply_8_bits(given, self.weight, scales)
         return product if self.bias is None else product + self.bias
 
 
@@ -175,7 +177,7 @@ def quantize_frozen(model: nn.Module, layers: Sequence[nn.Module], kind: FrozenF
 
 
 def prepare_for_training(model: nn.Module) -> None:
-    """Store weights of 16 bits that are not packed in 32, as ``prepare_model_for_kbit_training``."""
+    """Store weights of 16 bits that are not packed in 32, as peft does."""
     for parameter in model.parameters():
         if parameter.dtype in (torch.float16, torch.bfloat16):
             parameter.data = parameter.data.to(torch.float32)
@@ -207,16 +209,6 @@ def _dequantize(layer: QuantizedLinear, scales: list[Any], dtype: torch.dtype) -
     shape = [layer.out_features, layer.in_features]
     weight: Tensor = torch.ops.torchscan.dequantize_4bit(layer.weight, scales, shape, dtype)
     return weight
-
-
-def _apply(given: Tensor, packed: Tensor, dequantize: Callable[[], Tensor]) -> Tensor:
-    product: Tensor = _Dequantized.apply(given, packed, dequantize)  # type: ignore[no-untyped-call]
-    return product
-
-
-def _apply_fused(given: Tensor, packed: Tensor, scales: list[Tensor], width: int) -> Tensor:
-    product: Tensor = _Fused.apply(given, packed, scales, width)  # type: ignore[no-untyped-call]
-    return product
 
 
 class _Dequantized(torch.autograd.Function):
@@ -271,7 +263,7 @@ class _Int8Product(torch.autograd.Function):
         rows = given.reshape(-1, given.shape[-1]).to(torch.float16)
         packed, row_scales = torch.ops.torchscan.int8_vectorwise_quant(rows)
         sums = aten._int_mm.default(packed, weight.t())
-        product = torch.ops.torchscan.int8_mm_dequant(sums, row_scales, scales)
+        product: Tensor = torch.ops.torchscan.int8_mm_dequant(sums, row_scales, scales)
         return product.to(given.dtype).reshape(*given.shape[:-1], weight.shape[0])
 
     @staticmethod
@@ -283,20 +275,47 @@ class _Int8Product(torch.autograd.Function):
         return torch.matmul(gradient, dequantized.to(gradient.dtype)), None, None
 
 
+_multiply: Any = _Dequantized.apply
+_multiply_fused: Any = _Fused.apply
+_multiply_8_bits: Any = _Int8Product.apply
+
+
+_multiply: Any = _Dequantized.apply
+_multiply_fused: Any = _Fused.apply
+_multiply_8_bits: Any = _Int8Product.apply
+
+
 def _make_rows(rows: Tensor, _packed: Tensor, _scales: list[Tensor], width: int) -> Tensor:
     return rows.new_empty(rows.shape[0], width)
 
 
-_SHAPES: dict[str, Callable[..., Any]] = {
-    "dequantize_4bit": lambda packed, _, shape, dtype: packed.new_empty(shape, dtype=dtype),
-    "dequantize_blockwise": lambda packed, scales, _: scales.new_empty(packed.shape),
-    "int8_vectorwise_quant": lambda rows: (
-        rows.new_empty(rows.shape, dtype=torch.int8),
-        rows.new_empty(rows.shape[0], dtype=torch.float32),
-    ),
-    "int8_mm_dequant": lambda sums, *_: sums.new_empty(sums.shape, dtype=torch.float16),
-    "product_of_4bit": _make_rows,
-    "transposed_product_of_4bit": _make_rows,
-}
-for _name, _implementation in _SHAPES.items():
-    _library.impl(_name, _implementation, "CompositeExplicitAutograd")
+@torch.library.impl(_library, "dequantize_4bit", "CompositeExplicitAutograd")
+def make_weight(packed: Tensor, _scales: object, shape: list[int], dtype: torch.dtype) -> Tensor:
+    """Return the dequantized weight, without values."""
+    return packed.new_empty(shape, dtype=dtype)
+
+
+@torch.library.impl(_library, "dequantize_blockwise", "CompositeExplicitAutograd")
+def make_scales(packed: Tensor, scales: Tensor, _code: object) -> Tensor:
+    """Return the dequantized scales, without values."""
+    return scales.new_empty(packed.shape)
+
+
+@torch.library.impl(_library, "int8_vectorwise_quant", "CompositeExplicitAutograd")
+def make_rows_of_8_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows in 8 bits and a scale for each, without values."""
+    scales = rows.new_empty(rows.shape[0], dtype=torch.float32)
+    return rows.new_empty(rows.shape, dtype=torch.int8), scales
+
+
+@torch.library.impl(_library, "int8_mm_dequant", "CompositeExplicitAutograd")
+def make_product_of_16_bits(sums: Tensor, *_: object) -> Tensor:
+    """Return the scaled product, without values."""
+    return sums.new_empty(sums.shape, dtype=torch.float16)
+
+
+@torch.library.impl(_library, "product_of_4bit", "CompositeExplicitAutograd")
+@torch.library.impl(_library, "transposed_product_of_4bit", "CompositeExplicitAutograd")
+def make_product(rows: Tensor, _packed: object, _scales: object, width: int) -> Tensor:
+    """Return the product with a packed weight, without values."""
+    return rows.new_empty(rows.shape[0], width)

@@ -14,6 +14,7 @@ from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
 from torchscan.recording.recorder import Recorder
+from torchscan.recording.training.blockwise_optimizers import is_in_pages
 from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
@@ -108,7 +109,7 @@ def optimize(
             take_step(optimizer, is_recorded=False)
             if device_type == "cuda":
                 recorder.table.storages.leave_out_host()
-            _enter_state(optimizer, paths, recorder.table)
+            _enter_state(optimizer, paths, recorder)
         take_step(optimizer, is_recorded=True)
 
 
@@ -124,13 +125,19 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
             )
 
 
-def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable) -> None:
+def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], recorder: Recorder) -> None:
     """Enter the optimizer's state by the paths of parameters.
 
-    On a GPU, step counts stay on the host.
+    On a GPU, step counts stay on the host. Pages are not torch's memory.
     """
+    table, paged_bytes = recorder.table, 0
     for parameter, name, value in state_of(optimizer):
         table.enter_state(value, f"{paths[id(parameter)]}.{name}")
+        if is_in_pages(optimizer, value):
+            table.storages.is_elsewhere(table.find(value).storage)
+            paged_bytes += value.numel() * value.element_size()
+    if paged_bytes:
+        recorder.assume(Note.of("state-in-pages", size=paged_bytes))
 
 
 def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
