@@ -123,3 +123,16 @@ def connectionist_backward(
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)
     return Work(other_flops=13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel)
+
+
+@cost_of("torchscan::liger_cross_entropy")
+def liger_cross_entropy(
+    logits: TensorSpec, losses: TensorSpec, target: TensorSpec, *, out: object
+) -> Work:
+    """A softmax (a maximum, a difference, an exponential and a sum) and its gradient: 7 per logit.
+
+    Logits are read twice, for the sum and for the gradient that replaces them.
+    """
+    size = 2 * logits.stored_bytes + target.stored_bytes
+    count = 2 * logits.numel + target.numel
+    return Work(other_flops=7 * logits.numel, elements_read=count, bytes_read=size)

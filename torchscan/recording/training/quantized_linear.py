@@ -280,15 +280,6 @@ _multiply_fused: Any = _Fused.apply
 _multiply_8_bits: Any = _Int8Product.apply
 
 
-_multiply: Any = _Dequantized.apply
-_multiply_fused: Any = _Fused.apply
-_multiply_8_bits: Any = _Int8Product.apply
-
-
-def _make_rows(rows: Tensor, _packed: Tensor, _scales: list[Tensor], width: int) -> Tensor:
-    return rows.new_empty(rows.shape[0], width)
-
-
 @torch.library.impl(_library, "dequantize_4bit", "CompositeExplicitAutograd")
 def make_weight(packed: Tensor, _scales: object, shape: list[int], dtype: torch.dtype) -> Tensor:
     """Return the dequantized weight, without values."""

@@ -15,6 +15,7 @@ from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
 from torchscan.recording.training.quantized_linear import (
     PREPARED,
     FrozenFormat,
@@ -24,7 +25,6 @@ from torchscan.recording.training.quantized_linear import (
 
 #: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
-CrossEntropy = Literal["chunked", "liger"]
 #: torchao's recipes
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
 Offload = Literal["optimizer", "parameters", "activations"]
@@ -124,7 +124,7 @@ _OF_MODEL = (
 )
 #: options that no estimate follows
 _UNSUPPORTED = (
-    *("cross_entropy", "optimizer_in_backward", "clip_gradients"),
+    *("optimizer_in_backward", "clip_gradients"),
     *("accumulation_steps", "float8", "float8_all_gather", "offload"),
 )
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -181,6 +181,8 @@ def change_model(
         inject_adapters(model, recipe.lora)
     if recipe.weights is not None:
         quantize_frozen(model, known, recipe.weights)
+    if recipe.cross_entropy is not None:
+        fuse_cross_entropy(model, recipe.cross_entropy)
     if recipe.checkpoint is not False:
         if not known:
             raise InputError(
