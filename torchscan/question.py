@@ -132,7 +132,7 @@ class Question(Inputs):
         step = replace(
             self.fused_pass(),
             optimizer=self.optimizer,
-            accumulate=self.accumulate,
+            accumulate=self.accumulate or self.accumulation_steps > 1,
             holds_output=self.holds_output,
             is_decomposed=True,
             device_type=kernels.device_type,

@@ -10,6 +10,7 @@ from typing import Literal, Unpack
 import torch
 from torch import nn
 
+from torchscan.analyses.accumulated_steps import repeat_passes
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.last_batch import last_batch
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
@@ -360,7 +361,7 @@ class Scan:
         rates = Rates(device)
         require_format(device, precision)
         step = self._step_for(_kernels_of(device))
-        return roofline_of(
+        roofline = roofline_of(
             step.trace,
             rates,
             precision=precision,
@@ -369,6 +370,7 @@ class Scan:
             warnings=_overflow(step, device),
             fabric=fabric,
         )
+        return repeat_passes(roofline, self.question.accumulation_steps)
 
     @property
     def has_device(self) -> bool:

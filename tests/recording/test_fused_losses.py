@@ -60,7 +60,7 @@ HELD = 2 * 2 * 2 * WORDS * WIDTH
 
 
 def test_liger_computes_as_many_logits_at_once_as_hidden_states() -> None:
-    """1,000 words are 16 times the width, and a sixteenth of 256 rows are 16: 16 chunks, with two products for gradients each."""
+    """1,000 words are 16 times the width, and a sixteenth of 256 rows are 16, so 16 chunks."""
     num_chunks = 16
     found = operators(cross_entropy="liger")
     assert found[KERNEL] == num_chunks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
+from torchscan.analyses.accumulated_steps import repeat_collectives
 from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
@@ -206,13 +207,15 @@ def rank_plan(
 ) -> RankPlan:
     """Return the plan of a rank from its trace."""
     costs = call_costs(trace)
+    passes = scan.question.accumulation_steps
+    counts = [1 if op.phase == "optimizer" else passes for op in trace.ops]
     return RankPlan(
         rank=rank,
         place=place,
         local_params=sum(each.local_numel for each in held_in(trace)),
-        macs=sum(each.macs for each in costs),
-        flops=sum(each.flops for each in costs),
-        collectives=collectives_of(trace, fabric, names),
+        macs=sum(count * each.macs for count, each in zip(counts, costs, strict=True)),
+        flops=sum(count * each.flops for count, each in zip(counts, costs, strict=True)),
+        collectives=repeat_collectives(collectives_of(trace, fabric, names), passes),
         memory=memory,
         roofline=None if fabric is None else scan.roofline_with(fabric),
         trace=trace,

@@ -40,7 +40,7 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
     loss = _FusedLoss(head, sum_in_chunks if kind == "chunked" else sum_by_liger)
     head.forward = nn.Identity().forward
     found.loss_function = loss.compute
-    model.forward = partial(loss.run, model.forward)  # type: ignore[method-assign]
+    model.forward = partial(loss.run, model.forward)
 
 
 def _has_own_loss(module: nn.Module) -> bool:

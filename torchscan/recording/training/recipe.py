@@ -125,7 +125,7 @@ _OF_MODEL = (
 #: options that no estimate follows
 _UNSUPPORTED = (
     *("optimizer_in_backward", "clip_gradients"),
-    *("accumulation_steps", "float8", "float8_all_gather", "offload"),
+    *("float8", "float8_all_gather", "offload"),
 )
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
