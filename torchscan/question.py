@@ -90,7 +90,15 @@ class Question(Inputs):
         if refused is not None and not self.training:
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
+        self._require_optimizer()
         self.recipe  # noqa: B018 - raises if its options contradict each other
+
+    def _require_optimizer(self) -> None:
+        """Raise if an option says how the optimizer takes its step, and there is none."""
+        for name in ("optimizer_in_backward", "clip_gradients"):
+            if getattr(self, name) is True and self.optimizer is None:
+                optimizer = Give("optimizer", "AdamW")
+                raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
 
     @property
     def recipe(self) -> Recipe:
@@ -134,6 +142,8 @@ class Question(Inputs):
             optimizer=self.optimizer,
             accumulate=self.accumulate or self.accumulation_steps > 1,
             holds_output=self.holds_output,
+            updates_in_backward=self.optimizer_in_backward,
+            clips_gradients=self.clip_gradients,
             is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -123,10 +123,7 @@ _OF_MODEL = (
     *("float8", "float8_all_gather", "float8_skip"),
 )
 #: options that no estimate follows
-_UNSUPPORTED = (
-    *("optimizer_in_backward", "clip_gradients"),
-    *("float8", "float8_all_gather", "offload"),
-)
+_UNSUPPORTED = (*("float8", "float8_all_gather", "offload"),)
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
