@@ -90,8 +90,8 @@ class Question(Inputs):
         if refused is not None and not self.training:
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
-        self._require_optimizer()
         self.recipe  # noqa: B018 - raises if its options contradict each other
+        self._require_optimizer()
 
     def _require_optimizer(self) -> None:
         """Raise if an option says how the optimizer takes its step, and there is none."""

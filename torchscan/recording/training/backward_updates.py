@@ -50,27 +50,29 @@ class BackwardUpdates:
             for slot in slots
             if not slot.is_buffer and slot.tensor.requires_grad and has_strides(slot.tensor)
         }
+        if isinstance(self._choice, Optimizer):
+            groups = self._choice.param_groups
+            own = {id(each) for group in groups for each in group["params"]}
+            parameters = {key: slot for key, slot in parameters.items() if key in own}
         optimizers: list[Optimizer] = []
         paths: dict[int, str] = {}
         table = self._recorder.table
         with implementations_of(self._device_type), without_torch_function():
             with outside_of_everything():
                 for identity, slot in parameters.items():
-                    if self._is_updated(identity):
-                        updated = updated_in_place_of(slot.tensor, table, self._substitutes)
-                        optimizers.append(self._make(identity, updated))
-                        paths[id(updated)] = slot.path
-                        self._register(slot.tensor, updated, optimizers[-1])
+                    updated = updated_in_place_of(slot.tensor, table, self._substitutes)
+                    optimizer = self._make(identity, updated)
+                    optimizers.append(optimizer)
+                    paths[id(updated)] = slot.path
+
+                    is_known = stands_for_itself(slot.tensor)
+                    leaf = slot.tensor if is_known else self._substitutes.of(slot.tensor)
+                    hook = partial(self._update, updated=updated, optimizer=optimizer)
+                    handle = leaf.register_post_accumulate_grad_hook(hook)
+                    run_at_end_of_pass(handle.remove)
             table.storages.leave_out_host(self._device_type == "cuda")
             enter_states(optimizers, paths, self._recorder)
             table.storages.leave_out_host(False)
-
-    def _is_updated(self, identity: int) -> bool:
-        """Return whether the optimizer has this parameter; one that is made here has all."""
-        if not isinstance(self._choice, Optimizer):
-            return True
-        groups = self._choice.param_groups
-        return any(id(each) == identity for group in groups for each in group["params"])
 
     def _make(self, identity: int, updated: Tensor) -> Optimizer:
         """Return the optimizer of one parameter after a first step, which makes its state."""
@@ -80,12 +82,6 @@ class BackwardUpdates:
         take_step(optimizer, is_recorded=False)
         updated.grad = None
         return optimizer
-
-    def _register(self, parameter: Tensor, updated: Tensor, optimizer: Optimizer) -> None:
-        leaf = parameter if stands_for_itself(parameter) else self._substitutes.of(parameter)
-        hook = partial(self._update, updated=updated, optimizer=optimizer)
-        handle = leaf.register_post_accumulate_grad_hook(hook)
-        run_at_end_of_pass(handle.remove)
 
     def _update(self, leaf: Tensor, *, updated: Tensor, optimizer: Optimizer) -> None:
         """Take the step of one parameter, and free its gradient."""
