@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from torchscan.analyses.collectives import Collective
@@ -17,10 +17,7 @@ from torchscan.analyses.roofline.roofline_result import GroupLoad, OperatorLoad,
 from torchscan.trace.events import Phase
 
 #: what all passes have so many times as one pass
-_TOTALS = (
-    *("macs", "flops", "elements_read", "elements_written", "bytes_read", "bytes_written"),
-    *("time_bound", "time_estimate", "calls"),
-)
+_TOTALS = [each.name for each in fields(GroupLoad) if each.type in ("int", "float")]
 
 
 def repeat_passes(roofline: Roofline, number: int) -> Roofline:
