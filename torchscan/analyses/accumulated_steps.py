@@ -27,10 +27,10 @@ def repeat_passes(roofline: Roofline, number: int) -> Roofline:
     step = _Step(roofline, number)
     # The update belongs to no layer but the model.
     layers = [_repeat(each, number) for each in roofline.layers[1:]]
+    passes = step.one_pass * number
+    repeated = replace(roofline, operators=(*passes, *step.update), layers=(step.whole, *layers))
     return replace(
-        roofline,
-        operators=(*step.one_pass * number, *step.update),
-        layers=(step.whole, *layers),
+        repeated,
         by_kind=step.group_by_kind(),
         time_by_phase=step.time_by_phase(),
         time_estimate=step.whole.time_estimate,
@@ -44,9 +44,10 @@ def repeat_collectives(collectives: Sequence[Collective], number: int) -> tuple[
     """Return the collectives of a step of so many passes, each of which communicates."""
     repeated = []
     for each in collectives:
-        counts = {name: number * getattr(each, name) for name in ("calls", "bytes", "sent_bytes")}
+        calls, size, sent = number * each.calls, number * each.bytes, number * each.sent_bytes
         seconds = None if each.seconds is None else number * each.seconds
-        repeated.append(replace(each, **counts, seconds=seconds))
+        more = replace(each, calls=calls, bytes=size, sent_bytes=sent, seconds=seconds)
+        repeated.append(more)
     return tuple(repeated)
 
 
@@ -76,8 +77,10 @@ class _Step:
             passes[each.operator].append(each)
         for each in self.update:
             updates[each.operator].append(each)
-        names = {**passes, **updates}
-        groups = [self._add_up(name, passes[name], updates[name]) for name in names]
+        groups = []
+        for name in {**passes, **updates}:
+            whole = self._add_up(name, passes[name], updates[name])
+            groups.append(whole)
         groups.sort(key=lambda each: -each.time_estimate)
         return {each.name: each for each in groups}
 
