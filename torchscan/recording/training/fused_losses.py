@@ -28,7 +28,12 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
 
     Its output projection returns them as they are, and its loss function multiplies.
     """
-    with_loss: list[Any] = [each for each in model.modules() if hasattr(each, "loss_function")]
+    # The attribute itself is not read: that of a model without a loss logs a warning.
+    with_loss: list[Any] = [
+        each
+        for each in model.modules()
+        if hasattr(type(each), "loss_function") or "loss_function" in vars(each)
+    ]
     with_head = [each for each in with_loss if hasattr(each, "get_output_embeddings")]
     found = with_head[0] if with_head else None
     head = None if found is None else found.get_output_embeddings()
