@@ -21,7 +21,7 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from tests.models.finetuned import CARD, FINETUNING, MODELS
+from tests.models.finetuned import CARD, FINETUNING, MODELS, loss_in_half
 from torchscan import InputError, Scan
 from torchscan.units import memory
 
@@ -157,13 +157,18 @@ def read_fms(row: Mapping[str, str]) -> Iterator[Run]:
     if is_mixed:
         options["precision"] = "bf16-mixed" if row["bf16"] else "fp16-mixed"
     name, kind = row["model_name_or_path"].rpartition("/")[2], row["peft_method"] or "full"
-    batch = int(row["per_device_train_batch_size"])
+    batch, tokens = int(row["per_device_train_batch_size"]), round(float(row["seq_len"]))
+    known = MODELS.get(row["model_name_or_path"])
+    if known is not None and not known.upcasts and not row["bf16"]:
+        labels = torch.zeros(batch, tokens, dtype=torch.long)
+        options["loss"] = partial(loss_in_half, labels)
+        options["kwargs"] = {"input_ids": labels, "use_cache": False}
     yield Run(
         name=f"{name} {framework} {kind} {row['num_gpus']} × {batch}",
         build=partial(_build_fms, row["model_name_or_path"], dtype),
         cards=int(row["num_gpus"]),
         batch=batch,
-        tokens=round(float(row["seq_len"])),
+        tokens=tokens,
         card=CARD,
         measured=round(float(row["mem_peak_torch_mem_alloc_in_bytes"])),
         tokens_per_second=float(row["train_tokens_per_second"]),

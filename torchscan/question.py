@@ -15,12 +15,12 @@ from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.fused_losses import CrossEntropy
+from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
 from torchscan.recording.training.recipe import (
     Checkpoint,
     Float8,
-    Offload,
     Recipe,
     recipe_arguments,
     recipe_for,
@@ -95,8 +95,13 @@ class Question(Inputs):
 
     def _require_optimizer(self) -> None:
         """Raise if an option says how the optimizer takes its step, and there is none."""
-        for name in ("optimizer_in_backward", "clip_gradients"):
-            if getattr(self, name) is True and self.optimizer is None:
+        is_given = {
+            "optimizer_in_backward": self.optimizer_in_backward,
+            "clip_gradients": self.clip_gradients,
+            "offload": "optimizer" in self.recipe.offloaded,
+        }
+        for name in (name for name, given in is_given.items() if given):
+            if self.optimizer is None:
                 optimizer = Give("optimizer", "AdamW")
                 raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
 
@@ -144,6 +149,7 @@ class Question(Inputs):
             holds_output=self.holds_output,
             updates_in_backward=self.optimizer_in_backward,
             clips_gradients=self.clip_gradients,
+            updates_on_host="optimizer" in self.recipe.offloaded,
             is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -35,7 +35,7 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
         if hasattr(type(each), "loss_function") or "loss_function" in vars(each)
     ]
     with_head = [each for each in with_loss if hasattr(each, "get_output_embeddings")]
-    found = with_head[0] if with_head else None
+    found: Any = with_head[0] if with_head else None
     head = None if found is None else found.get_output_embeddings()
     if head is None or not isinstance(getattr(head, "weight", None), Tensor):
         raise InputError(

@@ -16,6 +16,7 @@ from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
 from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
+from torchscan.recording.training.offloading import Offload, offload_activations
 from torchscan.recording.training.quantized_linear import (
     PREPARED,
     FrozenFormat,
@@ -27,7 +28,6 @@ from torchscan.recording.training.quantized_linear import (
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
 #: torchao's recipes
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
-Offload = Literal["optimizer", "parameters", "activations"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +105,14 @@ class Recipe:
     @property
     def changes_model(self) -> bool:
         """True if the step runs on a changed copy of the model."""
-        return any(_is_given(self, name) for name in _OF_MODEL)
+        is_offloaded = "activations" in self.offloaded
+        return is_offloaded or any(_is_given(self, name) for name in _OF_MODEL)
 
     @property
     def of_step(self) -> Recipe:
         """The options that are left when the model was changed."""
-        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL})
+        left: Offload | None = "optimizer" if "optimizer" in self.offloaded else None
+        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL}, offload=left)
 
     def given(self) -> list[str]:
         """Return the names of the options of a training step that are not as by default."""
@@ -123,7 +125,7 @@ _OF_MODEL = (
     *("float8", "float8_all_gather", "float8_skip"),
 )
 #: options that no estimate follows
-_UNSUPPORTED = (*("float8", "float8_all_gather", "offload"),)
+_UNSUPPORTED = ("float8", "float8_all_gather")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
@@ -188,6 +190,8 @@ def change_model(
                 "checkpoint them in the model",
             )
         checkpoint_layers(model, known, recipe.checkpoint)
+    if "activations" in recipe.offloaded:
+        offload_activations(model)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from torchscan.recording.training.gradients import (
     require_meta_leaves,
     run_backward,
 )
+from torchscan.recording.training.offloading import offload_update
 from torchscan.recording.training.optimizers import (
     OptimizerError,
     implementations_of,
@@ -87,11 +88,7 @@ def optimize(
     }
     with implementations_of(device_type), without_torch_function():
         recorder.begin("optimizer")
-        for slot in parameters.values():
-            # a rank may have another part of a gradient than of its parameter: they are exchanged
-            if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
-                recorder.assume(Note.of("gradients-redistributed"))
-                slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
+        place_gradients(parameters.values(), recorder)
         with outside_of_everything():
             _refuse_sparse(parameters.values())
             updated = {
@@ -103,6 +100,9 @@ def optimize(
         if request.clips_gradients:
             is_gpu = device_type == "cuda"
             torch.nn.utils.clip_grad_norm_(list(updated.values()), 1.0, foreach=is_gpu)
+        if request.updates_on_host:
+            update_on_host(optimizer, updated.values(), recorder)
+            return
         with outside_of_everything():
             repeated = (
                 repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
@@ -115,6 +115,24 @@ def optimize(
                 recorder.table.storages.leave_out_host()
             enter_states([optimizer], paths, recorder)
         take_step(optimizer, is_recorded=True)
+
+
+def place_gradients(slots: Iterable[Slot], recorder: Recorder) -> None:
+    """Let each rank have the part of a gradient that it has of the parameter."""
+    for slot in slots:
+        # a rank may have another part of a gradient than of its parameter: they are exchanged
+        if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
+            recorder.assume(Note.of("gradients-redistributed"))
+            slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
+
+
+def update_on_host(optimizer: Optimizer, parameters: Iterable[Tensor], recorder: Recorder) -> None:
+    """Record what is copied; the state, whose size is noted, and the update are on the host."""
+    with outside_of_everything():
+        take_step(optimizer, is_recorded=False)
+    size = sum(each.numel() * each.element_size() for _, _, each in state_of(optimizer))
+    recorder.assume(Note.of("optimizer-on-host", size=size))
+    offload_update(parameters)
 
 
 def _refuse_sparse(slots: Iterable[Slot]) -> None:
