@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_timeline import Block, MemoryTimeline
+from torchscan.analyses.memory_streams import streams_of
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
@@ -143,6 +144,10 @@ class Placement:
             yield allocator
 
     @once
+    def _streams(self) -> Mapping[int, int]:
+        return streams_of(self._trace)
+
+    @once
     def _steps(self) -> tuple[_BlockLifetimes, ...]:
         """The step as recorded, and, if an optimizer keeps a state, the one before it, which makes that state."""
         blocks, moments = self._timeline.blocks, len(self._trace.ops)
@@ -169,7 +174,8 @@ class Placement:
                 allocator.free(held.pop(block, None))
             for block in step.begins[moment]:
                 if block not in held:
-                    held[block] = allocator.allocate(self._timeline.blocks[block].size)
+                    size, stream = self._timeline.blocks[block].size, self._streams.get(block, 0)
+                    held[block] = allocator.allocate(size, stream)
             with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
                 allocator.free(allocator.allocate(_convolution_workspace(op) * workspaces))
 
