@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple, get_args
 
+from torchscan.analyses.memory_compiled import compiled_blocks
 from torchscan.once import once
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
@@ -91,10 +92,14 @@ class MemoryTimeline:
 
     If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of them. It doesn't while
     operators are being recorded, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
+    With ``compiled``, blocks are those of the compiled model.
     """
 
-    def __init__(self, trace: Trace, *, in_place_sums: bool = True) -> None:
+    def __init__(
+        self, trace: Trace, *, in_place_sums: bool = True, compiled: bool = False
+    ) -> None:
         self._trace = trace
+        self._compiled = compiled
         self._in_place_sums = in_place_sums
 
     @once
@@ -105,9 +110,10 @@ class MemoryTimeline:
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
-        return tuple(
+        blocks = tuple(
             [Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs]
         )
+        return compiled_blocks(self._trace, blocks) if self._compiled else blocks
 
     @once
     def moments(self) -> tuple[Moment, ...]:
