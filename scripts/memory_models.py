@@ -280,12 +280,12 @@ class LitGpt(nn.Module):
         for block in self.h:
             hidden = block(hidden, self.cos, self.sin)
         hidden = self.ln_f(hidden)
-        return [self.lm_head(each) for each in hidden.split(128, dim=1)]
+        scores = [self.lm_head(each) for each in hidden.split(128, dim=1)]
+        return [each.float() for each in scores]  # Fabric returns outputs in 32 bits
 
 
 def loss_of_chunks(labels: Tensor, scores: list[Tensor]) -> Tensor:
     """Return the cross entropy as LitGPT computes it: of each chunk, then the mean of all."""
-    scores = [each.float() for each in scores]  # Fabric returns outputs in 32 bits
     scores[-1] = scores[-1][:, :-1, :]
     parts = [each.reshape(-1, each.size(-1)) for each in scores]
     targets = [each.reshape(-1) for each in labels[:, 1:].split(128, dim=1)]

@@ -279,6 +279,7 @@ def _record_litgpt(name: str, cards: int, batch: int, tokens: int) -> Trace:
         apply if cards > 1 else (lambda sharded, mesh: None),
         kwargs={"tokens": ids},
         loss=partial(loss_of_chunks, ids),
+        holds_output=True,  # the script's variable lives until the next forward pass
         device="NVIDIA A100-SXM4-40GB",
     )
 

@@ -97,12 +97,11 @@ class _CompiledPass:
     @once
     def _compiled_from(self) -> int:
         """The first compiled call of the backward pass; before it are those of a separate loss."""
-        if self._compiled_until == self._first_backward:
-            return self._first_backward
-        for index in range(self._first_backward, self._num_ops):
-            if self._trace.ops[index].module_call != 0:
-                return index
-        return self._num_ops
+        outside = range(self._compiled_until, self._first_backward)
+        written = {each for index in outside for each in self._written_by(self._trace.ops[index])}
+        readers = [self._uses(storage, backward=True) for storage in written]
+        last = max([each for found in readers for each in found], default=self._first_backward - 1)
+        return last + 1
 
     def _is_compiled(self, index: int) -> bool:
         op = self._trace.ops[index]
