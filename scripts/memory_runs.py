@@ -318,10 +318,12 @@ def _adapter_config(row: Mapping[str, str]) -> Any:
         "DELORA": lambda: peft.DeloraConfig(r=rank, target_modules=targets),
         "MISS": lambda: peft.MissConfig(r=rank, target_modules=targets, init_weights="bat" if "bat" in row["experiment"] else True),
         "VERA": lambda: peft.VeraConfig(r=rank, target_modules=targets),
-        "LOKR": lambda: peft.LoKrConfig(r=rank, target_modules=targets, decompose_factor=4),
-        "SHIRA": lambda: peft.ShiraConfig(r=rank, target_modules=targets),
-        "PREFIX_TUNING": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=int(row["trainable_params"]) // (28 * 2 * 1024)),
-        "PROMPT_TUNING": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=200),
+        "RANDLORA": lambda: peft.RandLoraConfig(r=rank, target_modules=targets),
+        "TRAINABLE_TOKENS": lambda: peft.TrainableTokensConfig(token_indices=[128000, 128001], target_modules=targets),
+        "BEFT": lambda: peft.BeftConfig(target_modules=targets),
+        "DEFT": lambda: peft.DeftConfig(r=rank, target_modules=targets),
+        "LILY": lambda: peft.LilyConfig(r=rank, stride_A=2, num_B=2, target_modules=targets),
+        "PEANUT": lambda: peft.PeanutConfig(r=rank, depth=0, target_modules=targets),
         "ROAD": lambda: peft.RoadConfig(target_modules=targets),
     }  # fmt: skip
     kind = row["peft_type"]

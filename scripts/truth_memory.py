@@ -20,6 +20,7 @@ from memory_runs import TABLES, MemoryRun, runs
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.errors import TorchscanError
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUTH = ROOT.parent / "shared" / "truth"
@@ -74,7 +75,11 @@ def compared(truth: Path, traces: Path, only: str) -> Iterator[ComparedRow]:
     traces.mkdir(parents=True, exist_ok=True)
     for run in runs(truth):
         if only in f"{run.source} {run.kind} {run.name}":
-            trace = run.trace(traces)
+            try:
+                trace = run.trace(traces)
+            except TorchscanError as error:
+                print(f"{run.source} {run.name}: {error.problem}", file=sys.stderr)
+                continue
             timeline = MemoryTimeline(trace, compiled=run.compiled)
             yield from _rows(run, Placement(trace, timeline, run.device).verdict())
 

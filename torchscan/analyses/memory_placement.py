@@ -16,11 +16,19 @@ from torchscan.analyses.memory_streams import streams_of
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
+from torchscan.ops.communication import group_of
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
 
 #: the share by which what torch reserves may be off where no workspaces are in doubt
 UNSURE = 0.02
+
+#: memory of NCCL for one group of ranks: each of 24 channels (as on NVLink) receives into buffers
+#: of 0.5, 4.7 and 4 MiB for its three protocols, and 35 MiB are for what it keeps besides
+NCCL_BYTES = 256 * 2**20
+#: shares of it from where connections are made when they are first needed to where trees of ranks
+#: and the switch have buffers, too
+NCCL_RANGE = (0.5, 4.0)
 
 _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 
@@ -47,16 +55,40 @@ class Placement:
     @once
     def fits_within_margin(self) -> bool:
         """True if the device has room even when context and workspaces take the most that they may."""
-        _, most = self._device.cuda_context_range
+        _, most = self._context_range
         return (
             self.fits
             and self._most_reserved(self._with_workspaces.peak_reserved)
             <= self._device.memory_bytes - most
         )
 
+    @once
+    def _nccl_bytes(self) -> int:
+        """The buffers of NCCL for all groups of ranks that communicate in the pass."""
+        groups = {
+            group.ranks
+            for op in self._trace.ops
+            if (group := group_of(op.signature)) is not None and group.size > 1
+        }
+        return NCCL_BYTES * len(groups)
+
+    @property
+    def _context_bytes(self) -> int:
+        return self._device.cuda_context_bytes + self._nccl_bytes
+
+    @property
+    def _context_range(self) -> tuple[int, int]:
+        shortest, longest = (round(share * self._nccl_bytes) for share in NCCL_RANGE)
+        least, most = self._device.cuda_context_range
+        return least + shortest, most + longest
+
+    @property
+    def _room_bytes(self) -> int:
+        return self._device.memory_bytes - self._context_bytes
+
     @property
     def _is_close(self) -> bool:
-        least, most = self._device.cuda_context_range
+        least, most = self._context_range
         return least < most and self._fits_beside(least) and not self._fits_beside(most)
 
     def _fits_beside(self, context: int) -> bool:
@@ -81,8 +113,8 @@ class Placement:
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
-            cuda_context_bytes=self._device.cuda_context_bytes,
-            cuda_context_range=self._device.cuda_context_range,
+            cuda_context_bytes=self._context_bytes,
+            cuda_context_range=self._context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
             reserved_range=self._range_around(needed),
@@ -95,7 +127,7 @@ class Placement:
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
         least = max(bare.peak_allocated, round((1 - UNSURE) * bare.peak_reserved))
         most = self._most_reserved(usual)
-        most = min(most, self._device.room_bytes) if self.fits else most
+        most = min(most, self._room_bytes) if self.fits else most
         return min(least, reserved), max(most, reserved)
 
     def _most_reserved(self, usual: int) -> int:
@@ -113,7 +145,7 @@ class Placement:
 
     @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
-        return self._tried(self._device.room_bytes)
+        return self._tried(self._room_bytes)
 
     def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
         try:
