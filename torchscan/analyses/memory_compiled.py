@@ -33,7 +33,10 @@ _CHEAP = frozenset(
     "_log_softmax_backward_data silu_backward gelu_backward nll_loss_forward nll_loss_backward "
     "sigmoid_backward tanh_backward threshold_backward embedding _fused_rms_norm_backward "
     "logsumexp slice_backward select_backward constant_pad_nd copy fill masked_fill "
-    "_scaled_dot_product_attention_math view_as_complex view_as_real _conj any all".split()
+    "_scaled_dot_product_attention_math view_as_complex view_as_real _conj any all "
+    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
+    "native_group_norm native_group_norm_backward _adaptive_avg_pool2d avg_pool2d".split()
 )
 #: among these, what is read at random places or has random results is not computed again
 _KEPT = frozenset({"embedding", "nll_loss_forward", "native_dropout", "bernoulli", "cat"})

@@ -41,6 +41,11 @@ class Placement:
         self._timeline = timeline
         self._device = device
 
+    @property
+    def compiled(self) -> bool:
+        """True if it is the pass of a compiled model."""
+        return self._timeline.compiled
+
     @once
     def required_bytes(self) -> tuple[int, ...]:
         """Bytes of tensors and cuBLAS's workspaces at each moment, before rounding."""

@@ -99,7 +99,8 @@ class MemoryTimeline:
         self, trace: Trace, *, in_place_sums: bool = True, compiled: bool = False
     ) -> None:
         self._trace = trace
-        self._compiled = compiled
+        #: True if the blocks are those of the compiled model
+        self.compiled = compiled
         self._in_place_sums = in_place_sums
 
     @once
@@ -113,7 +114,7 @@ class MemoryTimeline:
         blocks = tuple(
             [Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs]
         )
-        return compiled_blocks(self._trace, blocks) if self._compiled else blocks
+        return compiled_blocks(self._trace, blocks) if self.compiled else blocks
 
     @once
     def moments(self) -> tuple[Moment, ...]:
