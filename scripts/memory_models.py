@@ -249,8 +249,8 @@ class LitBlock(nn.Module):
             second = first if self.norm_2 is None else self.norm_2(given)
             return self._mlp(second) + attended + given
         middle = attended + given
-        assert self.norm_2 is not None
-        return self._mlp(self.norm_2(middle)) + middle
+        second = middle if self.norm_2 is None else self.norm_2(middle)
+        return self._mlp(second) + middle
 
     def _mlp(self, given: Tensor) -> Tensor:
         if self.fc_2 is None:

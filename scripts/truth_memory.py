@@ -90,7 +90,13 @@ def _rows(run: MemoryRun, verdict: Verdict) -> Iterator[ComparedRow]:
     context, (least, most) = verdict.cuda_context_bytes, verdict.cuda_context_range
     allocated, reserved = verdict.allocated_bytes, verdict.reserved_bytes
     values = (
-        ("allocated", measured.allocated, allocated, round(0.98 * allocated), round(1.02 * allocated)),
+        (
+            "allocated",
+            measured.allocated,
+            allocated,
+            round(0.98 * allocated),
+            round(1.02 * allocated),
+        ),
         ("reserved", measured.reserved, reserved, low, high),
         ("in use", measured.in_use, reserved + context, low + least, high + most),
         ("ran out", run.device.memory_bytes if measured.ran_out else None, reserved, low, high),

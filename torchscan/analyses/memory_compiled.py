@@ -21,23 +21,29 @@ from torchscan.trace.events import OpCall, OpSignature
 from torchscan.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from torchscan.analyses.memory_timeline import Block
+    from torchscan.analyses.memory_blocks import Block
 
 #: operators that the partitioner recomputes and inductor fuses besides those that torch tags as
 #: pointwise; some are decomposed into such ones
 _CHEAP = frozenset(
-    "add sub mul div to _to_copy clone sum mean amax argmax max min var std var_mean where cat "
-    "index gather full full_like zeros zeros_like ones empty empty_like new_zeros new_empty "
-    "new_full arange triu tril scalar_tensor expand repeat pow silu gelu native_layer_norm "
-    "native_layer_norm_backward _softmax _log_softmax _softmax_backward_data _fused_rms_norm "
-    "_log_softmax_backward_data silu_backward gelu_backward nll_loss_forward nll_loss_backward "
-    "sigmoid_backward tanh_backward threshold_backward embedding _fused_rms_norm_backward "
-    "logsumexp slice_backward select_backward constant_pad_nd copy fill masked_fill "
-    "_scaled_dot_product_attention_math view_as_complex view_as_real _conj any all "
-    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update "
-    "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
-    "native_group_norm native_group_norm_backward _adaptive_avg_pool2d avg_pool2d".split()
-)
+    (
+        "add", "sub", "mul", "div", "to", "_to_copy", "clone", "sum", "mean", "amax", "argmax",
+        "max", "min", "var", "std", "var_mean", "where", "cat", "index", "gather", "full",
+        "full_like", "zeros", "zeros_like", "ones", "empty", "empty_like", "new_zeros",
+        "new_empty", "new_full", "arange", "triu", "tril", "scalar_tensor", "expand", "repeat",
+        "pow", "silu", "gelu", "native_layer_norm", "native_layer_norm_backward", "_softmax",
+        "_log_softmax", "_softmax_backward_data", "_fused_rms_norm",
+        "_log_softmax_backward_data", "silu_backward", "gelu_backward", "nll_loss_forward",
+        "nll_loss_backward", "sigmoid_backward", "tanh_backward", "threshold_backward",
+        "embedding", "_fused_rms_norm_backward", "logsumexp", "slice_backward",
+        "select_backward", "constant_pad_nd", "copy", "fill", "masked_fill",
+        "_scaled_dot_product_attention_math", "view_as_complex", "view_as_real", "_conj", "any",
+        "all", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
+        "_batch_norm_with_update", "native_batch_norm_backward", "cudnn_batch_norm_backward",
+        "batch_norm_backward", "native_group_norm", "native_group_norm_backward",
+        "_adaptive_avg_pool2d", "avg_pool2d",
+    )
+)  # fmt: skip
 #: among these, what is read at random places or has random results is not computed again
 _KEPT = frozenset({"embedding", "nll_loss_forward", "native_dropout", "bernoulli", "cat"})
 _RANDOM = ("native_dropout", "rand", "bernoulli", "uniform", "normal")
@@ -279,7 +285,7 @@ class _CompiledPass:
         readers = self._readers[number]
         if is_forward and number not in self._saved:
             readers = self._uses(number, backward=False)
-        is_result = block.end > self._num_ops or (is_forward and self._is_output(number))
+        is_result = self._is_result(number, block) or (is_forward and self._is_output(number))
         is_in_place = len(self._writers[number]) > 1
         last = max([maker, *[self._last_of(each, number) for each in readers]])
         if is_forward and number in self._saved:
@@ -294,9 +300,20 @@ class _CompiledPass:
         end = block.end if is_result else last + 1
         return block._replace(first=min(begin, end - 1), end=end)
 
+    def _is_result(self, number: int, block: Block) -> bool:
+        """Return whether a storage outlives the pass; what autograd forgot to release does not."""
+        is_saved = number not in self._results and bool(self._uses(number, backward=True))
+        return block.end > self._num_ops and not is_saved
+
+    @once
+    def _results(self) -> frozenset[int]:
+        return frozenset(self._trace.tensors[each].storage for each in self._trace.root.outputs)
+
     def _is_output(self, number: int) -> bool:
         """Return whether something outside of the compiled forward pass reads it there."""
-        outside = [each for each in self._uses(number, backward=False) if not self._is_compiled(each)]
+        outside = [
+            each for each in self._uses(number, backward=False) if not self._is_compiled(each)
+        ]
         return bool(outside)
 
     def _last_of(self, reader: int, storage: int) -> int:
@@ -328,7 +345,10 @@ class _CompiledPass:
             return maker
         times = [
             min(
-                (self._begin.get(each, reader) for each in self._written_by(self._trace.ops[reader])),
+                (
+                    self._begin.get(each, reader)
+                    for each in self._written_by(self._trace.ops[reader])
+                ),
                 default=reader,
             )
             if self._trace.ops[reader].origin == "checkpoint"

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from torchscan.analyses.memory_blocks import Block
 from torchscan.analyses.memory_estimate import Verdict
-from torchscan.analyses.memory_timeline import Block, MemoryTimeline
 from torchscan.analyses.memory_streams import streams_of
+from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
@@ -20,8 +21,12 @@ from torchscan.ops.communication import group_of
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
 
-#: the share by which what torch reserves may be off where no workspaces are in doubt
-UNSURE = 0.02
+#: shares by which what torch reserves may be less or more, where no workspaces are in doubt: of a
+#: pass without a backward pass, of a training step, and of one among several ranks, in which FSDP1
+#: releases blocks late, when other streams have used them
+INFERENCE_MARGIN = (0.02, 0.02)
+TRAINING_MARGIN = (0.04, 0.04)
+SHARDED_MARGIN = (0.04, 0.08)
 
 #: memory of NCCL for one group of ranks: each of 24 channels (as on NVLink) receives into buffers
 #: of 0.5, 4.7 and 4 MiB for its three protocols, and 35 MiB are for what it keeps besides
@@ -68,14 +73,15 @@ class Placement:
         )
 
     @once
+    def _num_groups(self) -> int:
+        """The number of groups of ranks that communicate in the pass."""
+        groups = (group_of(op.signature) for op in self._trace.ops)
+        return len({group.ranks for group in groups if group is not None and group.size > 1})
+
+    @property
     def _nccl_bytes(self) -> int:
-        """The buffers of NCCL for all groups of ranks that communicate in the pass."""
-        groups = {
-            group.ranks
-            for op in self._trace.ops
-            if (group := group_of(op.signature)) is not None and group.size > 1
-        }
-        return NCCL_BYTES * len(groups)
+        """The buffers of NCCL for all groups of ranks."""
+        return NCCL_BYTES * self._num_groups
 
     @property
     def _context_bytes(self) -> int:
@@ -129,16 +135,23 @@ class Placement:
 
     def _range_around(self, reserved: int) -> tuple[int, int]:
         """From no workspaces of cuDNN's to twice as much, and a little beyond: from what tensors take to what there is."""
+        less, _ = self._margin
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
-        least = max(bare.peak_allocated, round((1 - UNSURE) * bare.peak_reserved))
+        least = max(bare.peak_allocated, round((1 - less) * bare.peak_reserved))
         most = self._most_reserved(usual)
         most = min(most, self._room_bytes) if self.fits else most
         return min(least, reserved), max(most, reserved)
 
     def _most_reserved(self, usual: int) -> int:
-        return round(
-            (1 + UNSURE) * (usual + max(0, usual - self._without_workspaces.peak_reserved))
-        )
+        _, more = self._margin
+        bare = self._without_workspaces.peak_reserved
+        return round((1 + more) * (usual + max(0, usual - bare)))
+
+    @property
+    def _margin(self) -> tuple[float, float]:
+        if not self._trace.provenance.backward:
+            return INFERENCE_MARGIN
+        return SHARDED_MARGIN if self._num_groups else TRAINING_MARGIN
 
     @once
     def _with_workspaces(self) -> CachingAllocator:

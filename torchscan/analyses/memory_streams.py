@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
 COMPUTE, COPY_IN, REDUCE = range(3)
@@ -30,20 +29,20 @@ def streams_of(trace: Trace) -> Mapping[int, int]:
     for op in trace.ops:
         operator = op.signature.operator
         if operator == _COPY_IN:
-            for storage in _new_storages(trace, op, op.inputs):
+            for storage in _new_storages(trace, op.inputs):
                 streams[storage] = COPY_IN
         elif operator == _REDUCE_SCATTER:
-            for storage in _new_storages(trace, op, op.inputs[:1]):
+            for storage in _new_storages(trace, op.inputs[:1]):
                 streams[storage] = REDUCE
         elif operator in _CASTS and op.phase == "backward":
             inputs = {trace.tensors[each].storage for each in op.inputs}
             if inputs and all(streams.get(each) == REDUCE for each in inputs):
-                for storage in _new_storages(trace, op, op.outputs):
+                for storage in _new_storages(trace, op.outputs):
                     streams[storage] = REDUCE
     return streams
 
 
-def _new_storages(trace: Trace, op: OpCall, tensors: tuple[int, ...]) -> set[int]:
+def _new_storages(trace: Trace, tensors: tuple[int, ...]) -> set[int]:
     """Return the storages of these tensors that the pass has created."""
     storages = {trace.tensors[each].storage for each in tensors}
     return {each for each in storages if trace.storages[each].born is not None}

@@ -45,9 +45,7 @@ class FlowNetwork:
                     waiting.append(head)
         return levels
 
-    def _push(
-        self, source: int, sink: int, levels: dict[int, int], positions: list[int]
-    ) -> bool:
+    def _push(self, source: int, sink: int, levels: dict[int, int], positions: list[int]) -> bool:
         """Send what fits along one shortest path, and return whether there was one."""
         path: list[int] = []
         node = source
