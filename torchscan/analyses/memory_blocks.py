@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-#: "gathered" are parameters of which each process holds a part, while they are whole; "activations" are kept for the backward
-#: pass or, if there is none, for other layers; "temporary" is all other memory that operators allocate
+#: "gathered" are sharded parameters while they are all-gathered; "activations" are kept for the
+#: backward pass or, if there is none, for other layers; "temporary" is all other memory that
+#: operators allocate
 MemoryKind = Literal[
     "parameters",
     "gathered",
@@ -21,7 +22,7 @@ KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 
 class Block(NamedTuple):
-    """One block of memory: its bytes, and when it is alive: from moment ``first`` until just before ``end``."""
+    """A block of memory: its bytes, alive from moment ``first`` until just before ``end``."""
 
     size: int
     first: int

@@ -1,7 +1,7 @@
-"""A pass on a device: its blocks of memory, requested from torch's allocator in the order of a training loop.
+"""A pass on a device: its blocks of memory, requested from torch's allocator as a training loop does.
 
-The state of an optimizer comes about in its first step, in memory that activations have left. The second step finds it there,
-and has to find room around it. So both are replayed, from the one record.
+The first step creates the state of an optimizer, in memory that activations have left. The second
+step finds it there, and needs room around it. Both are replayed from one trace.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Placement:
 
     @once
     def fits_within_margin(self) -> bool:
-        """True if the device has room even when context and workspaces take the most that they may."""
+        """True if the device has room even if context and workspaces take the most."""
         _, most = self._context_range
         return (
             self.fits
@@ -134,7 +134,10 @@ class Placement:
         )
 
     def _range_around(self, reserved: int) -> tuple[int, int]:
-        """From no workspaces of cuDNN's to twice as much, and a little beyond: from what tensors take to what there is."""
+        """Return the range from no workspaces of cuDNN to twice as much, and the margins beyond.
+
+        It is no less than the tensors and, if they fit, no more than the device has.
+        """
         less, _ = self._margin
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
         least = max(bare.peak_allocated, round((1 - less) * bare.peak_reserved))

@@ -22,27 +22,25 @@ _CASTS = frozenset({"aten._to_copy", "aten.div", "aten.mul"})
 
 def streams_of(trace: Trace) -> Mapping[int, int]:
     """Return the stream by storage, for those that are not allocated in the one that computes."""
-    operators = {op.signature.operator for op in trace.ops}
-    if not operators & {_COPY_IN, _COPY_OUT}:
-        return {}
     streams: dict[int, int] = {}
+    if not any(op.signature.operator in (_COPY_IN, _COPY_OUT) for op in trace.ops):
+        return streams
     for op in trace.ops:
         operator = op.signature.operator
         if operator == _COPY_IN:
-            for storage in _new_storages(trace, op.inputs):
-                streams[storage] = COPY_IN
+            _allocate(trace, op.inputs, COPY_IN, streams)
         elif operator == _REDUCE_SCATTER:
-            for storage in _new_storages(trace, op.inputs[:1]):
-                streams[storage] = REDUCE
+            _allocate(trace, op.inputs[:1], REDUCE, streams)
         elif operator in _CASTS and op.phase == "backward":
-            inputs = {trace.tensors[each].storage for each in op.inputs}
-            if inputs and all(streams.get(each) == REDUCE for each in inputs):
-                for storage in _new_storages(trace, op.outputs):
-                    streams[storage] = REDUCE
+            read = {streams.get(trace.tensors[each].storage) for each in op.inputs}
+            if read == {REDUCE}:
+                _allocate(trace, op.outputs, REDUCE, streams)
     return streams
 
 
-def _new_storages(trace: Trace, tensors: tuple[int, ...]) -> set[int]:
-    """Return the storages of these tensors that the pass has created."""
-    storages = {trace.tensors[each].storage for each in tensors}
-    return {each for each in storages if trace.storages[each].born is not None}
+def _allocate(trace: Trace, tensors: tuple[int, ...], stream: int, streams: dict[int, int]) -> None:
+    """Note the stream of those among these tensors that the pass has created."""
+    for tensor in tensors:
+        storage = trace.tensors[tensor].storage
+        if trace.storages[storage].born is not None:
+            streams[storage] = stream
