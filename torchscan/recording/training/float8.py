@@ -13,8 +13,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Argument, InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
+from torchscan.torch_versions import (
+    is_sharded_type,
+    local_part,
+    sharded_from,
+    take_wide_gradients,
+)
 
 #: the recipes of torchao, by their names there; "mx": blocks of 32 with scales of 8 bits
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
@@ -65,21 +71,25 @@ _CASTS: Mapping[str, _Casts] = {
 
 
 def convert_to_float8(
-    module: nn.Module, recipe: Float8, *, skip: Collection[str] = SKIPPED
+    module: nn.Module,
+    recipe: Float8,
+    *,
+    skip: Collection[str] = SKIPPED,
+    all_gather: bool = False,
 ) -> list[Float8Linear]:
     """Replace linear layers of a copy of a model in place, and return the new layers.
 
     A layer stays as it is if its path contains a name of ``skip``, or if a size of its weight is
-    not a multiple of 16 (for "mx": 32), which 8-bit products need.
+    not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
+    gathers their weights in 8 bits.
     """
-    if recipe not in get_args(Float8):
-        raise InputError.of_choice("float8", recipe, get_args(Float8))
+    require_float8(recipe, all_gather=all_gather)
     multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, names, multiple):
         if id(layer) not in converted:
-            converted[id(layer)] = Float8Linear(layer, recipe)
+            converted[id(layer)] = Float8Linear(layer, recipe, is_gathered=all_gather)
         setattr(parent, name, converted[id(layer)])
     if not converted:
         raise InputError(
@@ -88,6 +98,18 @@ def convert_to_float8(
             f"(torch.nn.Linear) whose sizes are multiples of {multiple}",
         )
     return list(converted.values())
+
+
+def require_float8(recipe: object, *, all_gather: bool) -> None:
+    """Raise an InputError if there is no such recipe, or if its weights are gathered in 16 bits."""
+    if recipe not in get_args(Float8):
+        raise InputError.of_choice("float8", recipe, get_args(Float8))
+    if all_gather and recipe != "tensorwise":
+        raise InputError(
+            Argument("float8_all_gather"),
+            f" is True, and {recipe} scales each row or block: give ",
+            Give("float8", "tensorwise"),
+        )
 
 
 def _linear_layers(
@@ -109,13 +131,15 @@ def _linear_layers(
 class Float8Linear(nn.Linear):
     """A linear layer whose three products run in 8 bits."""
 
-    def __init__(self, base: nn.Linear, recipe: Float8) -> None:
+    def __init__(self, base: nn.Linear, recipe: Float8, *, is_gathered: bool = False) -> None:
         nn.Module.__init__(self)
         self.in_features = base.in_features
         self.out_features = base.out_features
         self.weight = base.weight
         self.bias = base.bias
         self.recipe = recipe
+        #: True if FSDP all-gathers the weight in 8 bits
+        self.is_gathered = is_gathered
         #: the weight and its scale as they were all-gathered in 8 bits, or None
         self.gathered: Quantized | None = None
         self.train(base.training)
@@ -125,12 +149,15 @@ class Float8Linear(nn.Linear):
         if torch.is_autocast_enabled():
             states = states.to(torch.get_autocast_dtype("cuda"))
         rows = states.reshape(-1, states.shape[-1])
+        multiply: Any = _Float8Product.apply
         if self.recipe == "mx":
-            multiply: Any = _MxProduct.apply
+            multiply = _MxProduct.apply
             product = multiply(rows, self.weight.t())
+        elif self.gathered is None:
+            product = multiply(rows, self.weight.t(), _CASTS[self.recipe], None)
         else:
-            multiply = _Float8Product.apply
-            product = multiply(rows, self.weight.t(), _CASTS[self.recipe], self.gathered)
+            take_wide_gradients(self.weight, rows.dtype)
+            product = multiply(rows, self.weight, _CASTS[self.recipe], self.gathered)
         output: Tensor = product.reshape(*states.shape[:-1], product.shape[-1])
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
@@ -144,6 +171,10 @@ class Quantized(NamedTuple):
     def t(self) -> Quantized:
         """Return the transposed matrix."""
         return Quantized(self.values.t(), self.scale.t() if self.scale.dim() else self.scale)
+
+    def to_local(self) -> Quantized:
+        """Return this rank's part of a matrix that is sharded by tensor parallelism."""
+        return Quantized(local_part(self.values), local_part(self.scale))
 
 
 def quantize(tensor: Tensor, cast: _Cast, dim: int, *, rounds_scale: bool = False) -> Quantized:
@@ -175,6 +206,11 @@ def cast_scaled(tensor: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: bool) -> Tensor:
     """Return the product. The kernel takes rows of the first matrix, and columns of the second."""
+    placements = _placements_of_product(one.values, other.values)
+    if placements is not None:
+        parts = _multiply(one.to_local(), other.to_local(), dtype, is_fast=is_fast)
+        sharded: Any = one.values
+        return sharded_from(parts, sharded.device_mesh, placements)
     values, others = one.values, other.values
     if not _is_row_major(values):
         values = values.contiguous()
@@ -200,6 +236,27 @@ def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: 
     if after is not None:
         product *= after
     return product.to(dtype)
+
+
+def _placements_of_product(one: Any, other: Any) -> tuple[Any, ...] | None:
+    """Return how the product of two sharded matrices is placed if each rank multiplies its parts.
+
+    None: they are not sharded, or torch has to redistribute one of them.
+    """
+    if not (is_sharded_type(type(one)) and is_sharded_type(type(other))):
+        return None
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    alone = Replicate()
+    by_operands: dict[tuple[Any, Any], Any] = {
+        (alone, alone): alone,
+        (Shard(0), alone): Shard(0),
+        (alone, Shard(1)): Shard(1),
+        (Shard(1), Shard(0)): Partial(),
+    }
+    pairs = zip(one.placements, other.placements, strict=True)
+    placements = tuple(by_operands.get(pair) for pair in pairs)
+    return None if None in placements else placements
 
 
 def _inverse_scales(one: Quantized, other: Quantized) -> tuple[Tensor, Tensor]:
@@ -246,7 +303,9 @@ class _Float8Product(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_rows = _gradient_of_rows(gradient, weight, casts, ctx.gathered)
         if ctx.needs_input_grad[1]:
-            of_weight = _gradient_of_weight(gradient, rows, casts).t()
+            of_weight = _gradient_of_weight(gradient, rows, casts)
+            # the weight is transposed before the call, unless it was all-gathered in 8 bits
+            of_weight = of_weight.t() if ctx.gathered is None else of_weight
         return of_rows, of_weight, None, None
 
 
@@ -295,6 +354,13 @@ class _MxProduct(torch.autograd.Function):
 
 def _multiply_blocks(one: Tensor, other: Tensor, dim: int, other_dim: int) -> Tensor:
     """Return the product of two matrices over one dimension of each."""
+    left = one if dim == -1 else one.t()
+    right = other.t() if other_dim == -1 else other
+    placements = _placements_of_product(left, right)
+    if placements is not None:
+        part = _multiply_blocks(local_part(one), local_part(other), dim, other_dim)
+        sharded: Any = one
+        return sharded_from(part, sharded.device_mesh, placements)
     values, scales = quantize_mx(one, dim)
     others, other_scales = quantize_mx(other, other_dim)
     return torch._scaled_mm(
