@@ -247,7 +247,7 @@ class _Parser:
         if not frames and type(entry.get("history")) is list and entry["history"]:
             (oldest, *_) = entry["history"]  # before torch 2.1
             frames = _dict_of(oldest, f"{where}history", 0).get("frames", [])
-        forward = entry.get("forward_frames", [])
+        forward = entry.get("forward_frames", ())
         key = (id(frames), id(forward))
         known = self._origins.get(key)
         if known is None:

@@ -1,0 +1,171 @@
+"""What a block of memory is for, and which code allocated it, by the stack of the allocation.
+
+Stacks name functions, files and lines, and no modules. They have two sorts of frames, Python's and
+those of C++, which are there with ``stacks="all"``. The backward pass on a GPU runs in a thread
+without Python frames, except for code that autograd calls: checkpoints, hooks, custom functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
+
+#: what a block is for
+OwnerKind = Literal[
+    "parameters",
+    "optimizer",
+    "gradients",
+    "gathered",
+    "activations",
+    "recomputed",
+    "loss",
+    "backward",
+    "temporary",
+    "other",
+    "unknown",
+]
+#: files that C++ frames have
+_CPP_FILE = re.compile(r"^$|\?\?|\.(?:c|cc|cpp|cu|cuh|h|hpp|inc|so)\b|\.so\.")
+#: a file of torch, and its path in the package
+_TORCH_FILE = re.compile(r"(?:^|/)torch/((?:\w+/)*\w+\.py)$")
+#: files whose functions only call what is of interest
+_PASSED_ON = re.compile(
+    r"(?:^|/)(?:contextlib|functools|runpy|threading)\.py$|/(?:accelerate|torchscan)/"
+)
+_OPTIMIZERS = re.compile(
+    r"(?:^|/)(?:torch/optim|bitsandbytes/optim|apex/optimizers|torchao/optim|deepspeed/ops)/"
+)
+#: functions of torch's optimizers that compute a step from the state that exists
+_OPTIMIZER_KERNELS = re.compile(r"^_(?:single_tensor|multi_tensor|fused)_")
+_LOSS_FUNCTIONS = re.compile(r"cross_entropy|nll_loss|(?:^|_)loss(?:$|_)|Loss$|mse_loss")
+#: functions that put parameters and buffers on a device
+_LOADING = frozenset(
+    {"_apply", "convert", "from_pretrained", "load_state_dict", "_load_from_state_dict", "to_empty"}
+)
+
+
+class Owner(NamedTuple):
+    """What a block is for, and the code that allocated it."""
+
+    kind: OwnerKind
+    #: innermost frame outside of torch, or None if there is none
+    frame: Frame | None = None
+    #: innermost module of ``torch.nn`` that this code called, such as "linear"; "" for none
+    via: str = ""
+
+
+def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
+    """Return the owner of a block.
+
+    Args:
+        origin: the stack of the allocation.
+        is_recorded: True if the allocation was recorded with stacks, so that an empty one is that
+            of a thread without Python code: the backward pass.
+    """
+    python = [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
+    num_cpp = len(origin.frames) - len(python)
+    code = _outside_torch(python)
+    via = _module_of_torch(python)
+    is_backward = _is_autograd(origin.frames) if num_cpp else not python and is_recorded
+    if is_backward:
+        return _owner_in_backward(origin, python)
+    if not python:
+        return Owner("unknown")
+    if any(_OPTIMIZERS.search(frame.filename) for frame in python):
+        is_kernel = any(_OPTIMIZER_KERNELS.match(frame.name) for frame in python)
+        return Owner("temporary" if is_kernel else "optimizer", code)
+    return Owner(_kind_of_call(python), code, via)
+
+
+def python_frames(origin: Origin) -> list[Frame]:
+    """Return the frames of Python, innermost first; those of the forward pass if there are none."""
+    frames = [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
+    return frames or list(origin.forward_frames)
+
+
+def is_torch_file(filename: str) -> bool:
+    """Return whether a file belongs to torch."""
+    return _TORCH_FILE.search(filename) is not None
+
+
+def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
+    """Return the owner of what autograd allocated, or code that it called."""
+    if any("AccumulateGrad" in frame.name for frame in origin.frames):
+        return Owner("gradients", _outside_torch(origin.forward_frames))
+    if not python:
+        forward = origin.forward_frames
+        return Owner("backward", _outside_torch(forward), _module_of_torch(forward))
+    kind: OwnerKind = "recomputed" if _is_recomputed(python) else "backward"
+    return Owner(kind, _outside_torch(python), _module_of_torch(python))
+
+
+def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
+    """Return what an allocation outside of the C++ of autograd is for."""
+    names = {frame.name for frame in python}
+    files = _torch_files(python)
+    if _is_recomputed(python):
+        return "recomputed"
+    if "autograd/function.py" in files and "backward" in names:
+        return "backward"
+    if any("runtime_wrappers.py" in file for file in files) and "backward" in names:
+        return "backward"  # compiled
+    if any(file.startswith("distributed/") for file in files):
+        is_reduced = any("reduce" in name for name in names)
+        if is_reduced or any("gather" in name or "unshard" in name for name in names):
+            return "gradients" if is_reduced else "gathered"
+    if "nn/parallel/distributed.py" in files and "__init__" in names:
+        return "gradients"  # buckets
+    is_loading = bool(names & _LOADING) or "__init__" in names
+    if is_loading and "forward" not in names and _has_modules(files, names):
+        return "parameters"
+    if any(_LOSS_FUNCTIONS.search(name) for name in names) or "nn/modules/loss.py" in files:
+        return "loss"
+    is_call = "_call_impl" in names or any("torchinductor" in each.filename for each in python)
+    return "activations" if is_call else "other"
+
+
+def _has_modules(files: frozenset[str], names: set[str]) -> bool:
+    return any(file.startswith("nn/") for file in files) or bool(names & _LOADING)
+
+
+def _is_recomputed(python: Sequence[Frame]) -> bool:
+    """Return whether a checkpoint repeats a forward pass in the backward pass."""
+    return any(
+        frame.name in ("unpack_hook", "recompute_fn", "backward")
+        for frame in python
+        if frame.filename.endswith("torch/utils/checkpoint.py")
+    )
+
+
+def _is_autograd(frames: Sequence[Frame]) -> bool:
+    return any("torch::autograd::Engine" in frame.name for frame in frames)
+
+
+def _torch_files(frames: Sequence[Frame]) -> frozenset[str]:
+    matches = [_TORCH_FILE.search(frame.filename) for frame in frames]
+    return frozenset(match[1] for match in matches if match is not None)
+
+
+def _outside_torch(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame that is neither torch's nor that of code that only passes on."""
+    return next(_code(frames), None)
+
+
+def _code(frames: Sequence[Frame]) -> Iterator[Frame]:
+    for frame in frames:
+        if not is_torch_file(frame.filename) and not _PASSED_ON.search(frame.filename):
+            yield frame
+
+
+def _module_of_torch(frames: Sequence[Frame]) -> str:
+    """Return the file of the innermost module of ``torch.nn`` below the user's code."""
+    for frame in frames:
+        if not is_torch_file(frame.filename):
+            return ""
+        match = re.search(r"torch/nn/modules/(\w+)\.py$", frame.filename)
+        if match is not None and frame.name == "forward":
+            return match[1]
+    return ""

@@ -1,0 +1,104 @@
+"""Owners of the blocks of a snapshot, and the steps that they were allocated in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from torchscan.analyses.memory_snapshot.allocator_history import (
+    AllocatorHistory,
+    AllocatorState,
+    LiveBlock,
+)
+from torchscan.analyses.memory_snapshot.block_owners import (
+    Owner,
+    OwnerKind,
+    owner_of,
+    python_frames,
+)
+from torchscan.analyses.memory_snapshot.module_paths import ModulePaths, path_pattern
+from torchscan.analyses.memory_snapshot.snapshot_file import Origin
+
+#: kinds that show in which pass an allocation was made
+_FORWARD: Final = frozenset({"activations", "loss"})
+_AFTER_FORWARD: Final = frozenset({"backward", "gradients", "recomputed", "optimizer", "temporary"})
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedBlock:
+    """A block and its owner."""
+
+    block: LiveBlock
+    kind: OwnerKind
+    owner: Owner
+    path: str
+    #: number of forward passes that have begun before it was allocated, or None if not recorded
+    step: int | None
+
+
+class SnapshotOwners:
+    """Finds owners of blocks; blocks of one stack have the same one."""
+
+    def __init__(self, history: AllocatorHistory, modules: ModulePaths | None) -> None:
+        self._history = history
+        self._modules = modules
+        self._known: dict[tuple[int, bool], tuple[Owner, str]] = {}
+        #: indices of events with which forward passes begin
+        self._starts: list[int] = []
+        #: number of starts before each event
+        self._steps: list[int] = []
+        #: True for each event after which a forward pass runs
+        self._is_forward_after: list[bool] = []
+        self._find_steps()
+
+    def of_state(self, state: AllocatorState) -> list[OwnedBlock]:
+        """Return the blocks of a state with their owners."""
+        step = self.num_steps(state)
+        is_forward = self.is_forward(state)
+        found = []
+        for block in state.blocks:
+            owner, path = self._owner(block.origin, block.event)
+            begun = None if block.event is None else self._steps[block.event]
+            kind = owner.kind
+            # What is left of a backward pass when the next forward pass runs are gradients.
+            if kind == "backward" and (is_forward or (begun is not None and begun < step)):
+                kind = "gradients"
+            found.append(OwnedBlock(block, kind, owner, path, begun))
+        return found
+
+    def num_steps(self, state: AllocatorState) -> int:
+        """Return how many forward passes have begun until a state."""
+        return self._steps[state.num_events - 1] if state.num_events else 0
+
+    def is_forward(self, state: AllocatorState) -> bool:
+        """Return whether a forward pass runs, as far as stacks tell."""
+        events, index = self._history.events, state.num_events
+        if state.failure is not None and state.failure.origin is not None:
+            owner, _ = self._owner(state.failure.origin, index)
+            return owner.kind in _FORWARD
+        return bool(index) and self._is_forward_after[index - 1]
+
+    def _owner(self, origin: Origin, event: int | None) -> tuple[Owner, str]:
+        is_recorded = event is not None and self._history.events[event].origin is not None
+        key = (id(origin), is_recorded)
+        known = self._known.get(key)
+        if known is None:
+            owner = owner_of(origin, is_recorded=is_recorded)
+            paths = () if self._modules is None else self._modules.find(python_frames(origin))
+            known = self._known[key] = owner, path_pattern(paths) if paths else ""
+        return known
+
+    def _find_steps(self) -> None:
+        """Find where a forward pass follows a backward pass or an optimizer."""
+        has_begun = is_after_forward = False
+        for index, event in enumerate(self._history.events):
+            if event.action == "alloc" and event.origin is not None:
+                owner, _ = self._owner(event.origin, index)
+                if owner.kind in _AFTER_FORWARD:
+                    is_after_forward = True
+                elif owner.kind in _FORWARD:
+                    if is_after_forward:
+                        self._starts.append(index)
+                    has_begun, is_after_forward = True, False
+            self._steps.append(len(self._starts))
+            self._is_forward_after.append(has_begun and not is_after_forward)
