@@ -17,7 +17,8 @@ from torchscan.cli.options import (
     put_suggestions,
     put_table,
     to_complete_json,
-)from torchscan.errors import Argument, Give, InputError
+)
+from torchscan.errors import Argument, Give, InputError
 
 #: options that a snapshot does not use
 _NOT_OF_SNAPSHOTS = (
