@@ -52,9 +52,7 @@ def read_snapshot(
     found = SnapshotDevice(index=index)
     if device is not None and gpu is None:
         named = device_named(device)
-        found = SnapshotDevice(
-            index=index, name=named.name, capacity_bytes=named.memory_bytes
-        )
+        found = SnapshotDevice(index=index, name=named.name, capacity_bytes=named.memory_bytes)
     if at is not None and at not in get_args(SnapshotMoment):
         raise InputError.of_choice("at", at, get_args(SnapshotMoment))
     _require_moment(data, index, at)
@@ -77,7 +75,9 @@ def _index_of(data: SnapshotData, given: int | None) -> int:
                 Give("device", f"cuda:{known[0] if known else 0}"),
             )
         return given
-    failed = [index for index in traced if any(event.action == "oom" for event in data.traces[index])]
+    failed = [
+        index for index in traced if any(event.action == "oom" for event in data.traces[index])
+    ]
     if failed:
         return failed[-1]
     return max(known, key=lambda index: reserved[index], default=0)

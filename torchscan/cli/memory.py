@@ -84,12 +84,10 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
 def _estimate(options: argparse.Namespace) -> None:
     if options.target is None:
         raise InputError(
-            "TARGET is missing: give a model, or ", Give("snapshot"), " and a file of a run"
+            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
         )
     if options.at is not None:
-        raise InputError(
-            Argument("at"), " is a moment of a snapshot: give ", Give("snapshot"), ", too"
-        )
+        raise InputError(Argument("at"), " is a moment of a snapshot: give ", Give("path"), ", too")
     from torchscan.estimator import memory_of
     from torchscan.report.memory_table import format_memory, memory_table
 

@@ -149,9 +149,7 @@ register_formatters(
     text=format_memory,
     plot=draw_memory,
 )
-register_formatters(
-    MemorySnapshot, snapshot_table, data_table=all_places_table, plot=draw_rows
-)
+register_formatters(MemorySnapshot, snapshot_table, data_table=all_places_table, plot=draw_rows)
 register_formatters(
     Roofline,
     roofline_table,

@@ -57,7 +57,7 @@ def _summary(snapshot: MemorySnapshot) -> str:
     others = [
         f"{units.memory(size)} {_MOMENTS[moment]}"
         for moment, size in snapshot.bytes_by_moment.items()
-        if moment != snapshot.moment
+        if size != snapshot.requested_bytes
     ]
     also = f" ({', '.join(others)})" if others else ""
     used = f"{units.memory(snapshot.requested_bytes)} in use{also}"

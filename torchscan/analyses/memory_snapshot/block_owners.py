@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
 
@@ -62,22 +62,21 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
 
     Args:
         origin: the stack of the allocation.
-        is_recorded: True if the allocation was recorded with stacks, so that an empty one is that
-            of a thread without Python code: the backward pass.
+        is_recorded: True if the allocation was recorded with stacks, so that one without the
+            program's code is of the thread that runs backward passes.
     """
     python = [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
-    num_cpp = len(origin.frames) - len(python)
     code = _outside_torch(python)
-    via = _module_of_torch(python)
-    is_backward = _is_autograd(origin.frames) if num_cpp else not python and is_recorded
-    if is_backward:
-        return _owner_in_backward(origin, python)
-    if not python:
-        return Owner("unknown")
     if any(_OPTIMIZERS.search(frame.filename) for frame in python):
         is_kernel = any(_OPTIMIZER_KERNELS.match(frame.name) for frame in python)
         return Owner("temporary" if is_kernel else "optimizer", code)
-    return Owner(_kind_of_call(python), code, via)
+    # Other threads begin with a function of ``threading``, and the main thread with a script.
+    has_only_torch = all(is_torch_file(frame.filename) for frame in python)
+    if _has_autograd(origin.frames) or (is_recorded and has_only_torch):
+        return _owner_in_backward(origin, python)
+    if not python:
+        return Owner("unknown")
+    return Owner(_kind_of_call(python), code, _module_of_torch(python))
 
 
 def python_frames(origin: Origin) -> list[Frame]:
@@ -95,11 +94,11 @@ def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
     """Return the owner of what autograd allocated, or code that it called."""
     if any("AccumulateGrad" in frame.name for frame in origin.frames):
         return Owner("gradients", _outside_torch(origin.forward_frames))
-    if not python:
-        forward = origin.forward_frames
-        return Owner("backward", _outside_torch(forward), _module_of_torch(forward))
-    kind: OwnerKind = "recomputed" if _is_recomputed(python) else "backward"
-    return Owner(kind, _outside_torch(python), _module_of_torch(python))
+    stack = python or origin.forward_frames
+    kind = _kind_of_communication(python) or "backward"
+    if _is_recomputed(python):
+        kind = "recomputed"
+    return Owner(kind, _outside_torch(stack), _module_of_torch(stack))
 
 
 def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
@@ -112,10 +111,9 @@ def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
         return "backward"
     if any("runtime_wrappers.py" in file for file in files) and "backward" in names:
         return "backward"  # compiled
-    if any(file.startswith("distributed/") for file in files):
-        is_reduced = any("reduce" in name for name in names)
-        if is_reduced or any("gather" in name or "unshard" in name for name in names):
-            return "gradients" if is_reduced else "gathered"
+    communication = _kind_of_communication(python)
+    if communication is not None:
+        return communication
     if "nn/parallel/distributed.py" in files and "__init__" in names:
         return "gradients"  # buckets
     is_loading = bool(names & _LOADING) or "__init__" in names
@@ -125,6 +123,17 @@ def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
         return "loss"
     is_call = "_call_impl" in names or any("torchinductor" in each.filename for each in python)
     return "activations" if is_call else "other"
+
+
+def _kind_of_communication(python: Sequence[Frame]) -> OwnerKind | None:
+    """Return what ``torch.distributed`` allocates memory for, or None if it does not."""
+    if not any(file.startswith("distributed/") for file in _torch_files(python)):
+        return None
+    names = {frame.name for frame in python}
+    if any("reduce" in name for name in names):
+        return "gradients"
+    is_gathered = any("gather" in name or "unshard" in name for name in names)
+    return "gathered" if is_gathered else None
 
 
 def _has_modules(files: frozenset[str], names: set[str]) -> bool:
@@ -140,7 +149,7 @@ def _is_recomputed(python: Sequence[Frame]) -> bool:
     )
 
 
-def _is_autograd(frames: Sequence[Frame]) -> bool:
+def _has_autograd(frames: Sequence[Frame]) -> bool:
     return any("torch::autograd::Engine" in frame.name for frame in frames)
 
 

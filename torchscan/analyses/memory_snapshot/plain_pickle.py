@@ -225,22 +225,21 @@ def _operations() -> list[Callable[[_PlainUnpickler], object]]:
     """Return what each opcode does, by its number."""
     m = _PlainUnpickler
     by_name: dict[bytes, Callable[[Any], object]] = {
-        # fmt: off
-        b"\x80": lambda x: x._read(1),                      # PROTO
-        b"\x95": lambda x: x._read(8),                      # FRAME
+        b"\x80": lambda x: x._read(1),  # PROTO
+        b"\x95": lambda x: x._read(8),  # FRAME
         b"N": lambda x: x._push(None),
         b"\x88": lambda x: x._push(True),
         b"\x89": lambda x: x._push(False),
         b"I": m._push_line_integer,
         b"L": m._push_line_integer,
-        b"J": lambda x: x._push_integer(4),                 # BININT
-        b"K": lambda x: x._push(x._read(1)[0]),     # BININT1
-        b"M": lambda x: x._push_object(x._read_size(2)),    # BININT2
-        b"\x8a": m._push_long,                              # LONG1
+        b"J": lambda x: x._push_integer(4),  # BININT
+        b"K": lambda x: x._push(x._read(1)[0]),  # BININT1
+        b"M": lambda x: x._push_object(x._read_size(2)),  # BININT2
+        b"\x8a": m._push_long,  # LONG1
         b"F": lambda x: x._push_object(float(x._read_number())),
         b"G": lambda x: x._push_object(_FLOAT.unpack(x._read(8))[0]),  # BINFLOAT
-        b"V": lambda x: x._push_object(x._read_line()),     # UNICODE
-        b"X": lambda x: x._push_string(x._read_size(4)),    # BINUNICODE
+        b"V": lambda x: x._push_object(x._read_line()),  # UNICODE
+        b"X": lambda x: x._push_string(x._read_size(4)),  # BINUNICODE
         b"\x8c": lambda x: x._push_string(x._read_size(1)),  # SHORT_BINUNICODE
         b"\x8d": lambda x: x._push_string(x._read_size(8)),  # BINUNICODE8
         b"(": m._mark,
@@ -260,15 +259,14 @@ def _operations() -> list[Callable[[_PlainUnpickler], object]]:
         b"s": m._set_item,
         b"u": m._set_marked_items,
         b"p": lambda x: x._memoize(int(x._read_number())),  # PUT
-        b"q": lambda x: x._memoize(x._read(1)[0]),          # BINPUT
-        b"r": lambda x: x._memoize(x._read_size(4)),        # LONG_BINPUT
-        b"\x94": lambda x: x._memoize(len(x._memo)),        # MEMOIZE
-        b"g": lambda x: x._recall(int(x._read_number())),   # GET
-        b"h": lambda x: x._recall(x._read(1)[0]),           # BINGET
-        b"j": lambda x: x._recall(x._read_size(4)),         # LONG_BINGET
+        b"q": lambda x: x._memoize(x._read(1)[0]),  # BINPUT
+        b"r": lambda x: x._memoize(x._read_size(4)),  # LONG_BINPUT
+        b"\x94": lambda x: x._memoize(len(x._memo)),  # MEMOIZE
+        b"g": lambda x: x._recall(int(x._read_number())),  # GET
+        b"h": lambda x: x._recall(x._read(1)[0]),  # BINGET
+        b"j": lambda x: x._recall(x._read_size(4)),  # LONG_BINGET
         b"c": lambda x: x._refuse_global(x._read_line(), x._read_line()),  # GLOBAL
         b"\x93": lambda x: x._refuse_global(x._stack[-2], x._stack[-1]),  # STACK_GLOBAL
-        # fmt: on
     }
     operations: list[Callable[[_PlainUnpickler], object]] = [m._refuse_opcode] * 256
     for name, operation in by_name.items():

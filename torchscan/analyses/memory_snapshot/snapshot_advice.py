@@ -61,9 +61,9 @@ def suggest(
         *_suggest_for_segments(data, state),
         *_suggest_for_leaks(blocks, step),
         *_suggest_for_kinds(state, blocks, is_forward=is_forward),
-        *_suggest_for_device(device, state),
     ]
-    return tuple(sorted(found, key=lambda note: -note.values["saves"]))
+    found.sort(key=lambda note: -note.values["saves"])
+    return (*found, *_suggest_for_device(device, state))
 
 
 def _suggest_for_segments(data: SnapshotData, state: AllocatorState) -> Iterator[Note]:
@@ -76,7 +76,8 @@ def _suggest_for_segments(data: SnapshotData, state: AllocatorState) -> Iterator
         segment.is_expandable for segment in data.segments
     )
     if failure is None:
-        if total >= _MIN_FREE_SHARE * max(state.reserved_bytes, 1) and not is_expandable:
+        is_much = total >= _MIN_FREE_SHARE * max(state.reserved_bytes, 1)
+        if state.moment == "peak" and is_much and not is_expandable:
             largest = max(block.size for block in state.free_blocks)
             yield Note.of("snapshot-free", saves=total, largest=largest, num=len(usual))
         return
@@ -143,7 +144,7 @@ def _suggest_for_kinds(
     for owned in blocks:
         is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
         sizes["loss" if is_logits else owned.kind] += owned.block.size
-    largest = max(sizes, key=lambda kind: sizes[kind], default=None)
+    largest = max(_CODES, key=lambda kind: sizes[kind])
     request = None if state.failure is None else state.failure.size
     for kind, code in _CODES.items():
         size = sizes[kind]

@@ -72,7 +72,7 @@ class SnapshotOwners:
 
     def is_forward(self, state: AllocatorState) -> bool:
         """Return whether a forward pass runs, as far as stacks tell."""
-        events, index = self._history.events, state.num_events
+        index = state.num_events
         if state.failure is not None and state.failure.origin is not None:
             owner, _ = self._owner(state.failure.origin, index)
             return owner.kind in _FORWARD
