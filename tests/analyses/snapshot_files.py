@@ -112,6 +112,8 @@ class SnapshotRecorder(TorchDispatchMode):
         #: by identity of a storage
         self._live: dict[int, tuple[StorageWeakRef, AllocatedBlock, int, Any]] = {}
         self._tracebacks: list[tuple[dict[str, Any], Any]] = []
+        #: frames of tracebacks by their identity
+        self._symbolized: dict[int, list[dict[str, Any]]] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.free()
@@ -159,6 +161,8 @@ class SnapshotRecorder(TorchDispatchMode):
 
     def snapshot(self) -> dict[str, Any]:
         """Return what ``torch.cuda.memory._snapshot()`` returns."""
+        self.free()
+        self._symbolize()
         live = {id(block): (size, trace) for _, block, size, trace in self._live.values()}
         in_use = [block for _, block, _, _ in self._live.values()]
         segments = []
@@ -237,12 +241,18 @@ class SnapshotRecorder(TorchDispatchMode):
         traceback = torch._C._profiler.gather_traceback(python=True, script=False, cpp=False)
         return traceback, is_backward
 
+    def _symbolize(self) -> None:
+        traces = [trace for _, trace in self._tracebacks if trace is not None]
+        new = [traceback for traceback, _ in traces if id(traceback) not in self._symbolized]
+        frames = torch._C._profiler.symbolize_tracebacks(new)
+        self._symbolized |= zip(map(id, new), frames, strict=True)
+
     def _frames_of(self, trace: Any) -> list[dict[str, Any]]:
         """Return a stack, as a GPU's backward thread would have it if it is of a backward pass."""
         if trace is None:
             return []
         traceback, is_backward = trace
-        (frames,) = torch._C._profiler.symbolize_tracebacks([traceback])
+        frames = self._symbolized[id(traceback)]
         inner = [number for number, each in enumerate(frames) if each["filename"] == __file__]
         frames = frames[max(inner, default=-1) + 1 :] if inner else frames
         while frames and frames[0]["filename"].endswith(WRAPPERS):

@@ -9,7 +9,7 @@ from typing import Final
 from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState
 from torchscan.analyses.memory_snapshot.block_owners import OwnerKind
 from torchscan.analyses.memory_snapshot.snapshot_file import Origin, SnapshotData
-from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock
+from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, RunningPass
 from torchscan.analyses.memory_snapshot.snapshot_result import SnapshotDevice
 from torchscan.hardware.allocator import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
 from torchscan.notes import Note
@@ -43,9 +43,7 @@ def suggest(
     device: SnapshotDevice,
     state: AllocatorState,
     blocks: Sequence[OwnedBlock],
-    step: int,
-    *,
-    is_forward: bool,
+    running: RunningPass,
 ) -> tuple[Note, ...]:
     """Return what would have helped, those that save most first.
 
@@ -54,13 +52,12 @@ def suggest(
         device: its GPU.
         state: what the allocator of this GPU holds.
         blocks: the blocks of this state with their owners.
-        step: number of forward passes that have begun.
-        is_forward: True if a forward pass runs.
+        running: what runs at that moment.
     """
     found = [
         *_suggest_for_segments(data, state),
-        *_suggest_for_leaks(blocks, step),
-        *_suggest_for_kinds(state, blocks, is_forward=is_forward),
+        *_suggest_for_leaks(blocks, running.step),
+        *_suggest_for_kinds(state, blocks, running),
     ]
     found.sort(key=lambda note: -note.values["saves"])
     return (*found, *_suggest_for_device(device, state))
@@ -135,21 +132,24 @@ def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note
 
 
 def _suggest_for_kinds(
-    state: AllocatorState, blocks: Sequence[OwnedBlock], *, is_forward: bool
+    state: AllocatorState, blocks: Sequence[OwnedBlock], running: RunningPass
 ) -> Iterator[Note]:
     """Yield changes for the kind that holds the most, and for others that would have sufficed."""
     sizes: Counter[str] = Counter()
-    logits_size = max((each.block.size for each in blocks if each.kind == "loss"), default=0)
+    request = None if state.failure is None else state.failure.size
+    sizes_of_loss = [each.block.size for each in blocks if each.kind == "loss"]
+    if request is not None and running.kind == "loss":
+        sizes_of_loss.append(request)
+    logits_size = max(sizes_of_loss, default=0)
     sizes_of_logits = {logits_size, logits_size // 2} if logits_size >= LARGE_SEGMENT else set()
     for owned in blocks:
         is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
         sizes["loss" if is_logits else owned.kind] += owned.block.size
     largest = max(_CODES, key=lambda kind: sizes[kind])
-    request = None if state.failure is None else state.failure.size
     for kind, code in _CODES.items():
         size = sizes[kind]
         saves = int(size * _SAVED_SHARES.get(kind, 1))
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
-        if size and (kind == largest or is_enough) and (kind != "gradients" or is_forward):
+        if size and (kind == largest or is_enough) and (kind != "gradients" or running.is_forward):
             share = size / max(state.requested_bytes, 1)
             yield Note.of(code, saves=saves, size=size, share=share)

@@ -63,14 +63,7 @@ def analyze_snapshot(
         held=_group_blocks(blocks),
         by_kind=dict(by_kind.most_common()),
         free_pools=_group_free_blocks(state.free_blocks),
-        suggestions=suggest(
-            data,
-            device,
-            state,
-            blocks,
-            owners.num_steps(state),
-            is_forward=owners.is_forward(state),
-        ),
+        suggestions=suggest(data, device, state, blocks, owners.running(state)),
         notes=tuple(_notes(data, history, blocks)),
     )
 

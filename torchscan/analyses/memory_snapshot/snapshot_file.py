@@ -2,7 +2,7 @@
 
 ``torch.cuda.memory._dump_snapshot`` pickles a dict of segments, with the blocks in each, and of one
 trace per GPU, with the events of the allocator. Versions differ in the keys: those that are not
-needed are optional here. Nothing recurses, and every list is visited once, because a small pickle
+needed are optional here. Nothing recurses, and no list of entries is visited twice: a small pickle
 may refer to the same list very often.
 """
 
@@ -153,6 +153,8 @@ class _Parser:
 
     def __init__(self) -> None:
         self._num_entries = 0
+        #: identities of the lists of segments, blocks and events, which the content keeps alive
+        self._lists: set[int] = set()
         self._frames: dict[Frame, Frame] = {}
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         #: by identity of the lists, which the content keeps alive
@@ -189,6 +191,9 @@ class _Parser:
         if key not in owner:
             raise InputError(f"{name} is missing")
         entries = _list_of(owner[key], name)
+        if entries and id(entries) in self._lists:
+            raise InputError(f"{name} is the same list as another")
+        self._lists.add(id(entries))
         self._num_entries += len(entries)
         if self._num_entries > _MAX_ENTRIES:
             raise InputError(f"it has more than {_MAX_ENTRIES:,} blocks and events")

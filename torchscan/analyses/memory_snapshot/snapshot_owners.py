@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from torchscan.analyses.memory_snapshot.allocator_history import (
     AllocatorHistory,
@@ -36,6 +36,17 @@ class OwnedBlock:
     step: int | None
 
 
+class RunningPass(NamedTuple):
+    """What runs at a moment."""
+
+    #: number of forward passes that have begun after a backward pass
+    step: int
+    #: True if it is a forward pass
+    is_forward: bool
+    #: what the failed request was for, or None
+    kind: OwnerKind | None = None
+
+
 class SnapshotOwners:
     """Finds owners of blocks; blocks of one stack have the same one."""
 
@@ -53,30 +64,27 @@ class SnapshotOwners:
 
     def of_state(self, state: AllocatorState) -> list[OwnedBlock]:
         """Return the blocks of a state with their owners."""
-        step = self.num_steps(state)
-        is_forward = self.is_forward(state)
+        running = self.running(state)
         found = []
         for block in state.blocks:
             owner, path = self._owner(block.origin, block.event)
-            begun = None if block.event is None else self._steps[block.event]
+            step = None if block.event is None else self._steps[block.event]
             kind = owner.kind
             # What is left of a backward pass when the next forward pass runs are gradients.
-            if kind == "backward" and (is_forward or (begun is not None and begun < step)):
+            is_earlier = step is not None and step < running.step
+            if kind == "backward" and (running.is_forward or is_earlier):
                 kind = "gradients"
-            found.append(OwnedBlock(block, kind, owner, path, begun))
+            found.append(OwnedBlock(block, kind, owner, path, step))
         return found
 
-    def num_steps(self, state: AllocatorState) -> int:
-        """Return how many forward passes have begun until a state."""
-        return self._steps[state.num_events - 1] if state.num_events else 0
-
-    def is_forward(self, state: AllocatorState) -> bool:
-        """Return whether a forward pass runs, as far as stacks tell."""
+    def running(self, state: AllocatorState) -> RunningPass:
+        """Return what runs at the moment of a state, as far as stacks tell."""
         index = state.num_events
+        step = self._steps[index - 1] if index else 0
         if state.failure is not None and state.failure.origin is not None:
             owner, _ = self._owner(state.failure.origin, index)
-            return owner.kind in _FORWARD
-        return bool(index) and self._is_forward_after[index - 1]
+            return RunningPass(step, owner.kind in _FORWARD, owner.kind)
+        return RunningPass(step, bool(index) and self._is_forward_after[index - 1])
 
     def _owner(self, origin: Origin, event: int | None) -> tuple[Owner, str]:
         is_recorded = event is not None and self._history.events[event].origin is not None
