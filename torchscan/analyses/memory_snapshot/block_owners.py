@@ -16,6 +16,7 @@ from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
 #: what a block is for
 OwnerKind = Literal[
     "parameters",
+    "buffers",
     "optimizer",
     "gradients",
     "gathered",
@@ -55,6 +56,16 @@ class Owner(NamedTuple):
     frame: Frame | None = None
     #: innermost module of ``torch.nn`` that this code called, such as "linear"; "" for none
     via: str = ""
+
+
+class KnownOwner(NamedTuple):
+    """What memory is for that belongs to a known tensor."""
+
+    kind: OwnerKind
+    #: path of the module, or ""
+    path: str
+    #: the variable that holds it, or ""
+    place: str = ""
 
 
 def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:

@@ -101,9 +101,14 @@ class ModulePaths:
         return tuple(sorted(named or inner))
 
 
+def star_numbers(path: str) -> str:
+    """Return a path with stars for the numbers of blocks."""
+    return _INDEX.sub("*", path)
+
+
 def path_pattern(paths: Sequence[str]) -> str:
     """Return one path for several: with stars for numbers, and up to where they differ."""
-    patterns = {_INDEX.sub("*", path) if len(paths) > 1 else path for path in paths}
+    patterns = {star_numbers(path) if len(paths) > 1 else path for path in paths}
     if len(patterns) == 1:
         return patterns.pop()
     common = []

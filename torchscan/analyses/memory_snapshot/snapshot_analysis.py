@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Final
 
 from torchscan.analyses.memory_snapshot.allocator_history import (
@@ -13,7 +14,12 @@ from torchscan.analyses.memory_snapshot.allocator_history import (
     LiveBlock,
     SnapshotMoment,
 )
-from torchscan.analyses.memory_snapshot.block_owners import Owner, OwnerKind, python_frames
+from torchscan.analyses.memory_snapshot.block_owners import (
+    KnownOwner,
+    Owner,
+    OwnerKind,
+    python_frames,
+)
 from torchscan.analyses.memory_snapshot.module_paths import ModulePaths
 from torchscan.analyses.memory_snapshot.snapshot_advice import suggest
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame, SnapshotData
@@ -35,11 +41,20 @@ def analyze_snapshot(
     device: SnapshotDevice,
     moment: SnapshotMoment | None = None,
     modules: ModulePaths | None = None,
+    known_owners: Mapping[int, KnownOwner] = MappingProxyType({}),
 ) -> MemorySnapshot:
-    """Return what held the memory of a GPU; by default when a request failed, or at the peak."""
+    """Return what held the memory of a GPU; by default when a request failed, or at the peak.
+
+    Args:
+        data: the snapshot.
+        device: its GPU.
+        moment: one of those that the snapshot knows.
+        modules: the model's, which then have rows.
+        known_owners: owners of memory by its address, if more is known than stacks tell.
+    """
     history = AllocatorHistory(data, device.index)
     state = history.state(history.moments[0] if moment is None else moment)
-    owners = SnapshotOwners(history, modules)
+    owners = SnapshotOwners(history, modules, known_owners)
     blocks = owners.of_state(state)
     failure = state.failure
     device_free = device.free_bytes if failure is None else failure.device_free
@@ -72,7 +87,7 @@ def _group_blocks(blocks: Iterable[OwnedBlock]) -> tuple[HeldMemory, ...]:
     """Return the blocks by kind, module and place, those that hold the most first."""
     groups: dict[tuple[OwnerKind, str, str], list[LiveBlock]] = defaultdict(list)
     for owned in blocks:
-        groups[owned.kind, owned.path, place_of(owned.owner)].append(owned.block)
+        groups[owned.kind, owned.path, owned.variable or place_of(owned.owner)].append(owned.block)
     held = []
     for (kind, path, place), members in groups.items():
         largest = max(members, key=lambda block: block.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -11,12 +12,17 @@ from torchscan.analyses.memory_snapshot.allocator_history import (
     LiveBlock,
 )
 from torchscan.analyses.memory_snapshot.block_owners import (
+    KnownOwner,
     Owner,
     OwnerKind,
     owner_of,
     python_frames,
 )
-from torchscan.analyses.memory_snapshot.module_paths import ModulePaths, path_pattern
+from torchscan.analyses.memory_snapshot.module_paths import (
+    ModulePaths,
+    path_pattern,
+    star_numbers,
+)
 from torchscan.analyses.memory_snapshot.snapshot_file import Origin
 
 #: kinds that show in which pass an allocation was made
@@ -32,6 +38,8 @@ class OwnedBlock:
     kind: OwnerKind
     owner: Owner
     path: str
+    #: the variable that holds it, or ""
+    variable: str
     #: number of forward passes that have begun before it was allocated, or None if not recorded
     step: int | None
 
@@ -50,8 +58,15 @@ class RunningPass(NamedTuple):
 class SnapshotOwners:
     """Finds owners of blocks; blocks of one stack have the same one."""
 
-    def __init__(self, history: AllocatorHistory, modules: ModulePaths | None) -> None:
+    def __init__(
+        self,
+        history: AllocatorHistory,
+        modules: ModulePaths | None,
+        known_owners: Mapping[int, KnownOwner],
+    ) -> None:
         self._history = history
+        #: by address, of tensors whose owners are known better than by stacks
+        self._known_owners = known_owners
         self._modules = modules
         self._known: dict[tuple[int, bool], tuple[Owner, str]] = {}
         #: indices of events with which forward passes begin
@@ -74,7 +89,12 @@ class SnapshotOwners:
             is_earlier = step is not None and step < running.step
             if kind == "backward" and (running.is_forward or is_earlier):
                 kind = "gradients"
-            found.append(OwnedBlock(block, kind, owner, path, step))
+            known = self._known_owners.get(block.address)
+            variable = ""
+            if known is not None and (known.kind != "other" or kind == "unknown"):
+                kind, variable = known.kind, known.place
+                path = star_numbers(known.path) or path
+            found.append(OwnedBlock(block, kind, owner, path, variable, step))
         return found
 
     def running(self, state: AllocatorState) -> RunningPass:
