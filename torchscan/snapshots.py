@@ -26,9 +26,9 @@ _GPU = re.compile(r"cuda:(\d{1,3})")
 @explain_wrong_types
 def read_snapshot(
     path: str | os.PathLike[str],
-    model: nn.Module | None = None,
+    module: nn.Module | None = None,
     *,
-    at: SnapshotMoment | None = None,
+    moment: SnapshotMoment | None = None,
     device: str | None = None,
 ) -> MemorySnapshot:
     """Return what held the memory of a run, from a snapshot of torch's CUDA allocator.
@@ -38,14 +38,14 @@ def read_snapshot(
 
     Args:
         path: the file.
-        model: the model that was trained, whose modules are then named. It is left unchanged.
-        at: the moment: "oom", when the last request failed; "peak", when most memory was in use;
+        module: the model that was trained, whose modules are then named. It is left unchanged.
+        moment: "oom", when the last request failed; "peak", when most memory was in use;
             "end", when the snapshot was taken. None: the first of these that the snapshot knows.
         device: the device's name or memory ('RTX 4090', '24 GiB'), for what is not torch's; or the
             GPU to read ('cuda:1'). None: the GPU whose request failed, or that holds the most.
     """
-    if model is not None:
-        require_module(model)
+    if module is not None:
+        require_module(module)
     data = read_snapshot_file(path_of(path))
     gpu = _GPU.fullmatch(device) if isinstance(device, str) else None
     index = _index_of(data, None if gpu is None else int(gpu[1]))
@@ -53,11 +53,11 @@ def read_snapshot(
     if device is not None and gpu is None:
         named = device_named(device)
         found = SnapshotDevice(index=index, name=named.name, capacity_bytes=named.memory_bytes)
-    if at is not None and at not in get_args(SnapshotMoment):
-        raise InputError.of_choice("at", at, get_args(SnapshotMoment))
-    _require_moment(data, index, at)
-    modules = None if model is None else ModulePaths(model)
-    return analyze_snapshot(data, found, at, modules)
+    if moment is not None and moment not in get_args(SnapshotMoment):
+        raise InputError.of_choice("moment", moment, get_args(SnapshotMoment))
+    _require_moment(data, index, moment)
+    modules = None if module is None else ModulePaths(module)
+    return analyze_snapshot(data, found, moment, modules)
 
 
 def _index_of(data: SnapshotData, given: int | None) -> int:
@@ -83,15 +83,17 @@ def _index_of(data: SnapshotData, given: int | None) -> int:
     return max(known, key=lambda index: reserved[index], default=0)
 
 
-def _require_moment(data: SnapshotData, index: int, at: SnapshotMoment | None) -> None:
+def _require_moment(data: SnapshotData, index: int, moment: SnapshotMoment | None) -> None:
     """Raise an InputError if the snapshot lacks the events that lead to a moment."""
     events = data.traces[index] if index < len(data.traces) else ()
-    if at == "peak" and not events:
+    if moment == "peak" and not events:
         reason = "no events were recorded"
-    elif at == "oom" and all(event.action != "oom" for event in events):
+    elif moment == "oom" and all(event.action != "oom" for event in events):
         reason = "no failed request was recorded"
     else:
         return
     raise InputError(
-        Argument("at"), f" is {at!r}, and {reason} on cuda:{index}: give ", Give("at", "end")
+        Argument("moment"),
+        f" is {moment!r}, and {reason} on cuda:{index}: give ",
+        Give("moment", "end"),
     )

@@ -139,7 +139,7 @@ def test_an_earlier_moment_is_found_by_undoing_events(file: Path) -> None:
     assert (peak.moment, peak.requested_bytes, peak.reserved_bytes) == ("peak", 50 * MIB, 70 * MIB)
     assert peak.free_bytes == 20 * MIB
     assert peak.bytes_by_moment == {"peak": 50 * MIB, "end": 20 * MIB}
-    end = read(file, content, at="end")
+    end = read(file, content, moment="end")
     assert (end.requested_bytes, end.reserved_bytes) == (20 * MIB, 40 * MIB)
 
 
@@ -181,8 +181,8 @@ def test_the_gpu_whose_request_failed_is_read(file: Path) -> None:
 # -- formats -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol_of_pickle_is_read(file: Path, protocol: int) -> None:
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_every_binary_protocol_of_pickle_is_read(file: Path, protocol: int) -> None:
     content = {"segments": [segment([block(MIB, frames=FORWARD)])], "device_traces": [[]]}
     file.write_bytes(pickle.dumps(content, protocol))
     assert read_snapshot(file).requested_bytes == MIB
@@ -228,7 +228,7 @@ class _Call:
 
 def test_nothing_that_a_file_names_is_called(tmp_path: Path) -> None:
     proof = tmp_path / "called"
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         file = tmp_path / "snapshot.pickle"
         call = _Call(os.mkdir, str(proof))
         file.write_bytes(pickle.dumps({"segments": [], "device_traces": call}, protocol))
@@ -245,7 +245,7 @@ def test_nothing_that_a_file_names_is_called(tmp_path: Path) -> None:
         (b"\x80\x04]\x8d" + b"\xff" * 8, "not a complete pickle"),  # a string of 2^64 bytes
         (b"\x80\x04]r\xff\xff\xff\xff.", "segments|missing|"),  # a memo of 2^32 entries
         (b"(" * 100, "nests more than"),
-        (b"I" + b"9" * 10_000 + b"\n.", "not a complete pickle"),
+        (b"I" + b"9" * 10_000 + b"\n.", "has the opcode 0x49"),  # a number as text
         (b"\x80\x04)\x85\x94" * 10 + b"}h\x00K\x01s.", "not a complete pickle|key"),
         (b"\x80\x04}()\x85K\x01u.", "a key that is not"),
         (b"\x80\x04\x82\x01.", "opcode 0x82"),  # an object of the extension registry
@@ -290,7 +290,7 @@ def test_damaged_files_raise_nothing_but_input_errors(file: Path) -> None:
     trace = [event("alloc", MIB, BASE, FORWARD), event("oom", MIB, device_free=0)]
     content = {"segments": [segment([block(MIB, frames=FORWARD)])], "device_traces": [trace]}
     chance = random.Random(0)  # noqa: S311 - damage that is the same in each run
-    for protocol in (0, 2, 4):
+    for protocol in (2, 4):
         data = pickle.dumps(content, protocol)
         for _ in range(100):
             damaged = bytearray(
@@ -331,12 +331,12 @@ def test_values_of_any_type_raise_nothing_but_input_errors(file: Path) -> None:
 
 def test_arguments_that_do_not_fit_the_snapshot_are_refused(file: Path) -> None:
     content = [segment([block(MIB)])]
-    with pytest.raises(InputError, match="at is 'peak', and no events were recorded"):
-        read(file, content, at="peak")
-    with pytest.raises(InputError, match="at is 'oom', and no failed request was recorded"):
-        read(file, content, at="oom")
+    with pytest.raises(InputError, match="moment is 'peak', and no events were recorded"):
+        read(file, content, moment="peak")
+    with pytest.raises(InputError, match="moment is 'oom', and no failed request was recorded"):
+        read(file, content, moment="oom")
     with pytest.raises(InputError, match="choose from 'oom', 'peak', 'end'"):
-        read(file, content, at="start")
+        read(file, content, moment="start")
     with pytest.raises(InputError, match="device is 'cuda:3', of which the snapshot has nothing"):
         read(file, content, device="cuda:3")
     with pytest.raises(InputError, match="cannot be read: No such file"):
@@ -419,7 +419,7 @@ def test_what_a_step_holds_is_attributed_to_modules(tmp_path: Path, stacks: Any)
     assert found.by_kind["backward"] >= 2048 * 64 * 4
     assert sum(found.by_kind.values()) == found.requested_bytes
     assert "snapshot-activations" in codes(found)
-    end = read_snapshot(tmp_path / "snapshot.pickle", model, at="end")
+    end = read_snapshot(tmp_path / "snapshot.pickle", model, moment="end")
     assert end.by_kind["optimizer"] == num_parameters * 8
     assert codes(end) == ["snapshot-optimizer"]
 
@@ -488,7 +488,7 @@ def test_paths_of_modules_follow_the_names_in_the_code(tmp_path: Path) -> None:
     with recorder:
         model = Model()
         train(model, 1, kept=kept)
-    found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), model, at="end")
+    found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), model, moment="end")
     held = {each.path: each for each in found.held if each.kind == "activations"}
     assert held["head"].size == 2048 * 64 * 4
     assert held["head"].stack[0].endswith("forward")
@@ -569,7 +569,7 @@ def test_tensors_that_are_kept_from_step_to_step_are_a_leak(tmp_path: Path) -> N
     kept: list[Tensor] = []
     with recorder:
         train(Model(), 5, kept=kept)
-    found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), at="end")
+    found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), moment="end")
     (leak,) = [note for note in found.suggestions if note.code == "snapshot-leak"]
     # the outputs of the steps before the last one
     assert (leak.values["blocks"], leak.values["steps"]) == (4, 4)
@@ -587,7 +587,7 @@ def test_gradients_are_in_the_way_of_the_next_forward_pass(tmp_path: Path) -> No
             model(torch.zeros(4, 32)).sum().backward()
             optimizer.step()
         output = model(torch.zeros(4, 32))
-    snapshot = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), at="end")
+    snapshot = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), moment="end")
     assert snapshot.by_kind["gradients"] == sum(each.numel() * 4 for each in model.parameters())
     assert output.requires_grad
 

@@ -41,7 +41,7 @@ examples
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
-  torchscan memory train.py:Net() --snapshot oom.pickle --at peak"""
+  torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""
 
 
 def add_to(commands: Any) -> None:
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
     exclusive = parser.add_mutually_exclusive_group()
     add_options(exclusive, "suggestions", "largest_batch", "longest_sequence")
     group = parser.add_argument_group("a run that ran out of memory")
-    add_options(group, "snapshot", "at")
+    add_options(group, "snapshot", "moment")
     add_output(parser)
 
 
@@ -72,7 +72,7 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
     given = first_given(options, *_NOT_OF_SNAPSHOTS)
     if given is not None:
         raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
-    read = partial(read_snapshot, options.snapshot, at=options.at, device=options.device)
+    read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)
     if options.target is None:
         snapshot = read()
     else:
@@ -86,8 +86,10 @@ def _estimate(options: argparse.Namespace) -> None:
         raise InputError(
             "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
         )
-    if options.at is not None:
-        raise InputError(Argument("at"), " is a moment of a snapshot: give ", Give("path"), ", too")
+    if options.moment is not None:
+        raise InputError(
+            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
+        )
     from torchscan.estimator import memory_of
     from torchscan.report.memory_table import format_memory, memory_table
 

@@ -181,10 +181,10 @@ class _Options:
     suggestions = _flag("Suggest changes that help, with an estimate for each")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the longest sequence that fits on the device, too")
-    snapshot = Option("Explain what held the memory in this file of "
+    snapshot = Option("Show what held the memory, by this file of "
                       "torch.cuda.memory._dump_snapshot(), or its dict as JSON", "FILE", Path,
                       python="path")
-    at = Option("Show what held it when the last request failed, at the peak, or at the end of the "
+    moment = Option("Show what held it when the last request failed, at the peak, or at the end of the "
                 "recording (default: the first of these that it has)",
                 choices="analyses/memory_snapshot/allocator_history.py:SnapshotMoment")
     # language models

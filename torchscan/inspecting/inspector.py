@@ -164,12 +164,13 @@ class Inspector:
         """Return what held the GPU's memory if an exception says that it was full, or None."""
         if not self.is_started or not isinstance(error, torch.OutOfMemoryError):
             return None
-        found = None
+        explained: list[MemorySnapshot | None] = [None]
         with self._errors.caught():
             steps = self._pass_steps
             optimizers = [each for each in self._optimizers if steps.has_optimizer(each)]
             found = explain_out_of_memory(error, self.model, optimizers, self._tree.maker_of)
-        return found
+            explained.append(found)
+        return explained[-1]
 
     @contextlib.contextmanager
     def as_overhead(self) -> Iterator[None]:

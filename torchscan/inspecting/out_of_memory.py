@@ -114,7 +114,7 @@ def describe_out_of_memory(found: MemorySnapshot) -> Note:
 
 
 class TensorOwners:
-    """What memory is for, by its address: of tensors that the model and the step have."""
+    """Purpose of memory by its address, of tensors that the model and the step have."""
 
     def __init__(self) -> None:
         self.by_address: dict[int, KnownOwner] = {}
@@ -161,7 +161,7 @@ class TensorOwners:
 
 
 def _variables_of(error: BaseException) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in the variables of the frames that the exception left, with their places."""
+    """Yield the tensors in variables of the frames that the exception left, with their places."""
     for frame, line in walk_tb(error.__traceback__):
         file = PurePath(frame.f_code.co_filename).name
         for name, value in _copy_variables(frame):
@@ -183,7 +183,7 @@ def _copy_variables(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _with_failure(data: SnapshotData, device: SnapshotDevice, message: str) -> SnapshotData:
-    """Return the data with the event of the failed request, which torch only records if asked to."""
+    """Return the data with an event for the failed request, which torch records only if asked."""
     request = _REQUEST.search(message)
     size = 0 if request is None else parse_memory(request[1])
     event = TraceEvent("oom", 0, int(size), 0, device.free_bytes, (0, 0), None)

@@ -32,6 +32,9 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
     changes that would have helped.
     """
     shown = snapshot.held[:top]
+    remarks = _left_out(snapshot, len(shown))
+    remarks += [FullRemark(f"Would help: {note}.") for note in snapshot.suggestions]
+    remarks += [FullRemark(note.sentence) for note in snapshot.notes]
     return make_table(
         "Places that hold the most",
         _columns(snapshot),
@@ -39,11 +42,7 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
         summary=[_summary(snapshot)],
         totals=[_account(snapshot), _by_kind(snapshot)],
         totals_first=True,
-        remarks=[
-            *_left_out(snapshot, len(shown)),
-            *(FullRemark(f"Would help: {note}.") for note in snapshot.suggestions),
-            *(FullRemark(note.sentence) for note in snapshot.notes),
-        ],
+        remarks=remarks,
         noun="places",
     )
 
@@ -54,37 +53,39 @@ def all_places_table(snapshot: MemorySnapshot) -> Table:
 
 
 def _summary(snapshot: MemorySnapshot) -> str:
-    others = [
-        f"{units.memory(size)} {_MOMENTS[moment]}"
-        for moment, size in snapshot.bytes_by_moment.items()
-        if size != snapshot.requested_bytes
-    ]
-    also = f" ({', '.join(others)})" if others else ""
-    used = f"{units.memory(snapshot.requested_bytes)} in use{also}"
-    if snapshot.failed_bytes is not None:
-        return f"cuda:{snapshot.device}: a request of {units.memory(snapshot.failed_bytes)} failed with {used}"
-    return f"cuda:{snapshot.device} {_MOMENTS[snapshot.moment]}: {used}"
+    others = []
+    for moment, size in snapshot.bytes_by_moment.items():
+        if size != snapshot.requested_bytes:
+            others.append(f"{units.memory(size)} {_MOMENTS[moment]}")
+    used = f"{units.memory(snapshot.requested_bytes)} in use"
+    if others:
+        used += f" ({', '.join(others)})"
+    gpu = f"cuda:{snapshot.device}"
+    if snapshot.failed_bytes is None:
+        return f"{gpu} {_MOMENTS[snapshot.moment]}: {used}"
+    return f"{gpu}: a request of {units.memory(snapshot.failed_bytes)} failed with {used}"
 
 
 def _account(snapshot: MemorySnapshot) -> Table:
-    """Return the parts of the GPU's memory."""
-    free = units.memory(snapshot.free_bytes)
-    if snapshot.free_bytes:
-        free = f"{free} (largest {units.memory(snapshot.largest_free_bytes)})"
-    rows = [
-        total("requested_bytes", "Tensors and workspaces", snapshot.requested_bytes, units.memory),
-        total("rounding_bytes", "Rounding", snapshot.rounding_bytes, units.memory),
-        total("free_bytes", "Free within segments", snapshot.free_bytes, free),
-        total("reserved_bytes", "Reserved by torch", snapshot.reserved_bytes, units.memory),
-    ]
-    more = {
-        "other_bytes": ("Not torch's", snapshot.other_bytes),
-        "device_free_bytes": ("Free on the device", snapshot.device_free_bytes),
-        "capacity_bytes": (f"Usable on {snapshot.device_name}", snapshot.capacity_bytes),
+    """Return the parts of the GPU's memory, those that are known."""
+    names = {
+        "requested_bytes": "Tensors and workspaces",
+        "rounding_bytes": "Rounding",
+        "free_bytes": "Free within segments",
+        "reserved_bytes": "Reserved by torch",
+        "other_bytes": "Not torch's",
+        "device_free_bytes": "Free on the device",
+        "capacity_bytes": f"Usable on {snapshot.device_name}",
     }
-    for key, (name, size) in more.items():
-        if size is not None:
-            rows.append(total(key, name, size, units.memory))
+    rows = []
+    for key, name in names.items():
+        size = getattr(snapshot, key)
+        if size is None:
+            continue
+        text = units.memory(size)
+        if key == "free_bytes" and size:
+            text += f" (largest {units.memory(snapshot.largest_free_bytes)})"
+        rows.append(total(key, name, size, text))
     return totals_table(rows)
 
 
@@ -98,20 +99,27 @@ def _by_kind(snapshot: MemorySnapshot) -> Table:
 
 def _columns(snapshot: MemorySnapshot) -> list[ColumnOf[HeldMemory]]:
     requested = max(snapshot.requested_bytes, 1)
+
+    def share(held: HeldMemory) -> float:
+        return held.size / requested
+
     columns = [
-        words("place", "Place", _place_cell, min_width=22),
         words("kind", "Kind", min_width=11, priority=1),
         number("blocks", "Blocks", text=units.exact, priority=3),
         sizes("size", "Size", summable=True),
-        number("share", "Share", lambda held: held.size / requested, share_text, priority=2),
+        number("share", "Share", share, share_text, priority=2),
     ]
+    has_places = any(held.place or not held.path for held in snapshot.held)
+    if has_places:
+        columns.insert(0, words("place", "Place", _place_cell, min_width=22))
     if any(held.path for held in snapshot.held):
         columns.insert(0, words("path", "Layer", min_width=8))
     return columns
 
 
 def _place_cell(held: HeldMemory) -> Cell:
-    return Cell(held.place, held.place or _NO_PLACE.get(held.kind, "torch"))
+    unknown = "" if held.path else _NO_PLACE.get(held.kind, "torch")
+    return Cell(held.place, held.place or unknown)
 
 
 def _left_out(snapshot: MemorySnapshot, num_shown: int) -> list[str]:
@@ -119,5 +127,7 @@ def _left_out(snapshot: MemorySnapshot, num_shown: int) -> list[str]:
     if not rest:
         return []
     size = units.memory(sum(held.size for held in rest))
-    places = "1 more place holds" if len(rest) == 1 else f"{len(rest):,} more places hold"
+    places = f"{len(rest):,} more places hold"
+    if len(rest) == 1:
+        places = "1 more place holds"
     return [f"{places} {size}; --format json and to_dict() list all, with stacks."]

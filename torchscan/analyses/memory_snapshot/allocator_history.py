@@ -62,7 +62,7 @@ class _Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorState:
-    """What one GPU's allocator holds at a moment."""
+    """State of one GPU's allocator at a moment."""
 
     moment: SnapshotMoment
     #: number of events until then
@@ -133,7 +133,7 @@ class AllocatorHistory:
     # -- blocks ------------------------------------------------------------------------------------
 
     def _match_allocations(self) -> dict[int, int]:
-        """Return the event that allocated each freed block, by the index of the event that freed."""
+        """Return the event that allocated each freed block, by the index of the one that freed it."""
         allocations: dict[int, int] = {}
         open_at: dict[int, int] = {}
         for index, event in enumerate(self.events):

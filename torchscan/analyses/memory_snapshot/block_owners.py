@@ -1,4 +1,4 @@
-"""What a block of memory is for, and which code allocated it, by the stack of the allocation.
+"""Purpose of a block of memory, and the code that allocated it, by the stack of the allocation.
 
 Stacks name functions, files and lines, and no modules. They have two sorts of frames, Python's and
 those of C++, which are there with ``stacks="all"``. The backward pass on a GPU runs in a thread
@@ -8,7 +8,7 @@ without Python frames, except for code that autograd calls: checkpoints, hooks, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
 from typing import Literal, NamedTuple
 
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
@@ -41,7 +41,11 @@ _OPTIMIZERS = re.compile(
 )
 #: functions of torch's optimizers that compute a step from the state that exists
 _OPTIMIZER_KERNELS = re.compile(r"^_(?:single_tensor|multi_tensor|fused)_")
-_LOSS_FUNCTIONS = re.compile(r"cross_entropy|nll_loss|(?:^|_)loss(?:$|_)|Loss$|mse_loss")
+_LOSS = re.compile(r"cross_entropy|nll_loss|(?:^|_)loss(?:$|_)|Loss$|mse_loss")
+#: files of functions with a backward pass in Python, and of compiled ones
+_FUNCTIONS_OF_AUTOGRAD = frozenset(
+    {"autograd/function.py", "_functorch/_aot_autograd/runtime_wrappers.py"}
+)
 #: functions that put parameters and buffers on a device
 _LOADING = frozenset(
     {"_apply", "convert", "from_pretrained", "load_state_dict", "_load_from_state_dict", "to_empty"}
@@ -49,7 +53,7 @@ _LOADING = frozenset(
 
 
 class Owner(NamedTuple):
-    """What a block is for, and the code that allocated it."""
+    """Purpose of a block, and the code that allocated it."""
 
     kind: OwnerKind
     #: innermost frame outside of torch, or None if there is none
@@ -59,7 +63,7 @@ class Owner(NamedTuple):
 
 
 class KnownOwner(NamedTuple):
-    """What memory is for that belongs to a known tensor."""
+    """Purpose of memory that belongs to a known tensor."""
 
     kind: OwnerKind
     #: path of the module, or ""
@@ -76,14 +80,15 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
         is_recorded: True if the allocation was recorded with stacks, so that one without the
             program's code is of the thread that runs backward passes.
     """
-    python = [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
+    python = _frames_of_python(origin)
     code = _outside_torch(python)
-    if any(_OPTIMIZERS.search(frame.filename) for frame in python):
+    files = [frame.filename for frame in python]
+    if any(map(_OPTIMIZERS.search, files)):
         is_kernel = any(_OPTIMIZER_KERNELS.match(frame.name) for frame in python)
         return Owner("temporary" if is_kernel else "optimizer", code)
+    has_engine = any("torch::autograd::Engine" in frame.name for frame in origin.frames)
     # Other threads begin with a function of ``threading``, and the main thread with a script.
-    has_only_torch = all(is_torch_file(frame.filename) for frame in python)
-    if _has_autograd(origin.frames) or (is_recorded and has_only_torch):
+    if has_engine or (is_recorded and all(map(is_torch_file, files))):
         return _owner_in_backward(origin, python)
     if not python:
         return Owner("unknown")
@@ -92,8 +97,11 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
 
 def python_frames(origin: Origin) -> list[Frame]:
     """Return the frames of Python, innermost first; those of the forward pass if there are none."""
-    frames = [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
-    return frames or list(origin.forward_frames)
+    return _frames_of_python(origin) or list(origin.forward_frames)
+
+
+def _frames_of_python(origin: Origin) -> list[Frame]:
+    return [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
 
 
 def is_torch_file(filename: str) -> bool:
@@ -114,26 +122,30 @@ def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
 
 def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
     """Return what an allocation outside of the C++ of autograd is for."""
-    names = {frame.name for frame in python}
-    files = _torch_files(python)
     if _is_recomputed(python):
         return "recomputed"
-    if "autograd/function.py" in files and "backward" in names:
+    names = {frame.name for frame in python}
+    files = _torch_files(python)
+    if "backward" in names and not _FUNCTIONS_OF_AUTOGRAD.isdisjoint(files):
         return "backward"
-    if any("runtime_wrappers.py" in file for file in files) and "backward" in names:
-        return "backward"  # compiled
-    communication = _kind_of_communication(python)
-    if communication is not None:
-        return communication
-    if "nn/parallel/distributed.py" in files and "__init__" in names:
-        return "gradients"  # buckets
-    is_loading = bool(names & _LOADING) or "__init__" in names
-    if is_loading and "forward" not in names and _has_modules(files, names):
-        return "parameters"
-    if any(_LOSS_FUNCTIONS.search(name) for name in names) or "nn/modules/loss.py" in files:
+    kind = _kind_of_communication(python) or _kind_of_state(names, files)
+    if kind is not None:
+        return kind
+    if "nn/modules/loss.py" in files or any(map(_LOSS.search, names)):
         return "loss"
-    is_call = "_call_impl" in names or any("torchinductor" in each.filename for each in python)
-    return "activations" if is_call else "other"
+    is_compiled = any("torchinductor" in frame.filename for frame in python)
+    return "activations" if is_compiled or "_call_impl" in names else "other"
+
+
+def _kind_of_state(names: Set[str], files: Set[str]) -> OwnerKind | None:
+    """Return what is created before the training, or None if it is something else."""
+    is_created = "__init__" in names
+    if is_created and "nn/parallel/distributed.py" in files:
+        return "gradients"  # buckets of DDP
+    if "forward" in names:
+        return None
+    is_of_module = is_created and any(file.startswith("nn/") for file in files)
+    return "parameters" if is_of_module or names & _LOADING else None
 
 
 def _kind_of_communication(python: Sequence[Frame]) -> OwnerKind | None:
@@ -147,10 +159,6 @@ def _kind_of_communication(python: Sequence[Frame]) -> OwnerKind | None:
     return "gathered" if is_gathered else None
 
 
-def _has_modules(files: frozenset[str], names: set[str]) -> bool:
-    return any(file.startswith("nn/") for file in files) or bool(names & _LOADING)
-
-
 def _is_recomputed(python: Sequence[Frame]) -> bool:
     """Return whether a checkpoint repeats a forward pass in the backward pass."""
     return any(
@@ -160,10 +168,6 @@ def _is_recomputed(python: Sequence[Frame]) -> bool:
     )
 
 
-def _has_autograd(frames: Sequence[Frame]) -> bool:
-    return any("torch::autograd::Engine" in frame.name for frame in frames)
-
-
 def _torch_files(frames: Sequence[Frame]) -> frozenset[str]:
     matches = [_TORCH_FILE.search(frame.filename) for frame in frames]
     return frozenset(match[1] for match in matches if match is not None)
@@ -171,13 +175,10 @@ def _torch_files(frames: Sequence[Frame]) -> frozenset[str]:
 
 def _outside_torch(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame that is neither torch's nor that of code that only passes on."""
-    return next(_code(frames), None)
-
-
-def _code(frames: Sequence[Frame]) -> Iterator[Frame]:
     for frame in frames:
         if not is_torch_file(frame.filename) and not _PASSED_ON.search(frame.filename):
-            yield frame
+            return frame
+    return None
 
 
 def _module_of_torch(frames: Sequence[Frame]) -> str:

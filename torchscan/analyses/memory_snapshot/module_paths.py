@@ -25,7 +25,7 @@ _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class _ForwardCode(NamedTuple):
-    """Where the function ``forward`` of a class is, or of several that inherit it."""
+    """Place of the function ``forward`` of a class, or of several that inherit it."""
 
     filename: str
     first_line: int

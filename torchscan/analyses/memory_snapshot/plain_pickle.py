@@ -3,6 +3,7 @@
 ``pickle`` calls whatever a file names, and its unpickler in C can be made to allocate much more
 memory than the file has bytes, even if it may not import anything. This reader executes the opcodes
 itself: it knows none that imports or calls, hashes only strings and integers, and counts objects.
+The opcodes of protocols 0 and 1, which write numbers as text, are unknown.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ _MAX_OBJECTS: Final = 2**25
 _MAX_HEIGHT: Final = 2**24
 #: containers that are open at a time; a snapshot has six
 _MAX_MARKS: Final = 64
-#: characters of an integer or a float that is written as text
-_MAX_DIGITS: Final = 32
 #: characters of a name that an error shows
 _MAX_NAME: Final = 60
 _KEY_TYPES: Final = frozenset((str, int))
@@ -88,7 +87,7 @@ class _PlainUnpickler:
 
     # -- bytes of arguments ------------------------------------------------------------------------
 
-    def _read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         start = self._position
         end = start + size
         if end > len(self._data):
@@ -96,86 +95,75 @@ class _PlainUnpickler:
         self._position = end
         return self._data[start:end]
 
-    def _read_size(self, num_bytes: int) -> int:
-        return int.from_bytes(self._read(num_bytes), "little")
+    def read_size(self, num_bytes: int) -> int:
+        return int.from_bytes(self.read(num_bytes), "little")
 
-    def _read_line(self) -> str:
+    def read_line(self) -> str:
         end = self._data.index(b"\n", self._position)
         line = self._data[self._position : end]
         self._position = end + 1
-        return line.decode("raw_unicode_escape")
-
-    def _read_number(self) -> str:
-        line = self._read_line()
-        if len(line) > _MAX_DIGITS:
-            raise ValueError("a number is too long")
-        return line
+        return line.decode("utf-8")
 
     # -- new objects -------------------------------------------------------------------------------
 
-    def _push(self, value: Any) -> None:
+    def push(self, value: Any) -> None:
         if len(self._stack) >= _MAX_HEIGHT:
             raise InputError(f"it has a list of more than {_MAX_HEIGHT:,} values")
         self._stack.append(value)
 
-    def _push_object(self, value: Any) -> None:
+    def push_object(self, value: Any) -> None:
         self._num_objects += 1
         if self._num_objects > _MAX_OBJECTS:
             raise InputError(f"it has more than {_MAX_OBJECTS:,} values")
-        self._push(value)
+        self.push(value)
 
-    def _push_container(self, value: Any) -> None:
+    def push_container(self, value: Any) -> None:
         self._num_containers += 1
         if self._num_containers > _MAX_CONTAINERS:
             raise InputError(f"it has more than {_MAX_CONTAINERS:,} lists, tuples and dicts")
-        self._push_object(value)
+        self.push_object(value)
 
-    def _push_string(self, size: int) -> None:
-        self._push_object(self._read(size).decode("utf-8", "surrogatepass"))
+    def push_string(self, size: int) -> None:
+        self.push_object(self.read(size).decode("utf-8", "surrogatepass"))
 
-    def _push_integer(self, num_bytes: int) -> None:
-        self._push_object(int.from_bytes(self._read(num_bytes), "little", signed=True))
+    def push_integer(self, num_bytes: int) -> None:
+        self.push_object(int.from_bytes(self.read(num_bytes), "little", signed=True))
 
-    def _push_long(self) -> None:
+    def push_long(self) -> None:
         position = self._position
         end = position + 1 + self._data[position]
         if end > len(self._data):
             raise ValueError("truncated")
         self._position = end
-        self._push_object(int.from_bytes(self._data[position + 1 : end], "little", signed=True))
-
-    def _push_line_integer(self) -> None:
-        text = self._read_number().removesuffix("L")
-        is_boolean = text in ("00", "01")
-        self._push_object(text == "01" if is_boolean else int(text))
+        self.push_object(int.from_bytes(self._data[position + 1 : end], "little", signed=True))
 
     # -- containers --------------------------------------------------------------------------------
 
-    def _mark(self) -> None:
+    def mark(self) -> None:
         if len(self._marks) == _MAX_MARKS:
             raise InputError(f"it nests more than {_MAX_MARKS} containers")
         self._marks.append(len(self._stack))
 
-    def _pop_marked(self) -> list[Any]:
+    def pop_marked(self) -> list[Any]:
         start = self._marks.pop()
         values = self._stack[start:]
         del self._stack[start:]
         return values
 
-    def _push_tuple(self, size: int) -> None:
+    def push_tuple(self, size: int) -> None:
         values = tuple(self._stack[-size:])
         if len(values) != size:
             raise ValueError("a tuple has too few values")
         del self._stack[-size:]
-        self._push_container(values)
+        self.push_container(values)
 
-    def _append(self, values: list[Any]) -> None:
+    def append(self, values: list[Any]) -> None:
         target = self._stack[-1]
         if type(target) is not list:
             raise ValueError("a value is appended to something else than a list")
         target.extend(values)
 
-    def _set_items(self, values: list[Any], target: Any) -> None:
+    def set_items(self, values: list[Any], target: Any) -> None:
         if type(target) is not dict or len(values) % 2:
             raise ValueError("an item is set in something else than a dict")
         keys = values[::2]
@@ -184,36 +172,31 @@ class _PlainUnpickler:
             raise InputError("a dict in it has a key that is not a string or an integer")
         target.update(zip(keys, values[1::2], strict=True))
 
-    def _push_dict(self) -> None:
-        values = self._pop_marked()
-        self._push_container({})
-        self._set_items(values, self._stack[-1])
-
-    def _set_item(self) -> None:
+    def set_item(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
-        self._set_items([key, value], self._stack[-1])
+        self.set_items([key, value], self._stack[-1])
 
-    def _set_marked_items(self) -> None:
-        values = self._pop_marked()
-        self._set_items(values, self._stack[-1])
+    def set_marked_items(self) -> None:
+        values = self.pop_marked()
+        self.set_items(values, self._stack[-1])
 
     # -- memo --------------------------------------------------------------------------------------
 
-    def _memoize(self, index: int) -> None:
+    def memoize(self, index: int) -> None:
         if len(self._memo) >= _MAX_HEIGHT:
             raise InputError(f"it refers to more than {_MAX_HEIGHT:,} values")
         self._memo[index] = self._stack[-1]
 
-    def _recall(self, index: int) -> None:
-        self._push(self._memo[index])
+    def recall(self, index: int) -> None:
+        self.push(self._memo[index])
 
     # -- what is refused ---------------------------------------------------------------------------
 
-    def _refuse_global(self, module: object, name: object) -> None:
+    def refuse_global(self, module: object, name: object) -> None:
         named = re.sub(r"\s+", " ", f"{module}.{name}") if type(module) is str else "an object"
         raise InputError(f"it names {named[:_MAX_NAME]}, and a snapshot has plain containers only")
 
-    def _refuse_opcode(self) -> None:
+    def refuse_opcode(self) -> None:
         opcode = self._data[self._position - 1]
         raise InputError(
             f"it has the opcode {opcode:#04x} at byte {self._position - 1}, "
@@ -225,50 +208,40 @@ def _operations() -> list[Callable[[_PlainUnpickler], object]]:
     """Return what each opcode does, by its number."""
     m = _PlainUnpickler
     by_name: dict[bytes, Callable[[Any], object]] = {
-        b"\x80": lambda x: x._read(1),  # PROTO
-        b"\x95": lambda x: x._read(8),  # FRAME
-        b"N": lambda x: x._push(None),
-        b"\x88": lambda x: x._push(True),
-        b"\x89": lambda x: x._push(False),
-        b"I": m._push_line_integer,
-        b"L": m._push_line_integer,
-        b"J": lambda x: x._push_integer(4),  # BININT
-        b"K": lambda x: x._push(x._read(1)[0]),  # BININT1
-        b"M": lambda x: x._push_object(x._read_size(2)),  # BININT2
-        b"\x8a": m._push_long,  # LONG1
-        b"F": lambda x: x._push_object(float(x._read_number())),
-        b"G": lambda x: x._push_object(_FLOAT.unpack(x._read(8))[0]),  # BINFLOAT
-        b"V": lambda x: x._push_object(x._read_line()),  # UNICODE
-        b"X": lambda x: x._push_string(x._read_size(4)),  # BINUNICODE
-        b"\x8c": lambda x: x._push_string(x._read_size(1)),  # SHORT_BINUNICODE
-        b"\x8d": lambda x: x._push_string(x._read_size(8)),  # BINUNICODE8
-        b"(": m._mark,
-        b"0": lambda x: x._stack.pop(),
-        b"1": m._pop_marked,
-        b"]": lambda x: x._push_container([]),
-        b"l": lambda x: x._push_container(x._pop_marked()),
-        b"a": lambda x: x._append([x._stack.pop()]),
-        b"e": lambda x: x._append(x._pop_marked()),
-        b")": lambda x: x._push(()),
-        b"t": lambda x: x._push_container(tuple(x._pop_marked())),
-        b"\x85": lambda x: x._push_tuple(1),
-        b"\x86": lambda x: x._push_tuple(2),
-        b"\x87": lambda x: x._push_tuple(3),
-        b"}": lambda x: x._push_container({}),
-        b"d": m._push_dict,
-        b"s": m._set_item,
-        b"u": m._set_marked_items,
-        b"p": lambda x: x._memoize(int(x._read_number())),  # PUT
-        b"q": lambda x: x._memoize(x._read(1)[0]),  # BINPUT
-        b"r": lambda x: x._memoize(x._read_size(4)),  # LONG_BINPUT
-        b"\x94": lambda x: x._memoize(len(x._memo)),  # MEMOIZE
-        b"g": lambda x: x._recall(int(x._read_number())),  # GET
-        b"h": lambda x: x._recall(x._read(1)[0]),  # BINGET
-        b"j": lambda x: x._recall(x._read_size(4)),  # LONG_BINGET
-        b"c": lambda x: x._refuse_global(x._read_line(), x._read_line()),  # GLOBAL
-        b"\x93": lambda x: x._refuse_global(x._stack[-2], x._stack[-1]),  # STACK_GLOBAL
+        b"\x80": lambda x: x.read(1),  # PROTO
+        b"\x95": lambda x: x.read(8),  # FRAME
+        b"N": lambda x: x.push(None),
+        b"\x88": lambda x: x.push(True),
+        b"\x89": lambda x: x.push(False),
+        b"J": lambda x: x.push_integer(4),  # BININT
+        b"K": lambda x: x.push(x.read(1)[0]),  # BININT1
+        b"M": lambda x: x.push_object(x.read_size(2)),  # BININT2
+        b"\x8a": m.push_long,  # LONG1
+        b"G": lambda x: x.push_object(_FLOAT.unpack(x.read(8))[0]),  # BINFLOAT
+        b"X": lambda x: x.push_string(x.read_size(4)),  # BINUNICODE
+        b"\x8c": lambda x: x.push_string(x.read_size(1)),  # SHORT_BINUNICODE
+        b"\x8d": lambda x: x.push_string(x.read_size(8)),  # BINUNICODE8
+        b"(": m.mark,
+        b"]": lambda x: x.push_container([]),
+        b"a": lambda x: x.append([x._stack.pop()]),
+        b"e": lambda x: x.append(x.pop_marked()),
+        b")": lambda x: x.push(()),
+        b"t": lambda x: x.push_container(tuple(x.pop_marked())),
+        b"\x85": lambda x: x.push_tuple(1),
+        b"\x86": lambda x: x.push_tuple(2),
+        b"\x87": lambda x: x.push_tuple(3),
+        b"}": lambda x: x.push_container({}),
+        b"s": m.set_item,
+        b"u": m.set_marked_items,
+        b"q": lambda x: x.memoize(x.read(1)[0]),  # BINPUT
+        b"r": lambda x: x.memoize(x.read_size(4)),  # LONG_BINPUT
+        b"\x94": lambda x: x.memoize(len(x._memo)),  # MEMOIZE
+        b"h": lambda x: x.recall(x.read(1)[0]),  # BINGET
+        b"j": lambda x: x.recall(x.read_size(4)),  # LONG_BINGET
+        b"c": lambda x: x.refuse_global(x.read_line(), x.read_line()),  # GLOBAL
+        b"\x93": lambda x: x.refuse_global(x._stack[-2], x._stack[-1]),  # STACK_GLOBAL
     }
-    operations: list[Callable[[_PlainUnpickler], object]] = [m._refuse_opcode] * 256
+    operations: list[Callable[[_PlainUnpickler], object]] = [m.refuse_opcode] * 256
     for name, operation in by_name.items():
         operations[name[0]] = operation
     return operations

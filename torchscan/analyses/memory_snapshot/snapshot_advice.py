@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState
+from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState, FreeBlock
 from torchscan.analyses.memory_snapshot.block_owners import OwnerKind
-from torchscan.analyses.memory_snapshot.snapshot_file import Origin, SnapshotData
+from torchscan.analyses.memory_snapshot.snapshot_file import Origin, SnapshotData, TraceEvent
 from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, RunningPass
 from torchscan.analyses.memory_snapshot.snapshot_result import SnapshotDevice
 from torchscan.hardware.allocator import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
@@ -65,35 +65,51 @@ def suggest(
 
 def _suggest_for_segments(data: SnapshotData, state: AllocatorState) -> Iterator[Note]:
     """Yield changes for free blocks that could not serve the request."""
-    failure = state.failure
-    total = sum(block.size for block in state.free_blocks)
-    private = sum(block.size for block in state.free_blocks if any(block.pool_id))
-    usual = [block for block in state.free_blocks if not any(block.pool_id)]
     is_expandable = data.settings.get("expandable_segments") is True or any(
         segment.is_expandable for segment in data.segments
     )
-    if failure is None:
-        is_much = total >= _MIN_FREE_SHARE * max(state.reserved_bytes, 1)
-        if state.moment == "peak" and is_much and not is_expandable:
-            largest = max(block.size for block in state.free_blocks)
-            yield Note.of("snapshot-free", saves=total, largest=largest, num=len(usual))
+    usual = [block for block in state.free_blocks if not any(block.pool_id)]
+    if state.failure is not None:
+        private = [block for block in state.free_blocks if any(block.pool_id)]
+        yield from _suggest_for_failure(state.failure, usual, private, is_expandable=is_expandable)
         return
-    if private and private >= failure.size:
-        yield Note.of("snapshot-private-pools", saves=private)
-    is_small = failure.size <= SMALL_REQUEST
-    page = SMALL_SEGMENT if is_small else LARGE_SEGMENT
+    free = _bytes_in(usual)
+    is_much = free >= _MIN_FREE_SHARE * max(state.reserved_bytes, 1)
+    if state.moment == "peak" and is_much and not is_expandable:
+        largest = max(block.size for block in usual)
+        yield Note.of("snapshot-free", saves=free, largest=largest, num=len(usual))
+
+
+def _suggest_for_failure(
+    failure: TraceEvent,
+    usual: Sequence[FreeBlock],
+    private: Sequence[FreeBlock],
+    *,
+    is_expandable: bool,
+) -> Iterator[Note]:
+    """Yield changes by which a failed request could have used free blocks."""
+    request = failure.size
+    if private and _bytes_in(private) >= request:
+        yield Note.of("snapshot-private-pools", saves=_bytes_in(private))
     same = [block for block in usual if block.stream == failure.stream]
-    others = sum(block.size for block in usual if block.stream != failure.stream)
-    free = sum(block.size for block in same)
+    free, elsewhere = _bytes_in(same), _bytes_in(usual) - _bytes_in(same)
+    if free < request:
+        if elsewhere and elsewhere + free >= request:
+            yield Note.of("snapshot-other-streams", saves=elsewhere, stream=failure.stream)
+        return
+    if is_expandable:
+        return
     # Expandable segments give complete pages within free blocks back, to map them elsewhere.
+    page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT
     pages = sum(block.size // page * page for block in usual) + (failure.device_free or 0)
-    if free >= failure.size and not is_expandable:
-        code = "snapshot-fragmented" if pages >= failure.size else "snapshot-fragmented-finely"
-        largest = max(block.size for block in same)
-        values = {"free": free, "largest": largest, "num": len(same), "request": failure.size}
-        yield Note.of(code, saves=free, **values)
-    elif others and others + free >= failure.size:
-        yield Note.of("snapshot-other-streams", saves=others, stream=failure.stream)
+    largest = max(block.size for block in same)
+    values = {"free": free, "largest": largest, "num": len(same), "request": request}
+    code = "snapshot-fragmented" if pages >= request else "snapshot-fragmented-finely"
+    yield Note.of(code, saves=free, **values)
+
+
+def _bytes_in(blocks: Iterable[FreeBlock]) -> int:
+    return sum(block.size for block in blocks)
 
 
 def _suggest_for_device(device: SnapshotDevice, state: AllocatorState) -> Iterator[Note]:
@@ -135,21 +151,29 @@ def _suggest_for_kinds(
     state: AllocatorState, blocks: Sequence[OwnedBlock], running: RunningPass
 ) -> Iterator[Note]:
     """Yield changes for the kind that holds the most, and for others that would have sufficed."""
-    sizes: Counter[str] = Counter()
     request = None if state.failure is None else state.failure.size
-    sizes_of_loss = [each.block.size for each in blocks if each.kind == "loss"]
-    if request is not None and running.kind == "loss":
-        sizes_of_loss.append(request)
-    logits_size = max(sizes_of_loss, default=0)
-    sizes_of_logits = {logits_size, logits_size // 2} if logits_size >= LARGE_SEGMENT else set()
-    for owned in blocks:
-        is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
-        sizes["loss" if is_logits else owned.kind] += owned.block.size
+    sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
+    if not running.is_forward:
+        sizes["gradients"] = 0  # they are needed
     largest = max(_CODES, key=lambda kind: sizes[kind])
     for kind, code in _CODES.items():
         size = sizes[kind]
         saves = int(size * _SAVED_SHARES.get(kind, 1))
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
-        if size and (kind == largest or is_enough) and (kind != "gradients" or running.is_forward):
+        if size and (kind == largest or is_enough):
             share = size / max(state.requested_bytes, 1)
             yield Note.of(code, saves=saves, size=size, share=share)
+
+
+def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:
+    """Return the bytes of each kind, with logits and their gradients counted as loss."""
+    sizes_of_loss = [each.block.size for each in blocks if each.kind == "loss"]
+    if failed_loss is not None:
+        sizes_of_loss.append(failed_loss)
+    logits_size = max(sizes_of_loss, default=0)
+    sizes_of_logits = {logits_size, logits_size // 2} if logits_size >= LARGE_SEGMENT else set()
+    sizes: Counter[OwnerKind] = Counter()
+    for owned in blocks:
+        is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
+        sizes["loss" if is_logits else owned.kind] += owned.block.size
+    return sizes

@@ -132,7 +132,7 @@ def read_snapshot_file(path: Path) -> SnapshotData:
 
 def parse_snapshot(content: Any) -> SnapshotData:
     """Return the content of what ``torch.cuda.memory._snapshot()`` returns, checked."""
-    return _Parser().snapshot(content)
+    return _SnapshotParser().snapshot(content)
 
 
 def _load(data: bytes) -> Any:
@@ -148,7 +148,7 @@ def _load(data: bytes) -> Any:
         raise InputError("it begins as JSON and is not JSON") from error
 
 
-class _Parser:
+class _SnapshotParser:
     """Checks the types of a snapshot's values, and shares equal frames and stacks."""
 
     def __init__(self) -> None:

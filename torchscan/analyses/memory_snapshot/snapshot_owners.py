@@ -45,7 +45,7 @@ class OwnedBlock:
 
 
 class RunningPass(NamedTuple):
-    """What runs at a moment."""
+    """Pass that runs at a moment."""
 
     #: number of forward passes that have begun after a backward pass
     step: int

@@ -42,7 +42,7 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreePool:
-    """Free blocks that can serve the same requests: those of a stream and a size, within segments."""
+    """Free blocks within segments that can serve the same requests: of a stream and a size."""
 
     stream: int
     #: True for requests up to 1 MiB
