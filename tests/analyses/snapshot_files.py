@@ -2,11 +2,14 @@
 
 Allocations are those of a real program, their stacks are recorded and symbolized by the functions of
 torch that record those of CUDA, and a replay of CUDA's allocator gives them addresses.
+``python -m tests.analyses.snapshot_files`` writes the example of the docs, on the meta device.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
+import runpy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +32,8 @@ AUTOGRAD_FRAMES = [
         "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)",
     )
 ]
-#: files of torch that call a dispatch mode
-WRAPPERS = ("torch/utils/_stats.py", "torch/_dynamo/eval_frame.py", "torch/_compile.py")
+#: files of a dispatch mode and of what calls it
+CALLERS = (__file__, "torch/utils/_stats.py", "torch/_dynamo/eval_frame.py", "torch/_compile.py")
 #: frames of C++ around those of Python
 CPP_FRAMES = [
     {"name": "at::_ops::empty_memory_format::call(…)", "filename": "??", "line": 0},
@@ -253,10 +256,9 @@ class SnapshotRecorder(TorchDispatchMode):
             return []
         traceback, is_backward = trace
         frames = self._symbolized[id(traceback)]
-        inner = [number for number, each in enumerate(frames) if each["filename"] == __file__]
-        frames = frames[max(inner, default=-1) + 1 :] if inner else frames
-        while frames and frames[0]["filename"].endswith(WRAPPERS):
-            frames = frames[1:]
+        frames = list(frames)
+        while frames and frames[0]["filename"].endswith(CALLERS):
+            del frames[0]
         if is_backward:
             names = [each["name"] for each in frames]
             frames = frames[: names.index("_engine_run_backward")]
@@ -269,3 +271,30 @@ class SnapshotRecorder(TorchDispatchMode):
 
 def _key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def write_example(folder: Path) -> None:
+    """Write ``oom.pickle``: a step of ``gpt.py`` on a GPU with 24 GiB, for which it is too large."""
+    program = runpy.run_path(str(folder / "gpt.py"))
+    usable = int(24 * 2**30 * 0.975) - 512 * 2**20
+    recorder = SnapshotRecorder(capacity=usable, stacks="python", device_bytes=usable)
+    try:
+        with recorder, torch.device("meta"):
+            program["train"](program["GPT"](), batch_size=68, steps=1, device="meta")
+    except torch.OutOfMemoryError:
+        content = recorder.snapshot()
+    blocks = [block for segment in content["segments"] for block in segment["blocks"]]
+    shared: dict[str, Any] = {}  # as torch shares equal frames and stacks
+    for owner in [*content["device_traces"][0], *blocks]:
+        frames = []
+        for frame in owner.get("frames", []):
+            file = re.search(r"(?:site-packages/torch/.*|gpt.py)$", frame["filename"])
+            if file is not None:
+                moved = {**frame, "filename": f"/train/{file[0]}"}
+                frames.append(shared.setdefault(str(moved), moved))
+        owner["frames"] = shared.setdefault(str(frames), frames)
+    (folder / "oom.pickle").write_bytes(pickle.dumps(content))
+
+
+if __name__ == "__main__":
+    write_example(Path(__file__).parents[2] / "docs" / "examples")

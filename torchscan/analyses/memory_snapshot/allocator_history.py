@@ -133,7 +133,7 @@ class AllocatorHistory:
     # -- blocks ------------------------------------------------------------------------------------
 
     def _match_allocations(self) -> dict[int, int]:
-        """Return the event that allocated each freed block, by the index of the one that freed it."""
+        """Return the event that allocated each freed block, by the event that freed it."""
         allocations: dict[int, int] = {}
         open_at: dict[int, int] = {}
         for index, event in enumerate(self.events):

@@ -89,15 +89,14 @@ def _suggest_for_failure(
 ) -> Iterator[Note]:
     """Yield changes by which a failed request could have used free blocks."""
     request = failure.size
-    if private and _bytes_in(private) >= request:
-        yield Note.of("snapshot-private-pools", saves=_bytes_in(private))
+    in_private_pools = _bytes_in(private)
+    if in_private_pools >= max(request, 1):
+        yield Note.of("snapshot-private-pools", saves=in_private_pools)
     same = [block for block in usual if block.stream == failure.stream]
     free, elsewhere = _bytes_in(same), _bytes_in(usual) - _bytes_in(same)
-    if free < request:
-        if elsewhere and elsewhere + free >= request:
-            yield Note.of("snapshot-other-streams", saves=elsewhere, stream=failure.stream)
-        return
-    if is_expandable:
+    if free < request <= elsewhere + free:
+        yield Note.of("snapshot-other-streams", saves=elsewhere, stream=failure.stream)
+    if free < request or not same or is_expandable:
         return
     # Expandable segments give complete pages within free blocks back, to map them elsewhere.
     page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT

@@ -107,9 +107,7 @@ def _group_blocks(blocks: Iterable[OwnedBlock]) -> tuple[HeldMemory, ...]:
 def _held_by(kind: OwnerKind, path: str, place: str, blocks: Sequence[LiveBlock]) -> HeldMemory:
     largest = max(blocks, key=lambda block: block.size)
     stack = python_frames(largest.origin)[:_MAX_STACK]
-    lines = []
-    for frame in stack:
-        lines.append(f"{frame.filename}:{frame.line} {frame.name}")
+    lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in stack]
     return HeldMemory(
         kind=kind,
         path=path,
