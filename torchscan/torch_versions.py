@@ -47,6 +47,7 @@ __all__ = [
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
+    "allocator_snapshot",
     "anomaly_flags",
     "arrived",
     "as_written",
@@ -960,6 +961,17 @@ def is_sharded_type(kind: type) -> bool:
     """Return whether tensors of this type are sharded, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
     return api is not None and issubclass(kind, api.DTensor)
+
+
+def allocator_snapshot() -> dict[str, Any] | None:
+    """Return the snapshot of CUDA's allocator, or None without CUDA or with another allocator."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    try:
+        content: dict[str, Any] = torch.cuda.memory._snapshot()
+    except RuntimeError:  # cudaMallocAsync has none
+        return None
+    return content
 
 
 def whole_mesh_of(module: nn.Module) -> Any:
