@@ -122,9 +122,7 @@ _OF_MODEL = (
     *("float8", "float8_all_gather", "float8_skip"),
 )
 #: options that no estimate follows
-_UNSUPPORTED = (
-    *("optimizer_in_backward", "clip_gradients", "offload"),
-)
+_UNSUPPORTED = ("optimizer_in_backward", "clip_gradients", "offload")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
