@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import re
 import runpy
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,13 +64,13 @@ class AddressedAllocator(CachingAllocator):
     def blocks_by_segment(self, live: list[AllocatedBlock]) -> dict[int, list[AllocatedBlock]]:
         """Return the blocks of each segment, in order, of which these are in use."""
         blocks: dict[int, list[AllocatedBlock]] = {address: [] for address in self.segments}
-        for block in sorted([*live, *self._free[True], *self._free[False]], key=self.address_of):
+        for block in sorted([*live, *chain.from_iterable(self._free.values())], key=self.address_of):
             blocks[self._segment_of[block.number]].append(block)
         return blocks
 
-    def _new_segment(self, size: int) -> AllocatedBlock:
+    def _new_segment(self, size: int, stream: int) -> AllocatedBlock:
         self._current = self._next_address
-        block = super()._new_segment(size)
+        block = super()._new_segment(size, stream)
         self._next_address += block.size + 2**21
         self._note("segment_alloc", self._current, block.size)
         self.segments[self._current] = block.size
@@ -79,8 +80,8 @@ class AddressedAllocator(CachingAllocator):
         self._current = self._segment_of[block.number]
         super()._split(block, size)
 
-    def _block(self, size: int, is_small: bool) -> AllocatedBlock:
-        block = super()._block(size, is_small)
+    def _block(self, size: int, is_small: bool, stream: int) -> AllocatedBlock:
+        block = super()._block(size, is_small, stream)
         self._segment_of[block.number] = self._current
         return block
 
