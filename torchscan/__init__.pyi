@@ -43,6 +43,7 @@ from torchscan.report.data import from_json as from_json
 from torchscan.report.export import format_info as format_info
 from torchscan.report.select import select_layers as select_layers
 from torchscan.scan import Scan as Scan
+from torchscan.snapshots import read_snapshot as read_snapshot
 from torchscan.tables import model_table as model_table
 from torchscan.watching.explore.serving import serve as serve
 from torchscan.watching.opening import open_run as open_run

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
+from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.errors import (
     AlarmError,
     Argument,
@@ -27,6 +28,7 @@ from torchscan.inspecting.checks import Check, CheckResult
 from torchscan.inspecting.findings import FindingKey, NonFinite
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
+from torchscan.inspecting.out_of_memory import describe_out_of_memory
 from torchscan.inspecting.root_calls import RootCall
 from torchscan.inspecting.run import Inspected, Names, RunFacts, RunProvenance
 from torchscan.inspecting.run_summary import Observations, add_checks, run_of
@@ -90,6 +92,9 @@ class Run(RowsResult, Inspected):
         self._device = device
         self._is_expected = expected
         self._facts: RunFacts | None = None
+        #: what held the GPU's memory when a step ran out of it, or None if none did
+        self.out_of_memory: MemorySnapshot | None = None
+        self._failure: Note | None = None
 
     def expect_evaluation(self) -> None:
         """Count forward passes as the steps that were asked for: the model is known not to train."""
@@ -187,7 +192,7 @@ class Run(RowsResult, Inspected):
     def _facts_of(self, inspector: Inspector) -> RunFacts:
         watched = self._with_refined(inspector.watched())
         expectation = self._expectation(inspector, watched)
-        return run_of(
+        facts = run_of(
             watched,
             RunProvenance.of(inspector.model),
             costs=expectation.costs,
@@ -195,6 +200,7 @@ class Run(RowsResult, Inspected):
             inner=expectation.inner,
             others=() if self._guard is None else tuple(self._guard.other_calls),
         )
+        return replace(facts, out_of_memory=self._failure)
 
     def _with_refined(self, watched: Observations) -> Observations:
         """Return the facts with refined findings, without those that turned out to be intended."""
@@ -235,11 +241,25 @@ class Run(RowsResult, Inspected):
         trace: TracebackType | None,
     ) -> None:
         """Finish, whatever has happened. What is being raised is not replaced by what is found now."""
+        if error is not None:
+            self.explain(error)
         try:
             self.finish()
         except TorchscanError:
             if error is None:
                 raise
+
+    def explain(self, error: BaseException) -> None:
+        """Explain an exception that ends a step: if the GPU's memory was full, what held it.
+
+        A note says so at the end of the traceback. Nothing else of the exception is changed.
+        """
+        found = None if self._inspector is None else self._inspector.explain(error)
+        if found is None:
+            return
+        self.out_of_memory = found
+        self._failure = describe_out_of_memory(found)
+        error.add_note(f"torchscan: {self._failure}")
 
     @property
     def overhead(self) -> float:

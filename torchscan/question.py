@@ -14,13 +14,13 @@ from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
+from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.fused_losses import CrossEntropy
 from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
 from torchscan.recording.training.recipe import (
     Checkpoint,
-    Float8,
     Recipe,
     recipe_arguments,
     recipe_for,

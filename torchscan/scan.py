@@ -25,6 +25,7 @@ from torchscan.analyses.roofline import (
     Rates,
     Roofline,
     numbers_of,
+    require_float8,
     require_format,
     roofline_of,
 )
@@ -285,7 +286,7 @@ class Scan:
         return Situation(
             training=question.training,
             precision=checked_precision(question.precision),
-            compiled=question.compiled or compiled_from(question.module) is not None,
+            compiled=self._is_compiled,
             optimizer=question.optimizer,
             batch_size=question.batch_size if can_change_batch else None,
             on_gpu=is_on_cuda(question.module) if device is None else device.has_allocator,
@@ -367,12 +368,17 @@ class Scan:
             rates,
             precision=precision,
             numbers=numbers_of(device, precision),
-            compiled=self.question.compiled or compiled_from(self.question.module) is not None,
+            compiled=self._is_compiled,
             warnings=_overflow(step, device),
             fabric=fabric,
         )
         roofline = add_transfers(roofline, step.trace, device)
         return repeat_passes(roofline, self.question.accumulation_steps)
+
+    @property
+    def _is_compiled(self) -> bool:
+        """True if torch.compile compiles the model."""
+        return self.question.compiled or compiled_from(self.question.module) is not None
 
     @property
     def has_device(self) -> bool:
@@ -386,6 +392,7 @@ class Scan:
     def _named(self, name: str | None) -> Device:
         """The device of that name, None: this machine's, with the context that was given."""
         device, context = device_named(name), self.question.cuda_context_bytes
+        require_float8(device, self.question.float8)
         return device if context is None else replace(device, known_cuda_context_bytes=context)
 
     @property
@@ -415,27 +422,26 @@ class Scan:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             with self._telling(", operator by operator"):
-                self._steps[kernels] = _RecordedPass(
-                    self.question.decomposed_pass(kernels, self._change)
-                )
+                request = self.question.decomposed_pass(kernels, self._change)
+                self._steps[kernels] = _RecordedPass(request, compiled=self._is_compiled)
         return self._steps[kernels]
 
 
 class _RecordedPass:
     """A pass recorded in pieces, and what memory and time both read from it."""
 
-    def __init__(self, request: PassRequest) -> None:
+    def __init__(self, request: PassRequest, *, compiled: bool) -> None:
         self._recorded, self.request = record_step(request)
         self.trace = last_batch(self._recorded)
-        self.timeline = MemoryTimeline(self.trace)
+        self.timeline = MemoryTimeline(self.trace, compiled=compiled)
         self._placements: dict[str, Placement] = {}
 
     def on(self, device: Device) -> Placement:
         """The blocks of memory, placed on a device in the order of all batches."""
         if device.name not in self._placements:
-            timeline = (
-                self.timeline if self._recorded is self.trace else MemoryTimeline(self._recorded)
-            )
+            timeline = self.timeline
+            if self._recorded is not self.trace:
+                timeline = MemoryTimeline(self._recorded, compiled=self.timeline.compiled)
             self._placements[device.name] = Placement(self._recorded, timeline, device)
         return self._placements[device.name]
 

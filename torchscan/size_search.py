@@ -61,6 +61,7 @@ class SizeSearch:
     def __init__(self, sizes: Sizes, device: Device, asked: Placement) -> None:
         self._sizes = sizes
         self._device = device
+        self._compiled = asked.compiled
         self._known = {sizes.asked: _fit_of(asked)}
 
     def largest(self) -> int:
@@ -107,7 +108,8 @@ class SizeSearch:
     def _fit(self, size: int) -> _Fit:
         if size not in self._known:
             trace = record_pass(self._sizes.request_of(size))
-            self._known[size] = _fit_of(Placement(trace, MemoryTimeline(trace), self._device))
+            timeline = MemoryTimeline(trace, compiled=self._compiled)
+            self._known[size] = _fit_of(Placement(trace, timeline, self._device))
         return self._known[size]
 
     def _bound_by_growth(self) -> int:

@@ -15,6 +15,9 @@ from torchscan.analyses.generation.serving_search import ServingChoice as Servin
 from torchscan.analyses.generation.serving_search import ServingSearch as ServingSearch
 from torchscan.analyses.memory_estimate import MemoryEstimate as MemoryEstimate
 from torchscan.analyses.memory_estimate import Verdict as Verdict
+from torchscan.analyses.memory_snapshot.snapshot_result import FreePool as FreePool
+from torchscan.analyses.memory_snapshot.snapshot_result import HeldMemory as HeldMemory
+from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot as MemorySnapshot
 from torchscan.analyses.memory_timeline import LayerMemory as LayerMemory
 from torchscan.analyses.memory_timeline import Moment as Moment
 from torchscan.analyses.mesh_search import MeshChoice as MeshChoice

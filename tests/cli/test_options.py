@@ -29,6 +29,7 @@ OF_THE_SHELL = {
 #: arguments that Python spells differently
 SPELLED_DIFFERENTLY = {
     "run_on": "device",
+    "snapshot": "path",
 }
 VERBS = re.findall(
     r"\w+",

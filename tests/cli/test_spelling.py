@@ -149,8 +149,8 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
     (
         lambda: torchscan.estimate_memory(linear(), (4,), training=True, optimizer="Adamant"),
         "memory nets.py:net --input 4 --training --optimizer Adamant",
-        "optimizer is 'Adamant': give the name of a class in torch.optim, such as 'AdamW', or a",
-        "--optimizer is 'Adamant': give the name of a class in torch.optim, such as 'AdamW'\n",
+        "such as 'AdamW', or in bitsandbytes, such as 'AdamW8bit', or a class",
+        "such as 'AdamW', or in bitsandbytes, such as 'AdamW8bit'\n",
     ),
     (
         lambda: torchscan.record(linear().requires_grad_(False), (4,), training=True),

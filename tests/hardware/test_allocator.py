@@ -106,3 +106,28 @@ def test_nothing_is_needed_for_nothing() -> None:
     allocator = CachingAllocator(capacity=0)
     allocator.free(allocator.allocate(0))
     assert allocator.peak_reserved == 0
+
+
+def test_a_stream_does_not_get_what_another_has_freed() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.allocate(64 * MIB, stream=1))
+    allocator.allocate(64 * MIB)
+    assert allocator.reserved == 128 * MIB
+    allocator.allocate(48 * MIB, stream=1)
+    assert allocator.reserved == 128 * MIB
+
+
+def test_the_rest_of_a_split_block_stays_with_its_stream() -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(4 * MIB, stream=1)
+    allocator.allocate(4 * MIB)
+    assert allocator.reserved == 2 * 20 * MIB
+    allocator.allocate(8 * MIB, stream=1)
+    assert allocator.reserved == 2 * 20 * MIB
+
+
+def test_a_full_device_gets_free_segments_of_all_streams_back() -> None:
+    allocator = CachingAllocator(capacity=100 * MIB)
+    allocator.free(allocator.allocate(64 * MIB, stream=1))
+    allocator.allocate(64 * MIB)
+    assert (allocator.reserved, allocator.peak_reserved) == (64 * MIB, 64 * MIB)

@@ -13,6 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
+import torchscan.recording.execution.block_scales
 import torchscan.recording.expert_rows
 import torchscan.recording.training.fused_losses
 import torchscan.recording.training.quantized_linear  # noqa: F401 - these define operators
@@ -258,6 +259,14 @@ MATMUL = [
         out=T(2, 5),
         macs=2 * 5 * 64,
         other=2 * 5 * 64,
+    ),
+    # of 64 numbers: |x|, x ÷ scale, 31 comparisons in each of 2 blocks; ÷ 448, log2, ceil, exp2 of each block
+    case(
+        "torchscan.quantize_mx",
+        T(2, 32),
+        -1,
+        out=(T(2, 32, dtype=torch.float8_e4m3fn), T(512, dtype=torch.float8_e8m0fnu)),
+        other=2 * 64 + 2 * 31 + 2 * 4,
     ),
     case(
         "aten._weight_int8pack_mm",

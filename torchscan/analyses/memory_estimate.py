@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchscan.analyses.memory_timeline import (
-    KINDS,
-    LayerMemory,
-    MemoryKind,
-    MemoryTimeline,
-    Moment,
-)
+from torchscan.analyses.memory_blocks import KINDS, MemoryKind
+from torchscan.analyses.memory_timeline import LayerMemory, MemoryTimeline, Moment
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.escapes import printable
 from torchscan.garbage import collected_later

@@ -1,7 +1,7 @@
-"""A pass on a device: its blocks of memory, requested from torch's allocator in the order of a training loop.
+"""A pass on a device: its blocks of memory, requested from torch's allocator as a training loop does.
 
-The state of an optimizer comes about in its first step, in memory that activations have left. The second step finds it there,
-and has to find room around it. So both are replayed, from the one record.
+The first step creates the state of an optimizer, in memory that activations have left. The second
+step finds it there, and needs room around it. Both are replayed from one trace.
 """
 
 from __future__ import annotations
@@ -10,16 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from torchscan.analyses.memory_blocks import Block
 from torchscan.analyses.memory_estimate import Verdict
-from torchscan.analyses.memory_timeline import Block, MemoryTimeline
+from torchscan.analyses.memory_streams import streams_of
+from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
+from torchscan.ops.communication import group_of
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
 
-#: the share by which what torch reserves may be off where no workspaces are in doubt
-UNSURE = 0.02
+#: shares by which what torch reserves may be less or more, where no workspaces are in doubt: of a
+#: pass without a backward pass, of a training step, and of one among several ranks, in which FSDP1
+#: releases blocks late, when other streams have used them
+INFERENCE_MARGIN = (0.02, 0.02)
+TRAINING_MARGIN = (0.04, 0.04)
+SHARDED_MARGIN = (0.04, 0.08)
+
+#: memory of NCCL for one group of ranks: each of 24 channels (as on NVLink) receives into buffers
+#: of 0.5, 4.7 and 4 MiB for its three protocols, and 35 MiB are for what it keeps besides
+NCCL_BYTES = 256 * 2**20
+#: shares of it from where connections are made when they are first needed to where trees of ranks
+#: and the switch have buffers, too
+NCCL_RANGE = (0.5, 4.0)
 
 _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 
@@ -31,6 +45,11 @@ class Placement:
         self._trace = trace
         self._timeline = timeline
         self._device = device
+
+    @property
+    def compiled(self) -> bool:
+        """True if it is the pass of a compiled model."""
+        return self._timeline.compiled
 
     @once
     def required_bytes(self) -> tuple[int, ...]:
@@ -45,17 +64,42 @@ class Placement:
 
     @once
     def fits_within_margin(self) -> bool:
-        """True if the device has room even when context and workspaces take the most that they may."""
-        _, most = self._device.cuda_context_range
+        """True if the device has room even if context and workspaces take the most."""
+        _, most = self._context_range
         return (
             self.fits
             and self._most_reserved(self._with_workspaces.peak_reserved)
             <= self._device.memory_bytes - most
         )
 
+    @once
+    def _num_groups(self) -> int:
+        """The number of groups of ranks that communicate in the pass."""
+        groups = (group_of(op.signature) for op in self._trace.ops)
+        return len({group.ranks for group in groups if group is not None and group.size > 1})
+
+    @property
+    def _nccl_bytes(self) -> int:
+        """The buffers of NCCL for all groups of ranks."""
+        return NCCL_BYTES * self._num_groups
+
+    @property
+    def _context_bytes(self) -> int:
+        return self._device.cuda_context_bytes + self._nccl_bytes
+
+    @property
+    def _context_range(self) -> tuple[int, int]:
+        shortest, longest = (round(share * self._nccl_bytes) for share in NCCL_RANGE)
+        least, most = self._device.cuda_context_range
+        return least + shortest, most + longest
+
+    @property
+    def _room_bytes(self) -> int:
+        return self._device.memory_bytes - self._context_bytes
+
     @property
     def _is_close(self) -> bool:
-        least, most = self._device.cuda_context_range
+        least, most = self._context_range
         return least < most and self._fits_beside(least) and not self._fits_beside(most)
 
     def _fits_beside(self, context: int) -> bool:
@@ -80,8 +124,8 @@ class Placement:
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
-            cuda_context_bytes=self._device.cuda_context_bytes,
-            cuda_context_range=self._device.cuda_context_range,
+            cuda_context_bytes=self._context_bytes,
+            cuda_context_range=self._context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
             reserved_range=self._range_around(needed),
@@ -90,17 +134,27 @@ class Placement:
         )
 
     def _range_around(self, reserved: int) -> tuple[int, int]:
-        """From no workspaces of cuDNN's to twice as much, and a little beyond: from what tensors take to what there is."""
+        """Return the range from no workspaces of cuDNN to twice as much, and the margins beyond.
+
+        It is no less than the tensors and, if they fit, no more than the device has.
+        """
+        less, _ = self._margin
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
-        least = max(bare.peak_allocated, round((1 - UNSURE) * bare.peak_reserved))
+        least = max(bare.peak_allocated, round((1 - less) * bare.peak_reserved))
         most = self._most_reserved(usual)
-        most = min(most, self._device.room_bytes) if self.fits else most
+        most = min(most, self._room_bytes) if self.fits else most
         return min(least, reserved), max(most, reserved)
 
     def _most_reserved(self, usual: int) -> int:
-        return round(
-            (1 + UNSURE) * (usual + max(0, usual - self._without_workspaces.peak_reserved))
-        )
+        _, more = self._margin
+        bare = self._without_workspaces.peak_reserved
+        return round((1 + more) * (usual + max(0, usual - bare)))
+
+    @property
+    def _margin(self) -> tuple[float, float]:
+        if not self._trace.provenance.backward:
+            return INFERENCE_MARGIN
+        return SHARDED_MARGIN if self._num_groups else TRAINING_MARGIN
 
     @once
     def _with_workspaces(self) -> CachingAllocator:
@@ -112,7 +166,7 @@ class Placement:
 
     @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
-        return self._tried(self._device.room_bytes)
+        return self._tried(self._room_bytes)
 
     def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
         try:
@@ -143,6 +197,10 @@ class Placement:
             yield allocator
 
     @once
+    def _streams(self) -> Mapping[int, int]:
+        return streams_of(self._trace)
+
+    @once
     def _steps(self) -> tuple[_BlockLifetimes, ...]:
         """The step as recorded, and, if an optimizer keeps a state, the one before it, which makes that state."""
         blocks, moments = self._timeline.blocks, len(self._trace.ops)
@@ -169,7 +227,8 @@ class Placement:
                 allocator.free(held.pop(block, None))
             for block in step.begins[moment]:
                 if block not in held:
-                    held[block] = allocator.allocate(self._timeline.blocks[block].size)
+                    size, stream = self._timeline.blocks[block].size, self._streams.get(block, 0)
+                    held[block] = allocator.allocate(size, stream)
             with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
                 allocator.free(allocator.allocate(_convolution_workspace(op) * workspaces))
 

@@ -10,26 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
+from torchscan.analyses.memory_blocks import KINDS, Block, MemoryKind
+from torchscan.analyses.memory_compiled import compiled_blocks
 from torchscan.once import once
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
-
-#: "gathered" are parameters of which each process holds a part, while they are whole; "activations" are kept for the backward
-#: pass or, if there is none, for other layers; "temporary" is all other memory that operators allocate
-MemoryKind = Literal[
-    "parameters",
-    "gathered",
-    "buffers",
-    "inputs",
-    "gradients",
-    "optimizer",
-    "cache",
-    "activations",
-    "temporary",
-]
-KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 _STANDING: Mapping[StorageKind, MemoryKind] = {
     "parameter": "parameters",
@@ -41,15 +28,6 @@ _STANDING: Mapping[StorageKind, MemoryKind] = {
     "optimizer state": "optimizer",
     "cache": "cache",
 }
-
-
-class Block(NamedTuple):
-    """One block of memory: its bytes, and when it is alive: from moment ``first`` until just before ``end``."""
-
-    size: int
-    first: int
-    end: int
-    kind: MemoryKind
 
 
 class Moment(NamedTuple):
@@ -91,10 +69,13 @@ class MemoryTimeline:
 
     If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of them. It doesn't while
     operators are being recorded, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
+    With ``compiled``, blocks are those of the compiled model.
     """
 
-    def __init__(self, trace: Trace, *, in_place_sums: bool = True) -> None:
+    def __init__(self, trace: Trace, *, in_place_sums: bool = True, compiled: bool = False) -> None:
         self._trace = trace
+        #: True if the blocks are those of the compiled model
+        self.compiled = compiled
         self._in_place_sums = in_place_sums
 
     @once
@@ -105,9 +86,13 @@ class MemoryTimeline:
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
-        return tuple(
-            [Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs]
-        )
+        blocks = [
+            Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs
+        ]
+        if not self.compiled:
+            return tuple(blocks)
+        changed = zip(self._trace.storages, compiled_blocks(self._trace, blocks), strict=True)
+        return tuple([block._replace(kind=self._kind(each, block.end)) for each, block in changed])
 
     @once
     def moments(self) -> tuple[Moment, ...]:

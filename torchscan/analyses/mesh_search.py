@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from torchscan.analyses.memory_timeline import KINDS, MemoryKind
+from torchscan.analyses.memory_blocks import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline.error_margin import ErrorMargin

@@ -226,7 +226,7 @@ def _of_program(options: argparse.Namespace) -> int | None:
     errors = sys.stderr  # a script may put another in its place, and close it
     guard = guard_of(options.on_nonfinite)
     with LargestModule(partial(_watch, options, guard), guard) as largest:
-        status = run_program(program, is_last=options.is_last)
+        status = run_program(program, is_last=options.is_last, explain=largest.explain)
     if not largest.is_of_this_process:
         return status
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``torchscan memory``: peak memory of a pass, and whether it fits."""
+"""``torchscan memory``: peak memory of a pass, or what held the memory of a run."""
 
 from __future__ import annotations
 
@@ -10,34 +10,86 @@ from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
     add_output,
     colours_of,
+    first_given,
     model_command,
+    on_generating,
     on_scan,
     put_suggestions,
     put_table,
     to_complete_json,
 )
+from torchscan.errors import Argument, Give, InputError
 
+#: options that a snapshot does not use
+_NOT_OF_SNAPSHOTS = (
+    "input",
+    "dtype",
+    "batch_size",
+    "mode",
+    "training",
+    "optimizer",
+    "precision",
+    "cuda_context",
+    "suggestions",
+    "largest_batch",
+    "longest_sequence",
+)
 _EXAMPLES = """\
 examples
   torchscan memory torchvision:resnet50 -b 32
   torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW -d "RTX 4090"
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
-  torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json"""
+  torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
+  torchscan memory --snapshot oom.pickle
+  torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "Estimate the peak memory of a pass, and whether it fits."
-    parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
+    help_ = "Estimate the peak memory of a pass, or explain what held the memory of a run."
+    parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, models="?", step=True)
     help_ = "Check whether it fits on this device: a name ('RTX 4090') or a size ('24 GiB')"
     add_option(parser, "device", help=help_)
     add_option(parser, "cuda_context")
     exclusive = parser.add_mutually_exclusive_group()
     add_options(exclusive, "suggestions", "largest_batch", "longest_sequence")
+    group = parser.add_argument_group("a run that ran out of memory")
+    add_options(group, "snapshot", "moment")
     add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.snapshot is not None:
+        _explain_snapshot(options)
+    else:
+        _estimate(options)
+
+
+def _explain_snapshot(options: argparse.Namespace) -> None:
+    from torchscan.report.snapshot_table import all_places_table, snapshot_table
+    from torchscan.snapshots import read_snapshot
+
+    given = first_given(options, *_NOT_OF_SNAPSHOTS)
+    if given is not None:
+        raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
+    read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)
+    if options.target is None:
+        snapshot = read()
+    else:
+        snapshot = on_generating(options.target, lambda built: read(built.module))
+    table = (all_places_table if options.format == "csv" else snapshot_table)(snapshot)
+    put_table(table, options, json=partial(to_complete_json, snapshot))
+
+
+def _estimate(options: argparse.Namespace) -> None:
+    if options.target is None:
+        raise InputError(
+            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
+        )
+    if options.moment is not None:
+        raise InputError(
+            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
+        )
     from torchscan.estimator import memory_of
     from torchscan.report.memory_table import format_memory, memory_table
 

@@ -181,6 +181,12 @@ class _Options:
     suggestions = _flag("Suggest changes that help, with an estimate for each")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the longest sequence that fits on the device, too")
+    snapshot = Option("Show what held the memory, by this file of "
+                      "torch.cuda.memory._dump_snapshot(), or its dict as JSON", "FILE", Path,
+                      python="path")
+    moment = Option("Show what held it when the last request failed, at the peak, or at the end of the "
+                "recording (default: the first of these that it has)",
+                choices="analyses/memory_snapshot/allocator_history.py:SnapshotMoment")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     context = Option("Set the number of tokens of prompt and answer, instead of --prompt", "N",

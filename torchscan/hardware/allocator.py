@@ -2,8 +2,9 @@
 
 A request is rounded up to 512 bytes. Up to 1 MiB it comes from a segment of 2 MiB, below 10 MiB from
 a segment of 20 MiB, above that from a separate segment, rounded up to 2 MiB. The smallest free block
-that is large enough is used, and split if the rest is worth keeping; free neighbors are merged. When
-the device is full, segments that are completely free are released first.
+that is large enough is used, and split if the rest is worth keeping; free neighbors are merged. Each stream
+has blocks of its own: what one stream frees does not serve another. When the device is full,
+segments that are completely free are released first, those of all streams.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class AllocatedBlock:
 
     size: int
     is_small: bool
+    #: stream whose requests it serves
+    stream: int = 0
     #: neighbours in the same segment
     before: AllocatedBlock | None = None
     after: AllocatedBlock | None = None
@@ -57,15 +60,16 @@ class CachingAllocator:
     #: bytes in blocks in use, including rounding, and their peak
     allocated: int = 0
     peak_allocated: int = 0
-    _free: dict[bool, list[AllocatedBlock]] = field(default_factory=lambda: {True: [], False: []})
+    #: free blocks by stream and by whether they are small, the smallest first
+    _free: dict[tuple[int, bool], list[AllocatedBlock]] = field(default_factory=dict)
     _num_blocks: int = 0
 
-    def allocate(self, size: int) -> AllocatedBlock | None:
-        """Serve a request; one for zero bytes takes no block."""
+    def allocate(self, size: int, stream: int = 0) -> AllocatedBlock | None:
+        """Serve a request of a stream; one for zero bytes takes no block."""
         if size == 0:
             return None
         rounded = _up(size, ROUNDING)
-        block = self._take(rounded, rounded <= SMALL_REQUEST) or self._new_segment(rounded)
+        block = self._take(rounded, stream) or self._new_segment(rounded, stream)
         self._split(block, rounded)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
@@ -83,8 +87,8 @@ class CachingAllocator:
                 _merge(block, neighbour)
         self._keep(block)
 
-    def _take(self, size: int, is_small: bool) -> AllocatedBlock | None:
-        blocks = self._free[is_small]
+    def _take(self, size: int, stream: int) -> AllocatedBlock | None:
+        blocks = self._free.get((stream, size <= SMALL_REQUEST), [])
         position = bisect.bisect_left(blocks, (size, 0), key=lambda block: block.order)
         if position == len(blocks):
             return None
@@ -92,7 +96,7 @@ class CachingAllocator:
         block.is_free = False
         return block
 
-    def _new_segment(self, size: int) -> AllocatedBlock:
+    def _new_segment(self, size: int, stream: int) -> AllocatedBlock:
         is_small = size <= SMALL_REQUEST
         needed = (
             SMALL_SEGMENT
@@ -107,13 +111,13 @@ class CachingAllocator:
                 raise OutOfMemory(self.reserved + needed)
         self.reserved += needed
         self.peak_reserved = max(self.peak_reserved, self.reserved)
-        return self._block(needed, is_small)
+        return self._block(needed, is_small, stream)
 
     def _give_back(self) -> None:
-        for is_small, blocks in self._free.items():
+        for pool, blocks in self._free.items():
             whole = [block for block in blocks if block.before is None and block.after is None]
             self.reserved -= sum(block.size for block in whole)
-            self._free[is_small] = [
+            self._free[pool] = [
                 block for block in blocks if block.before is not None or block.after is not None
             ]
 
@@ -121,22 +125,23 @@ class CachingAllocator:
         rest = block.size - size
         if rest < ROUNDING if block.is_small else rest <= SMALL_REQUEST:
             return
-        other = self._block(rest, block.is_small)
+        other = self._block(rest, block.is_small, block.stream)
         other.before, other.after = block, block.after
         if block.after is not None:
             block.after.before = other
         block.after, block.size, other.is_free = other, size, True
         self._keep(other)
 
-    def _block(self, size: int, is_small: bool) -> AllocatedBlock:
+    def _block(self, size: int, is_small: bool, stream: int) -> AllocatedBlock:
         self._num_blocks += 1
-        return AllocatedBlock(size=size, is_small=is_small, number=self._num_blocks)
+        return AllocatedBlock(size=size, is_small=is_small, stream=stream, number=self._num_blocks)
 
     def _keep(self, block: AllocatedBlock) -> None:
-        bisect.insort(self._free[block.is_small], block, key=lambda each: each.order)
+        blocks = self._free.setdefault((block.stream, block.is_small), [])
+        bisect.insort(blocks, block, key=lambda each: each.order)
 
     def _forget(self, block: AllocatedBlock) -> None:
-        blocks = self._free[block.is_small]
+        blocks = self._free[block.stream, block.is_small]
         del blocks[bisect.bisect_left(blocks, block.order, key=lambda each: each.order)]
 
 

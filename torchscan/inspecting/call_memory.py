@@ -187,7 +187,7 @@ class MemoryWatch:
         """A node of the graph was made in this call, or in none that is known."""
         unread = None if owner is None else self._unread.get(owner.index)
         if unread is not None:
-            unread.saved |= blocks_of(_saved_by(node))
+            unread.saved |= blocks_of(tensors_saved_by(node))
 
     def follows(self, owner: Call | None) -> bool:
         """Return whether to read the allocator before and after the nodes of this call."""
@@ -272,7 +272,7 @@ class MemoryWatch:
         )
 
 
-def _saved_by(node: Any) -> Iterator[Tensor]:
+def tensors_saved_by(node: Any) -> Iterator[Tensor]:
     """Yield the tensors that an autograd node saved as they are.
 
     Tensors that hooks pack, for example a checkpoint's, are left out: unpacking them may run a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.errors import InputError
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
@@ -17,6 +19,7 @@ from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
+from torchscan.inspecting.out_of_memory import explain_out_of_memory
 from torchscan.inspecting.replay import what_is_shared
 from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
@@ -93,9 +96,9 @@ class Inspector:
         self._model_parameters = known = ModelParameters(model)
         self._pass_steps = ModelSteps(model, known, known.find_again, StepCounter())
         self._backward_watch = BackwardWatch(self._note_backward_pass)
-        self._optimizer_watch = OptimizerWatch(
-            lambda _: self._step.note_optimizer(is_start=True), self._after_optimizer
-        )
+        self._optimizer_watch = OptimizerWatch(self._before_optimizer, self._after_optimizer)
+        #: those that have begun a step of the model
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._errors = InternalErrors("inspecting", self._stop_following)
         #: the compiled version of the model whose call goes on, or None
         self._compiled: nn.Module | None = None
@@ -156,6 +159,18 @@ class Inspector:
     def has_checked(self, gradient: Tensor) -> bool:
         """Return whether a gradient was checked when it was stored, and is still finite."""
         return self._has_begun and self._step.is_known_finite(gradient)
+
+    def explain(self, error: BaseException) -> MemorySnapshot | None:
+        """Return what held the GPU's memory if an exception says that it was full, or None."""
+        if not self.is_started or not isinstance(error, torch.OutOfMemoryError):
+            return None
+        explained: list[MemorySnapshot | None] = [None]
+        with self._errors.caught():
+            steps = self._pass_steps
+            optimizers = [each for each in self._optimizers if steps.has_optimizer(each)]
+            found = explain_out_of_memory(error, self.model, optimizers, self._tree.maker_of)
+            explained.append(found)
+        return explained[-1]
 
     @contextlib.contextmanager
     def as_overhead(self) -> Iterator[None]:
@@ -303,6 +318,10 @@ class Inspector:
         with self._errors.caught(), self.as_overhead():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
+
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
+        self._step.note_optimizer(is_start=True)
+        self._optimizers.add(optimizer)
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
         self._step.note_optimizer(is_start=False)

@@ -200,7 +200,7 @@ class NodeWatch:
         What is returned lives as long as the results' nodes do.
         """
         last = {tensor.grad_fn for tensor in results}
-        edges = _edges_behind([*last, *made], oldest)
+        edges = edges_behind([*last, *made], oldest)
         graph = _Graph(edges, Counter(chain.from_iterable(edges.values())), {})
         is_reading = self.memory.is_reading
         maker_of = self._tree.maker_of
@@ -449,7 +449,7 @@ def _follow(node: Node, followed: _Followed) -> None:
     node.register_hook(followed)
 
 
-def _edges_behind(last: Sequence[Node | None], oldest: int) -> dict[Node, Sequence[Node | None]]:
+def edges_behind(last: Sequence[Node | None], oldest: int) -> dict[Node, Sequence[Node | None]]:
     """Return each node once, with the nodes that take its gradients.
 
     Older nodes were made in an earlier pass, and watched then.

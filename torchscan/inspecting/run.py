@@ -322,6 +322,8 @@ class RunFacts(RowsResult, Inspected):
     process: Process | None = None
     #: collectives of each step, in the order of this rank's arrivals
     exchanges: tuple[Exchange, ...] = ()
+    #: why a step ran out of GPU memory, or None if none did
+    out_of_memory: Note | None = None
     #: what the verdict is derived from, or None if not saved
     evidence: Evidence | None = None
 

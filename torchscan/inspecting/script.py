@@ -114,10 +114,15 @@ def _require_no_flags(flags: str, others: str) -> None:
 # -- running it ----------------------------------------------------------------------------------
 
 
-def run_program(program: Program, *, is_last: bool = False) -> int:
+def run_program(
+    program: Program,
+    *,
+    is_last: bool = False,
+    explain: Callable[[BaseException], object] = lambda _: None,
+) -> int:
     """Run a program in this process as Python would, and return its exit status.
 
-    An exception that it does not catch is shown as by Python. If it ``is_last``, the process ends
+    An exception that it does not catch is explained, and shown as by Python. If it ``is_last``, the process ends
     with it, and nothing is restored: its threads and ``atexit`` functions still run then, and look
     for its classes in ``__main__``.
     """
@@ -140,6 +145,7 @@ def run_program(program: Program, *, is_last: bool = False) -> int:
             print(code, file=sys.stderr)  # noqa: T201 - as Python does
             return _FAILED
         except BaseException as error:
+            explain(error)
             _show(error)
             return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
         return _FINE
@@ -216,6 +222,9 @@ class Watch(Protocol):
     def start(self, under_way: Begun) -> object:
         """Begin, with a call of the model."""
 
+    def explain(self, error: BaseException) -> None:
+        """Explain an exception."""
+
     def finish(self) -> RunFacts:
         """End, and return the results."""
 
@@ -280,6 +289,11 @@ class LargestModule:
         """True if the module that was found trains."""
         trains, _ = self._rank
         return trains
+
+    def explain(self, error: BaseException) -> None:
+        """Explain an exception that ends the program."""
+        if self._watch is not None and self.is_of_this_process:
+            self._watch.explain(error)
 
     def facts(self) -> RunFacts | None:
         """Return the facts of the largest module, or None if there was none."""

@@ -65,6 +65,9 @@ _MIN_READINGS = 20
 
 def find_verdict(run: RunFacts) -> Note | None:
     """Return the verdict on a run, or None if no step was measured."""
+    if run.out_of_memory is not None:
+        failure: Note = run.out_of_memory
+        return failure
     for note in _find_broken_values(run):
         return note
     if not run.steps:

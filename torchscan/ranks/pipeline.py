@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import nn
 
-from torchscan.analyses.memory_timeline import KINDS, MemoryKind
+from torchscan.analyses.memory_blocks import KINDS, MemoryKind
 from torchscan.analyses.pipeline_schedule import PipelinePlan, Schedule, StagePlan, plan_of_stages
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline import Fabric, Roofline

@@ -14,7 +14,7 @@ from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan, RankPlan
-from torchscan.analyses.roofline import Fabric
+from torchscan.analyses.roofline import Fabric, require_float8
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
@@ -115,6 +115,7 @@ def plan(
         fabric = Fabric(
             device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs
         )
+        require_float8(fabric.device, asked.recipe.float8)
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} ranks", is_shown=progress):
         found = [planned(module, mesh, apply, rank, asked, fabric) for rank in chosen]

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
+from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.fused_losses import CrossEntropy
 from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
-from torchscan.recording.training.recipe import Checkpoint, Float8
+from torchscan.recording.training.recipe import Checkpoint
 
 
 class InputArguments(TypedDict, total=False):

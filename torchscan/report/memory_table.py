@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torchscan import units
+from torchscan.analyses.memory_blocks import MemoryKind
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
+from torchscan.analyses.memory_timeline import LayerMemory, Moment
 from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour

@@ -10,6 +10,7 @@ from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_search import ServingSearch
 from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.pipeline_schedule import PipelinePlan
@@ -67,6 +68,7 @@ from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.serving_table import serving_table
+from torchscan.report.snapshot_table import all_places_table, snapshot_table
 from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import Cut, ModelTable, Table
 from torchscan.results import Result, register_formatters, register_page_writer
@@ -147,6 +149,7 @@ register_formatters(
     text=format_memory,
     plot=draw_memory,
 )
+register_formatters(MemorySnapshot, snapshot_table, data_table=all_places_table, plot=draw_rows)
 register_formatters(
     Roofline,
     roofline_table,

@@ -327,6 +327,103 @@ add(
     "no-room", "the memory of {device} is too small for {batch_size:sequences} of {tokens:,} tokens"
 )
 
+# -- memory snapshots --------------------------------------------------------------------------------
+
+add(
+    "snapshot-fragmented",
+    "expandable segments, because {free:memory} are free in {num:,} blocks, but the largest has "
+    "{largest:memory} of the {request:memory} requested: set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+add(
+    "snapshot-fragmented-finely",
+    "perhaps expandable segments, because {free:memory} are free in {num:,} blocks, the largest of "
+    "{largest:memory}, but they have too few complete pages for {request:memory}: set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+add(
+    "snapshot-free",
+    "expandable segments if a later request fails, because {saves:memory} are free in {num:,} "
+    "blocks, the largest of {largest:memory}: set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+)
+add(
+    "snapshot-private-pools",
+    "one memory pool for all CUDA graphs (torch.cuda.graph(graph, pool=…)), because {saves:memory} "
+    "are free in private pools, which nothing else can use",
+)
+add(
+    "snapshot-other-streams",
+    "allocating on fewer streams, because {saves:memory} are free in blocks of other streams, which "
+    "stream {stream} cannot use",
+)
+add(
+    "snapshot-process-limit",
+    "a higher limit of the process (set_per_process_memory_fraction): {saves:memory} of the device "
+    "were free when {request:memory} were refused",
+)
+add(
+    "snapshot-not-torch",
+    "less memory outside of torch's allocator, which has {saves:memory} of the device: other "
+    "processes, NCCL, and the CUDA context",
+)
+add(
+    "snapshot-leak",
+    "dropping tensors after each step: {blocks:,} blocks ({saves:memory}) of {place:code} are kept "
+    "from {steps} earlier steps, for example in a list of losses (loss.item() keeps no graph)",
+)
+add(
+    "snapshot-activations",
+    "checkpointing (torch.utils.checkpoint), or smaller batches with gradient accumulation: "
+    "activations hold {size:memory} ({share:share})",
+)
+add(
+    "snapshot-recomputed",
+    "checkpoints around smaller parts of the model, or smaller batches: recomputed activations hold "
+    "{size:memory} ({share:share})",
+)
+add(
+    "snapshot-logits",
+    "a fused or chunked cross entropy (Liger): logits and the loss hold {size:memory} "
+    "({share:share})",
+)
+add(
+    "snapshot-optimizer",
+    "an optimizer with 8-bit states, which saves about {saves:memory}, or sharding over ranks (ZeRO, "
+    "FSDP): optimizer states hold {size:memory} ({share:share})",
+)
+add(
+    "snapshot-parameters",
+    "fewer bits for weights, adapters (LoRA), or sharding over ranks (FSDP): parameters hold "
+    "{size:memory} ({share:share})",
+)
+add(
+    "snapshot-held-gradients",
+    "zero_grad() with set_to_none=True before the forward pass: gradients of the step before hold "
+    "{size:memory} ({share:share})",
+)
+add(
+    "snapshot-gathered",
+    "sharding smaller groups of layers, or resharding after the forward pass: all-gathered "
+    "parameters hold {size:memory} ({share:share})",
+)
+add(
+    "snapshot-no-stacks",
+    "no stacks were recorded, so blocks have no places: call "
+    "torch.cuda.memory._record_memory_history() before the run",
+)
+add("snapshot-unknown", "{size:memory} were allocated before the recording, without stacks")
+add(
+    "snapshot-backward",
+    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames of "
+    "Python",
+)
+add("snapshot-pending", "{size:memory} are freed, but wait for another stream")
+add(
+    "snapshot-other-device",
+    "another GPU, cuda:{device}, has {size:memory} reserved, and device='cuda:{device}' shows it",
+)
+
 # -- budgets ---------------------------------------------------------------------------------------
 
 add(

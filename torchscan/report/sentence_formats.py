@@ -78,6 +78,12 @@ def name_module(path: str) -> str:
     return path or "the model"
 
 
+@writes("code")
+def name_code(place: str) -> str:
+    """Return a file and line, or what stands for an unknown one."""
+    return place or "unknown code"
+
+
 @writes("range")
 def name_range(paths: Sequence[str]) -> str:
     """Return the only path, or the first and the last."""

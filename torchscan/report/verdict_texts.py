@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torchscan import units
-from torchscan.notes import register_texts
+from torchscan.notes import Note, register_texts
+from torchscan.plain import from_plain
 
 #: characters of torch's reason for a recompilation
 _MAX_REASON = 120
@@ -34,6 +36,7 @@ _CURES = {
 
 #: short names, for the card of a page
 _NAMES = {
+    "verdict-out-of-memory": "out of memory",
     "verdict-memory-growth": "memory grows",
     "verdict-recompilation": "recompiles",
     "verdict-input-bound": "input-bound",
@@ -72,6 +75,27 @@ def describe_nonfinite(
     by = "" if operator is None else f", by {operator}"
     cure = _CURES.get(phase, "check its inputs")
     return f"{kind} {when}, in {where}{by}{counted}: {cure}"
+
+
+def describe_out_of_memory_verdict(
+    request: int,
+    used: int,
+    reserved: int,
+    kind: str,
+    share: float,
+    place: str,
+    place_size: int,
+    suggestion: Mapping[str, Any] | None,
+) -> str:
+    """Return what held the memory of the GPU, and what would have helped."""
+    failed = f"a request of {units.memory(request)} failed with {units.memory(used)} in use"
+    held = f"{units.memory(reserved)} reserved, {units.share(share)} for {kind}"
+    if place:
+        held += f", most of them in {place} ({units.memory(place_size)})"
+    text = f"{failed} ({held})"
+    if suggestion is None:
+        return text
+    return f"{text}; would help: {from_plain(Note, suggestion)}"
 
 
 def describe_memory_growth(growth: float, size: int, steps: int) -> str:
@@ -177,6 +201,7 @@ def _name_passes(trains: bool, model: str | None) -> str:
 VERDICT_TEXTS: dict[str, Any] = {
     "verdict-name": name_verdict,
     "verdict-nonfinite": describe_nonfinite,
+    "verdict-out-of-memory": describe_out_of_memory_verdict,
     "verdict-memory-growth": describe_memory_growth,
     "verdict-recompilation": describe_recompilation,
     "verdict-input-bound": describe_input_bound,

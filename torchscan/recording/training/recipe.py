@@ -15,6 +15,7 @@ from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+from torchscan.recording.training.float8 import Float8, convert_to_float8
 from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
 from torchscan.recording.training.offloading import Offload, offload_activations
 from torchscan.recording.training.quantized_linear import (
@@ -26,8 +27,6 @@ from torchscan.recording.training.quantized_linear import (
 
 #: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
-#: torchao's recipes
-Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +60,6 @@ class Recipe:
         elif self.lora is not None and not is_adapter_config(self.lora):
             raise InputError.of_value("lora", self.lora, "give a rank, or a peft.LoraConfig")
         self._refuse_contradictions()
-        refused = [name for name in _UNSUPPORTED if _is_given(self, name)]
-        if refused:
-            raise InputError(Argument(refused[0]), " has no estimate yet: leave it out")
 
     def _require_choices(self) -> None:
         for name in ("optimizer_in_backward", "clip_gradients", "float8_all_gather", "compiled"):
@@ -119,13 +115,11 @@ class Recipe:
         return [name for name in _DEFAULTS if name != "compiled" and _is_given(self, name)]
 
 
-#: options that change the model; float8 in others of its modules
+#: options that change the model
 _OF_MODEL = (
     *("checkpoint", "lora", "weights", "cross_entropy"),
     *("float8", "float8_all_gather", "float8_skip"),
 )
-#: options that no estimate follows
-_UNSUPPORTED = ("float8", "float8_all_gather")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
@@ -174,6 +168,9 @@ def change_model(
             module lists.
     """
     known = layers_of(model) if layers is None else layers
+    if recipe.float8 is not None:
+        skipped, all_gather = recipe.float8_skip, recipe.float8_all_gather
+        convert_to_float8(model, recipe.float8, skip=skipped, all_gather=all_gather)
     if isinstance(recipe.lora, int):
         adapt(model, known, recipe.lora)
     elif recipe.lora is not None:

@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchscan import units
+from torchscan.analyses.memory_blocks import KINDS
 from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import KINDS, Moment
+from torchscan.analyses.memory_timeline import Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory_table import STACK, columns_of

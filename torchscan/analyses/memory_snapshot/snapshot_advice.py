@@ -1,0 +1,178 @@
+"""Changes that would have helped a run that ran out of memory, by what the snapshot shows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState, FreeBlock
+from torchscan.analyses.memory_snapshot.block_owners import OwnerKind
+from torchscan.analyses.memory_snapshot.snapshot_file import Origin, SnapshotData, TraceEvent
+from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, RunningPass
+from torchscan.analyses.memory_snapshot.snapshot_result import SnapshotDevice
+from torchscan.hardware.allocator import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
+from torchscan.notes import Note
+
+#: earlier steps whose blocks are kept, from which this is a leak: two may be the last output and
+#: the one before
+_MIN_LEAKED_STEPS: Final = 3
+#: share of the reserved memory from which free blocks are worth a line if no request failed
+_MIN_FREE_SHARE: Final = 0.1
+#: what changes save of a kind. States of 8 bits instead of 32 have one scale for 256 elements;
+#: 16 instead of 32 bits save half of the parameters
+_SAVED_SHARES: Final[dict[OwnerKind, float]] = {"optimizer": 0.75 - 1 / 256, "parameters": 0.5}
+#: kinds that a change of the step makes smaller, whether they hold the most or not
+_REDUCIBLE: Final = frozenset({"activations", "optimizer", "loss", "gradients"})
+#: kinds that logits and their gradients have, if their size shows that they are logits: that of the
+#: loss's largest block, or half of it in 16 bits
+_KINDS_OF_LOGITS: Final = frozenset({"activations", "backward", "other", "loss"})
+_CODES: Final[dict[OwnerKind, str]] = {
+    "activations": "snapshot-activations",
+    "recomputed": "snapshot-recomputed",
+    "loss": "snapshot-logits",
+    "optimizer": "snapshot-optimizer",
+    "parameters": "snapshot-parameters",
+    "gradients": "snapshot-held-gradients",
+    "gathered": "snapshot-gathered",
+}
+
+
+def suggest(
+    data: SnapshotData,
+    device: SnapshotDevice,
+    state: AllocatorState,
+    blocks: Sequence[OwnedBlock],
+    running: RunningPass,
+) -> tuple[Note, ...]:
+    """Return what would have helped, those that save most first.
+
+    Args:
+        data: the snapshot.
+        device: its GPU.
+        state: what the allocator of this GPU holds.
+        blocks: the blocks of this state with their owners.
+        running: what runs at that moment.
+    """
+    found = [
+        *_suggest_for_segments(data, state),
+        *_suggest_for_leaks(blocks, running.step),
+        *_suggest_for_kinds(state, blocks, running),
+    ]
+    found.sort(key=lambda note: -note.values["saves"])
+    return (*found, *_suggest_for_device(device, state))
+
+
+def _suggest_for_segments(data: SnapshotData, state: AllocatorState) -> Iterator[Note]:
+    """Yield changes for free blocks that could not serve the request."""
+    is_expandable = data.settings.get("expandable_segments") is True or any(
+        segment.is_expandable for segment in data.segments
+    )
+    usual = [block for block in state.free_blocks if not any(block.pool_id)]
+    if state.failure is not None:
+        private = [block for block in state.free_blocks if any(block.pool_id)]
+        yield from _suggest_for_failure(state.failure, usual, private, is_expandable=is_expandable)
+        return
+    free = _bytes_in(usual)
+    is_much = free >= _MIN_FREE_SHARE * max(state.reserved_bytes, 1)
+    if state.moment == "peak" and is_much and not is_expandable:
+        largest = max(block.size for block in usual)
+        yield Note.of("snapshot-free", saves=free, largest=largest, num=len(usual))
+
+
+def _suggest_for_failure(
+    failure: TraceEvent,
+    usual: Sequence[FreeBlock],
+    private: Sequence[FreeBlock],
+    *,
+    is_expandable: bool,
+) -> Iterator[Note]:
+    """Yield changes by which a failed request could have used free blocks."""
+    request = failure.size
+    in_private_pools = _bytes_in(private)
+    if in_private_pools >= max(request, 1):
+        yield Note.of("snapshot-private-pools", saves=in_private_pools)
+    same = [block for block in usual if block.stream == failure.stream]
+    free, elsewhere = _bytes_in(same), _bytes_in(usual) - _bytes_in(same)
+    if free < request <= elsewhere + free:
+        yield Note.of("snapshot-other-streams", saves=elsewhere, stream=failure.stream)
+    if free < request or not same or is_expandable:
+        return
+    # Expandable segments give complete pages within free blocks back, to map them elsewhere.
+    page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT
+    pages = sum(block.size // page * page for block in usual) + (failure.device_free or 0)
+    largest = max(block.size for block in same)
+    values = {"free": free, "largest": largest, "num": len(same), "request": request}
+    code = "snapshot-fragmented" if pages >= request else "snapshot-fragmented-finely"
+    yield Note.of(code, saves=free, **values)
+
+
+def _bytes_in(blocks: Iterable[FreeBlock]) -> int:
+    return sum(block.size for block in blocks)
+
+
+def _suggest_for_device(device: SnapshotDevice, state: AllocatorState) -> Iterator[Note]:
+    """Yield what takes memory of the device beside torch, and limits of the process."""
+    failure = state.failure
+    if failure is None or failure.device_free is None:
+        return
+    free = failure.device_free
+    if free >= max(failure.size, LARGE_SEGMENT):
+        yield Note.of("snapshot-process-limit", saves=free, request=failure.size)
+    if device.capacity_bytes is not None:
+        others = device.capacity_bytes - free - state.reserved_bytes
+        if others >= failure.size:
+            yield Note.of("snapshot-not-torch", saves=others)
+
+
+def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note]:
+    """Yield stacks whose blocks are kept from one step to the next, more and more."""
+    by_origin: dict[Origin, list[OwnedBlock]] = defaultdict(list)
+    for owned in blocks:
+        is_kept = owned.step is not None and owned.step < step
+        if is_kept and owned.kind in ("activations", "loss", "other"):
+            by_origin[owned.block.origin].append(owned)
+    for leaked in by_origin.values():
+        steps = {owned.step for owned in leaked}
+        if len(steps) < _MIN_LEAKED_STEPS or step - 1 not in steps:
+            continue
+        frame = leaked[0].owner.frame
+        yield Note.of(
+            "snapshot-leak",
+            saves=sum(owned.block.size for owned in leaked),
+            blocks=len(leaked),
+            steps=len(steps),
+            place="" if frame is None else f"{frame.filename}:{frame.line}",
+        )
+
+
+def _suggest_for_kinds(
+    state: AllocatorState, blocks: Sequence[OwnedBlock], running: RunningPass
+) -> Iterator[Note]:
+    """Yield changes for the kind that holds the most, and for others that would have sufficed."""
+    request = None if state.failure is None else state.failure.size
+    sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
+    if not running.is_forward:
+        sizes["gradients"] = 0  # they are needed
+    largest = max(_CODES, key=lambda kind: sizes[kind])
+    for kind, code in _CODES.items():
+        size = sizes[kind]
+        saves = int(size * _SAVED_SHARES.get(kind, 1))
+        is_enough = request is not None and saves >= request and kind in _REDUCIBLE
+        if size and (kind == largest or is_enough):
+            share = size / max(state.requested_bytes, 1)
+            yield Note.of(code, saves=saves, size=size, share=share)
+
+
+def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:
+    """Return the bytes of each kind, with logits and their gradients counted as loss."""
+    sizes_of_loss = [each.block.size for each in blocks if each.kind == "loss"]
+    if failed_loss is not None:
+        sizes_of_loss.append(failed_loss)
+    logits_size = max(sizes_of_loss, default=0)
+    sizes_of_logits = {logits_size, logits_size // 2} if logits_size >= LARGE_SEGMENT else set()
+    sizes: Counter[OwnerKind] = Counter()
+    for owned in blocks:
+        is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
+        sizes["loss" if is_logits else owned.kind] += owned.block.size
+    return sizes
