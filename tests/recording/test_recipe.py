@@ -162,6 +162,7 @@ def test_a_plan_follows_the_same_options() -> None:
         ({"lora": 0}, "lora is 0: give a positive integer"),
         ({"lora": "8"}, "give a rank, or a peft.LoraConfig"),
         ({"clip_gradients": True, "optimizer_in_backward": True}, "needs the gradients of all"),
+        ({"offload": "optimizer", "optimizer_in_backward": True}, "updates all parameters at once"),
         ({"accumulation_steps": 0}, "accumulation_steps is 0: give a positive integer"),
         ({"weights": "int3"}, "weights is 'int3': choose from"),
         ({"offload": "gradients"}, "offload is 'gradients': choose from"),

@@ -83,6 +83,12 @@ class Recipe:
             )
         if not self.optimizer_in_backward:
             return
+        if "optimizer" in self.offloaded:
+            raise InputError(
+                Argument("offload"),
+                " has the optimizer on the host, which updates all parameters at once: leave out ",
+                Argument("optimizer_in_backward"),
+            )
         for name in ("accumulation_steps", "clip_gradients"):
             if _is_given(self, name):
                 raise InputError(
