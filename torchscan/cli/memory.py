@@ -59,10 +59,30 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.estimator import memory_of
+    from torchscan.report.memory_table import format_memory, memory_table
+
     if options.snapshot is not None:
         _explain_snapshot(options)
-    else:
-        _estimate(options)
+        return
+    if options.target is None:
+        raise InputError(
+            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
+        )
+    if options.moment is not None:
+        raise InputError(
+            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
+        )
+    if options.suggestions:
+        put_suggestions(options, lambda scan: scan.memory)
+        return
+    searched = {
+        "largest_batch": options.largest_batch,
+        "longest_sequence": options.longest_sequence,
+    }
+    estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
+    text = partial(format_memory, estimate, options.width, colours=colours_of(options))
+    put_table(memory_table(estimate), options, text=text, json=partial(to_complete_json, estimate))
 
 
 def _explain_snapshot(options: argparse.Namespace) -> None:
@@ -79,27 +99,3 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
         snapshot = on_generating(options.target, lambda built: read(built.module))
     table = (all_places_table if options.format == "csv" else snapshot_table)(snapshot)
     put_table(table, options, json=partial(to_complete_json, snapshot))
-
-
-def _estimate(options: argparse.Namespace) -> None:
-    if options.target is None:
-        raise InputError(
-            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
-        )
-    if options.moment is not None:
-        raise InputError(
-            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
-        )
-    from torchscan.estimator import memory_of
-    from torchscan.report.memory_table import format_memory, memory_table
-
-    if options.suggestions:
-        put_suggestions(options, lambda scan: scan.memory)
-        return
-    searched = {
-        "largest_batch": options.largest_batch,
-        "longest_sequence": options.longest_sequence,
-    }
-    estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
-    text = partial(format_memory, estimate, options.width, colours=colours_of(options))
-    put_table(memory_table(estimate), options, text=text, json=partial(to_complete_json, estimate))
