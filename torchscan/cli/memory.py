@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from functools import partial
 from typing import Any
 
@@ -12,13 +14,13 @@ from torchscan.cli.options import (
     colours_of,
     first_given,
     model_command,
-    on_generating,
     on_scan,
     put_suggestions,
     put_table,
     to_complete_json,
 )
 from torchscan.errors import Argument, Give, InputError
+from torchscan.progress import progress
 
 #: options that a snapshot does not use
 _NOT_OF_SNAPSHOTS = (
@@ -88,6 +90,7 @@ def _run(options: argparse.Namespace) -> None:
 def _explain_snapshot(options: argparse.Namespace) -> None:
     from torchscan.report.snapshot_table import all_places_table, snapshot_table
     from torchscan.snapshots import read_snapshot
+    from torchscan.targets import parse_target, with_model
 
     given = first_given(options, *_NOT_OF_SNAPSHOTS)
     if given is not None:
@@ -96,6 +99,8 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
     if options.target is None:
         snapshot = read()
     else:
-        snapshot = on_generating(options.target, lambda built: read(built.module))
+        target = parse_target(options.target)
+        with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
+            snapshot = with_model(target, lambda built: read(built.module))
     table = (all_places_table if options.format == "csv" else snapshot_table)(snapshot)
     put_table(table, options, json=partial(to_complete_json, snapshot))
