@@ -137,6 +137,15 @@ class AllocatorHistory:
             failure=failure,
         )
 
+    def bytes_at(self, moment: SnapshotMoment) -> int:
+        """Return the requested bytes of all blocks at one of the moments."""
+        if moment == "peak":
+            return self.peak_bytes
+        num_events = len(self.events)
+        if moment == "oom" and self.failed_at is not None:
+            num_events = self.failed_at
+        return sum(block.size for block in self._undo_blocks(num_events).values())
+
     # -- blocks ------------------------------------------------------------------------------------
 
     def _match_allocations(self) -> dict[int, int]:

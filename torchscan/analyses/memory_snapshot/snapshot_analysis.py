@@ -59,7 +59,7 @@ def analyze_snapshot(
 
     bytes_by_moment = {}
     for each in history.moments:
-        bytes_by_moment[each] = history.state(each).requested_bytes
+        bytes_by_moment[each] = history.bytes_at(each)
     by_kind: Counter[OwnerKind] = Counter()
     for owned in blocks:
         by_kind[owned.kind] += owned.block.size
