@@ -305,12 +305,16 @@ def test_an_error_of_a_full_gpu_is_explained(recorded: bool) -> None:
     _, total = torch.cuda.mem_get_info()
     limit = torch.cuda.memory_reserved() + 512 * 2**20
     torch.cuda.set_per_process_memory_fraction(limit / total)
+
+    def train() -> None:
+        for rows in (1024, 2**20):
+            model(torch.zeros(rows, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
     try:
         with pytest.raises(torch.OutOfMemoryError) as caught, torchscan.inspect(model) as run:
-            for rows in (1024, 2**20):
-                model(torch.zeros(rows, 512, device="cuda")).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            train()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -319,5 +323,5 @@ def test_an_error_of_a_full_gpu_is_explained(recorded: bool) -> None:
     weights = sum(each.nbytes for each in model.parameters())
     assert found.by_kind["parameters"] == weights
     assert found.by_kind["optimizer"] >= 2 * weights
-    assert found.failed_bytes == 2**20 * 2048 * 4 or found.failed_bytes == 2**20 * 512 * 4
+    assert found.failed_bytes == 2**20 * 512 * 4  # of the inputs
     assert any(note.startswith("torchscan: a request of ") for note in caught.value.__notes__)
