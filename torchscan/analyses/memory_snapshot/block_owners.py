@@ -144,10 +144,20 @@ def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
     kind = _kind_of_communication(python) or _kind_of_state(names, files)
     if kind is not None:
         return kind
-    if "nn/modules/loss.py" in files or any(map(_LOSS.search, names)):
+    if _is_loss(python):
         return "loss"
     is_compiled = any("torchinductor" in frame.filename for frame in python)
     return "activations" if is_compiled or "_call_impl" in names else "other"
+
+
+def _is_loss(python: Sequence[Frame]) -> bool:
+    """Return whether a loss is computed, and not a module that its function calls."""
+    for frame in python:
+        if frame.name == "_call_impl":
+            return False
+        if _LOSS.search(frame.name) or frame.filename.endswith("torch/nn/modules/loss.py"):
+            return True
+    return False
 
 
 def _kind_of_state(names: Set[str], files: Set[str]) -> OwnerKind | None:
