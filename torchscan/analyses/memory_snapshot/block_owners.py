@@ -102,7 +102,7 @@ def python_frames(origin: Origin) -> list[Frame]:
 
 
 def _frames_of_python(origin: Origin) -> list[Frame]:
-    return [frame for frame in origin.frames if not _is_cpp_file(frame.filename)]
+    return [frame for frame in origin.frames if not is_cpp_file(frame.filename)]
 
 
 def is_torch_file(filename: str) -> bool:
@@ -118,7 +118,8 @@ def _path_in_torch(filename: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _is_cpp_file(filename: str) -> bool:
+def is_cpp_file(filename: str) -> bool:
+    """Return whether a file is that of a frame of C++."""
     return _CPP_FILE.search(filename) is not None
 
 
