@@ -215,3 +215,44 @@ def test_without_a_gpu_nothing_is_explained() -> None:
     if not torch.cuda.is_initialized():
         assert run.out_of_memory is None
         assert not hasattr(caught.value, "__notes__")
+
+
+class FailingBackward(torch.autograd.Function):
+    """Raises torch's error when its gradient is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError(MESSAGE)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_backward_pass_that_fails_shows_what_the_graph_still_holds() -> None:
+    """The graph of the last block has run; those before it hold what they saved."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = Block(), Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            middle: Tensor = FailingBackward.apply(self.first(x))
+            return self.last(middle)
+
+    model = Model()
+
+    def step() -> None:
+        loss = model(torch.randn(ROWS, WIDTH)).sum()
+        loss.backward()
+
+    with pytest.raises(torch.OutOfMemoryError), inspect(model) as run:
+        step()
+    assert run.out_of_memory is not None
+    found = sizes(run.out_of_memory)
+    # the result of the relu, which the product and the relu itself need; of the last block none
+    of_first = {path: size for (kind, path), size in found.items() if kind == "activations"}
+    assert sum(of_first.values()) >= ROWS * 2 * WIDTH * 4
+    assert all(path.startswith("first") for path in of_first)
