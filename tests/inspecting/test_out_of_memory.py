@@ -122,6 +122,7 @@ def test_what_held_the_memory_is_known_by_module() -> None:
     )
     assert run.out_of_memory.failed_bytes == 2 * 2**30
     assert run.out_of_memory.other_bytes == 79 * 2**30 - run.out_of_memory.reserved_bytes
+    assert {note.code for note in run.out_of_memory.notes} <= {"snapshot-no-owner"}
     assert run.verdict is not None
     assert run.verdict.code == "verdict-out-of-memory"
     (note,) = caught.value.__notes__

@@ -394,6 +394,11 @@ add(
     "no stacks were recorded, so blocks have no places: call "
     "torch.cuda.memory._record_memory_history() before the run",
 )
+add(
+    "snapshot-no-owner",
+    "{size:memory} belong to no tensor that is known: the code is known if the program calls "
+    "torch.cuda.memory._record_memory_history() first",
+)
 add("snapshot-unknown", "{size:memory} were allocated before the recording, without stacks")
 add(
     "snapshot-backward",
