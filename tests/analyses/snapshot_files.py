@@ -171,7 +171,8 @@ class SnapshotRecorder(TorchDispatchMode):
         in_use = [block for _, block, _, _ in self._live.values()]
         segments = []
         for address, members in self.allocator.blocks_by_segment(in_use).items():
-            blocks, position = [], address
+            position = address
+            blocks: list[dict[str, Any]] = []
             for block in members:
                 requested, trace = live.get(id(block), (0, None))
                 state = "active_allocated" if id(block) in live else "inactive"

@@ -314,7 +314,7 @@ add(
     "no-room", "the memory of {device} is too small for {batch_size:sequences} of {tokens:,} tokens"
 )
 
-# -- memory snapshots --------------------------------------------------------------------------------
+# -- memory snapshots ------------------------------------------------------------------------------
 
 add(
     "snapshot-fragmented",
@@ -336,13 +336,13 @@ add(
 )
 add(
     "snapshot-private-pools",
-    "one memory pool for all CUDA graphs (torch.cuda.graph(graph, pool=…)), because {saves:memory} "
-    "are free in private pools, which nothing else can use",
+    "one memory pool for all CUDA graphs, which torch.cuda.graph takes, because {saves:memory} are "
+    "free in private pools, which nothing else can use",
 )
 add(
     "snapshot-other-streams",
-    "allocating on fewer streams, because {saves:memory} are free in blocks of other streams, which "
-    "stream {stream} cannot use",
+    "allocating on fewer streams, because {saves:memory} are free in blocks of other streams, "
+    "which stream {stream} cannot use",
 )
 add(
     "snapshot-process-limit",
@@ -366,8 +366,8 @@ add(
 )
 add(
     "snapshot-recomputed",
-    "checkpoints around smaller parts of the model, or smaller batches: recomputed activations hold "
-    "{size:memory} ({share:share})",
+    "checkpoints around smaller parts of the model, or smaller batches: recomputed activations "
+    "hold {size:memory} ({share:share})",
 )
 add(
     "snapshot-logits",
@@ -376,8 +376,8 @@ add(
 )
 add(
     "snapshot-optimizer",
-    "an optimizer with 8-bit states, which saves about {saves:memory}, or sharding over ranks (ZeRO, "
-    "FSDP): optimizer states hold {size:memory} ({share:share})",
+    "an optimizer with 8-bit states, which saves about {saves:memory}, or sharding over ranks "
+    "(ZeRO, FSDP): optimizer states hold {size:memory} ({share:share})",
 )
 add(
     "snapshot-parameters",
@@ -399,11 +399,16 @@ add(
     "no stacks were recorded, so blocks have no places: call "
     "torch.cuda.memory._record_memory_history() before the run",
 )
+add(
+    "snapshot-no-owner",
+    "{size:memory} belong to no tensor that is known: the code is known if the program calls "
+    "torch.cuda.memory._record_memory_history() first",
+)
 add("snapshot-unknown", "{size:memory} were allocated before the recording, without stacks")
 add(
     "snapshot-backward",
-    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames of "
-    "Python",
+    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames "
+    "of Python",
 )
 add("snapshot-pending", "{size:memory} are freed, but wait for another stream")
 add(
