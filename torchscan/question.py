@@ -16,11 +16,11 @@ from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.fused_losses import CrossEntropy
+from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
 from torchscan.recording.training.recipe import (
     Checkpoint,
-    Offload,
     Recipe,
     recipe_arguments,
     recipe_for,
@@ -91,6 +91,19 @@ class Question(Inputs):
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
         self.recipe  # noqa: B018 - raises if its options contradict each other
+        self._require_optimizer()
+
+    def _require_optimizer(self) -> None:
+        """Raise if an option says how the optimizer takes its step, and there is none."""
+        is_given = {
+            "optimizer_in_backward": self.optimizer_in_backward,
+            "clip_gradients": self.clip_gradients,
+            "offload": "optimizer" in self.recipe.offloaded,
+        }
+        for name in (name for name, given in is_given.items() if given):
+            if self.optimizer is None:
+                optimizer = Give("optimizer", "AdamW")
+                raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
 
     @property
     def recipe(self) -> Recipe:
@@ -134,6 +147,9 @@ class Question(Inputs):
             optimizer=self.optimizer,
             accumulate=self.accumulate or self.accumulation_steps > 1,
             holds_output=self.holds_output,
+            updates_in_backward=self.optimizer_in_backward,
+            clips_gradients=self.clip_gradients,
+            updates_on_host="optimizer" in self.recipe.offloaded,
             is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -12,6 +12,7 @@ from torch import nn
 
 from torchscan.analyses.accumulated_steps import repeat_passes
 from torchscan.analyses.conventions import Convention
+from torchscan.analyses.host_transfers import add_transfers
 from torchscan.analyses.last_batch import last_batch
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
 from torchscan.analyses.memory_placement import Placement
@@ -371,6 +372,7 @@ class Scan:
             warnings=_overflow(step, device),
             fabric=fabric,
         )
+        roofline = add_transfers(roofline, step.trace, device)
         return repeat_passes(roofline, self.question.accumulation_steps)
 
     @property

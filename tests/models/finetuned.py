@@ -112,7 +112,8 @@ MODELS: Mapping[str, _Model] = {
 }
 
 
-def _loss_in_half(labels: Tensor, output: Any) -> Tensor:
+def loss_in_half(labels: Tensor, output: Any) -> Tensor:
+    """Return the loss in the type of the logits."""
     scores = output.logits[..., :-1, :].contiguous()
     targets = labels[..., 1:].contiguous()
     return F.cross_entropy(scores.view(-1, scores.size(-1)), targets.view(-1))
@@ -129,7 +130,7 @@ def allocated_by(run: FinetuningRun, *, holds_output: bool) -> int:
     step: dict[str, Any] = {
         "kwargs": {"input_ids": tokens, "use_cache": False, **labels},
         "training": True,
-        "loss": _loss_of if known.upcasts else partial(_loss_in_half, tokens),
+        "loss": _loss_of if known.upcasts else partial(loss_in_half, tokens),
         "optimizer": "AdamW",
         "holds_output": holds_output,
         "device": CARD,

@@ -14,7 +14,9 @@ from torch._ops import OpOverload
 
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
 import torchscan.recording.execution.block_scales
-import torchscan.recording.expert_rows  # noqa: F401 - these define operators
+import torchscan.recording.expert_rows
+import torchscan.recording.training.fused_losses
+import torchscan.recording.training.quantized_linear  # noqa: F401 - these define operators
 from tests.versions import lacks, skip_without
 from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
@@ -60,6 +62,7 @@ class Case:
             for argument, value in zip(arguments, self.args, strict=False)
             if argument.alias_info and argument.alias_info.is_write and not outputs
             for spec in (value if isinstance(value, tuple) else (value,))
+            if spec is not None
         ]
         return OpSignature(
             op=self.overload,
@@ -234,6 +237,29 @@ MATMUL = [
         other=5 * 42 * 4,
     ),
     case("aten._scaled_mm", T(2, 3), T(3, 5), T(), T(), out=T(2, 5), macs=30, other=10),
+    # 5 · 64 weights, two to a byte, and a scale for each 64
+    case(
+        "torchscan.dequantize_4bit",
+        T(160, 1, dtype=torch.uint8),
+        (T(5),),
+        [5, 64],
+        torch.bfloat16,
+        out=T(5, 64, dtype=torch.bfloat16),
+        other=320,
+        read=160 + 5,
+        written=320,
+    ),
+    # the zero point and the scale of each of 5 · 64 weights
+    case(
+        "torchscan.product_of_4bit",
+        T(2, 64),
+        T(8, 5, dtype=torch.int32),
+        (T(1, 5),),
+        5,
+        out=T(2, 5),
+        macs=2 * 5 * 64,
+        other=2 * 5 * 64,
+    ),
     # of 64 numbers: |x|, x ÷ scale, 31 comparisons in each of 2 blocks; ÷ 448, log2, ceil, exp2 of each block
     case(
         "torchscan.quantize_mx",
@@ -1787,6 +1813,16 @@ LOSS = [
         out=T(12, 2, 5),
         other=13 * 12 * 2 * 9 + 5 * 120,
     ),
+    # of each logit a maximum, a difference, an exponential and a sum, and 3 for its gradient
+    case(
+        "torchscan.liger_cross_entropy",
+        T(2, 30),
+        T(2),
+        I(2),
+        other=7 * 60,
+        read=2 * 60 + 2,
+        written=60 + 2,
+    ),
 ]
 
 FFT = [
@@ -1899,6 +1935,24 @@ OPTIMIZER = [
         eps=0.1,
         maximize=False,
         other=70,
+    ),
+    # Adam with weight decay, of 512 elements
+    case(
+        "torchscan.optimizer_update_32bit",
+        "adam",
+        *(T(512), T(512), T(512), T(512)),
+        other=14 * 512,
+        read=4 * 512,
+        written=3 * 512,
+    ),
+    # and of each state a product, an absolute value, a comparison, a quotient and a rounding
+    case(
+        "torchscan.optimizer_update_8bit_blockwise",
+        "lion",
+        *(T(512), T(512), T(512, dtype=torch.uint8), None, T(2), None),
+        other=(10 + 5) * 512,
+        read=3 * 512 + 2,
+        written=2 * 512 + 2,
     ),
     case("aten._amp_foreach_non_finite_check_and_unscale_", LIST, T(), T(), other=20),
     case("aten._amp_update_scale_", T(), I(), T(), 2.0, 0.5, 2000, out=T(), other=2),

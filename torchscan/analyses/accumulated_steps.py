@@ -6,9 +6,10 @@ additions are counted nevertheless.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from torchscan.analyses.collectives import Collective
 from torchscan.analyses.roofline.analysis import group
@@ -16,91 +17,94 @@ from torchscan.analyses.roofline.roofline_result import GroupLoad, OperatorLoad,
 from torchscan.trace.events import Phase
 
 #: what all passes have so many times as one pass
-_TOTALS = (
-    *("macs", "flops", "elements_read", "elements_written", "bytes_read", "bytes_written"),
-    *("time_bound", "time_estimate", "calls"),
-)
+_TOTALS = [each.name for each in fields(GroupLoad) if each.type in ("int", "float")]
 
 
 def repeat_passes(roofline: Roofline, number: int) -> Roofline:
     """Return the roofline of a step of so many passes and one update."""
-    if number == 1:
+    if number == 1 or not roofline.time_estimate:
         return roofline
-    one_pass = [each for each in roofline.operators if each.phase != "optimizer"]
-    update = [each for each in roofline.operators if each.phase == "optimizer"]
-    times: dict[Phase, float] = {
-        phase: seconds if phase == "optimizer" else number * seconds
-        for phase, seconds in roofline.time_by_phase.items()
-    }
-    time = math.fsum(times.values())
-    busy = _busy_seconds(roofline, update, number)
+    step = _Step(roofline, number)
     # The update belongs to no layer but the model.
-    model, *layers = roofline.layers
+    layers = [_repeat(each, number) for each in roofline.layers[1:]]
+    passes = step.one_pass * number
+    repeated = replace(roofline, operators=(*passes, *step.update), layers=(step.whole, *layers))
     return replace(
-        roofline,
-        operators=(*one_pass * number, *update),
-        layers=(
-            _add_up(model.name, one_pass, update, number),
-            *(_repeat(each, number) for each in layers),
-        ),
-        by_kind=_group_by_kind(one_pass, update, number),
-        time_by_phase=times,
-        time_estimate=time,
-        time_bound=math.fsum(
-            each.time_bound * (1 if each.phase == "optimizer" else number)
-            for each in roofline.operators
-        ),
-        compute_utilization=busy["compute"] / time if time else 0.0,
-        memory_utilization=busy["memory"] / time if time else 0.0,
+        repeated,
+        by_kind=step.group_by_kind(),
+        time_by_phase=step.time_by_phase(),
+        time_estimate=step.whole.time_estimate,
+        time_bound=step.whole.time_bound,
+        compute_utilization=step.compute_utilization(),
+        memory_utilization=step.memory_utilization(),
     )
 
 
 def repeat_collectives(collectives: Sequence[Collective], number: int) -> tuple[Collective, ...]:
     """Return the collectives of a step of so many passes, each of which communicates."""
-    return tuple(
-        replace(
-            each,
-            calls=number * each.calls,
-            bytes=number * each.bytes,
-            sent_bytes=number * each.sent_bytes,
-            seconds=None if each.seconds is None else number * each.seconds,
-        )
-        for each in collectives
-    )
+    repeated = []
+    for each in collectives:
+        calls, size, sent = number * each.calls, number * each.bytes, number * each.sent_bytes
+        seconds = None if each.seconds is None else number * each.seconds
+        more = replace(each, calls=calls, bytes=size, sent_bytes=sent, seconds=seconds)
+        repeated.append(more)
+    return tuple(repeated)
 
 
-def _busy_seconds(
-    roofline: Roofline, update: Sequence[OperatorLoad], number: int
-) -> Mapping[str, float]:
-    """Return the seconds of products and of memory traffic at the peak rates; updates only move data."""
-    moved = sum(each.bytes_read + each.bytes_written for each in update)
-    update_seconds = moved / roofline.bandwidth
-    products = roofline.compute_utilization * roofline.time_estimate
-    traffic = roofline.memory_utilization * roofline.time_estimate
-    all_traffic = number * max(0.0, traffic - update_seconds) + update_seconds
-    return {"compute": number * products, "memory": all_traffic}
+class _Step:
+    """The passes and the update of one step."""
 
+    def __init__(self, roofline: Roofline, number: int) -> None:
+        self._roofline = roofline
+        self._number = number
+        loads = roofline.operators
+        self.one_pass = [each for each in loads if each.phase != "optimizer"]
+        self.update = [each for each in loads if each.phase == "optimizer"]
+        self.whole = self._add_up(roofline.total.name, self.one_pass, self.update)
 
-def _add_up(
-    name: str, one_pass: Sequence[OperatorLoad], update: Sequence[OperatorLoad], number: int
-) -> GroupLoad:
-    counts = [number] * len(one_pass) + [1] * len(update)
-    return group(name, [*one_pass, *update], counts)
+    def time_by_phase(self) -> dict[Phase, float]:
+        """Return the seconds of all passes, and of the update."""
+        times: dict[Phase, float] = {}
+        for phase, seconds in self._roofline.time_by_phase.items():
+            times[phase] = seconds if phase == "optimizer" else self._number * seconds
+        return times
 
+    def group_by_kind(self) -> dict[str, GroupLoad]:
+        """Return the calls of each operator, that which takes longest first."""
+        passes: defaultdict[str, list[OperatorLoad]] = defaultdict(list)
+        updates: defaultdict[str, list[OperatorLoad]] = defaultdict(list)
+        for each in self.one_pass:
+            passes[each.operator].append(each)
+        for each in self.update:
+            updates[each.operator].append(each)
+        groups = []
+        for name in {**passes, **updates}:
+            whole = self._add_up(name, passes[name], updates[name])
+            groups.append(whole)
+        groups.sort(key=lambda each: -each.time_estimate)
+        return {each.name: each for each in groups}
 
-def _group_by_kind(
-    one_pass: Sequence[OperatorLoad], update: Sequence[OperatorLoad], number: int
-) -> dict[str, GroupLoad]:
-    names = dict.fromkeys(each.operator for each in (*one_pass, *update))
-    groups = []
-    for name in names:
-        repeated = [each for each in one_pass if each.operator == name]
-        single = [each for each in update if each.operator == name]
-        groups.append(_add_up(name, repeated, single, number))
-    groups.sort(key=lambda each: -each.time_estimate)
-    return {each.name: each for each in groups}
+    def compute_utilization(self) -> float:
+        """Return the share of products at the peak rate, of which an update has none."""
+        seconds = self._roofline.compute_utilization * self._roofline.time_estimate
+        return self._number * seconds / self.whole.time_estimate
+
+    def memory_utilization(self) -> float:
+        """Return the share of memory traffic at full bandwidth."""
+        seconds = self._roofline.memory_utilization * self._roofline.time_estimate
+        moved = sum(each.bytes_read + each.bytes_written for each in self.update)
+        in_update = min(seconds, moved / self._roofline.bandwidth)
+        in_passes = self._number * (seconds - in_update)
+        return (in_passes + in_update) / self.whole.time_estimate
+
+    def _add_up(
+        self, name: str, one_pass: Sequence[OperatorLoad], update: Sequence[OperatorLoad]
+    ) -> GroupLoad:
+        counts = [self._number] * len(one_pass) + [1] * len(update)
+        return group(name, [*one_pass, *update], counts)
 
 
 def _repeat(load: GroupLoad, number: int) -> GroupLoad:
-    totals = {name: number * getattr(load, name) for name in _TOTALS}
-    return replace(load, **totals)
+    values: dict[str, Any] = {name: number * getattr(load, name) for name in _TOTALS}
+    repeated: GroupLoad = replace(load, **values)
+    return repeated

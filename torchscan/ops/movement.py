@@ -628,3 +628,9 @@ def col2im_window(
             Way((split, Look((*map(here, range(outer + 1)), *map(At, tap), *places), out.shape)))
         )
     return (tuple(ways),)
+
+
+# copies between the device and the host: here the device's memory is read or written
+declare_costless(
+    "torchscan::copy_to_host", "torchscan::copy_to_device", "torchscan::update_from_host"
+)

@@ -132,8 +132,9 @@ def fused_adagrad(
     )
 
 
-#: FLOPs for each element: Adam's 13 and weight decay, and what other optimizers compute
-_BLOCKWISE_FLOPS = {"adam": 14, "lamb": 19, "lion": 9, "momentum": 6, "rmsprop": 9, "adagrad": 9}
+#: FLOPs for each element, with weight decay: Adam's 13 and 1; the same with two norms; of Lion a
+#: weighted sum with its sign, another one, and the step; of the others the state, the step 2 or 5
+_BLOCKWISE_FLOPS = {"adam": 14, "lamb": 19, "lion": 10, "momentum": 6, "rmsprop": 11, "adagrad": 9}
 
 
 @cost_of("torchscan::optimizer_update_32bit")

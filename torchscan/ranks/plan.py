@@ -209,13 +209,15 @@ def rank_plan(
     """Return the plan of a rank from its trace."""
     costs = call_costs(trace)
     passes = scan.question.accumulation_steps
-    counts = [1 if op.phase == "optimizer" else passes for op in trace.ops]
+    updates = [cost for op, cost in zip(trace.ops, costs, strict=True) if op.phase == "optimizer"]
+    macs = passes * sum(each.macs for each in costs)
+    flops = passes * sum(each.flops for each in costs)
     return RankPlan(
         rank=rank,
         place=place,
         local_params=sum(each.local_numel for each in held_in(trace)),
-        macs=sum(count * each.macs for count, each in zip(counts, costs, strict=True)),
-        flops=sum(count * each.flops for count, each in zip(counts, costs, strict=True)),
+        macs=macs - (passes - 1) * sum(each.macs for each in updates),
+        flops=flops - (passes - 1) * sum(each.flops for each in updates),
         collectives=repeat_collectives(collectives_of(trace, fabric, names), passes),
         memory=memory,
         roofline=None if fabric is None else scan.roofline_with(fabric),

@@ -11,9 +11,10 @@ from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
 from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.fused_losses import CrossEntropy
+from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
-from torchscan.recording.training.recipe import Checkpoint, Offload
+from torchscan.recording.training.recipe import Checkpoint
 
 
 class InputArguments(TypedDict, total=False):
@@ -92,7 +93,8 @@ class RecipeArguments(TypedDict, total=False):
             "rowwise_with_gw_hp" or "mx".
         float8_all_gather: send weights in 8 bits between ranks; for "tensorwise".
         float8_skip: names of layers that are not computed in 8 bits.
-        offload: keep this on the host: "optimizer", "parameters" or "activations", or several.
+        offload: keep this on the host: "optimizer" (state and update, as torchao's
+            ``CPUOffloadOptimizer``) or "activations" (saved tensors, as in torchtune), or both.
         compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its
             compiler does.
     """

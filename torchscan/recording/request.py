@@ -45,6 +45,12 @@ class PassRequest(Inputs):
     backward: Backward = False
     #: also run the optimizer's step
     optimizer: OptimizerChoice | None = None
+    #: update each parameter in the backward pass, and free its gradient
+    updates_in_backward: bool = False
+    #: keep the optimizer's state on the host, and update parameters there
+    updates_on_host: bool = False
+    #: clip the norm of all gradients before the optimizer's step
+    clips_gradients: bool = False
     #: add the gradients to those of an earlier batch
     accumulate: bool = False
     #: keep the model's output after the loss was computed from it

@@ -33,6 +33,7 @@ from torchscan.recording.patches import overridden, replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
+from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
@@ -283,6 +284,9 @@ class _Stage:
         if self._request.drops_output:
             _wait_for(output)
             output = None
+        if self._request.updates_in_backward:
+            updates = BackwardUpdates(self._request, self._recorder, self._substitutes)
+            updates.prepare(self._inventory.slots)
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         _wait_for((output, loss))
@@ -306,16 +310,9 @@ class _Stage:
         name_gradients(tensors, self._substitutes, self._recorder)
 
     def _optimize(self) -> None:
-        if self._request.optimizer is not None:
-            slots, originals = self._inventory.slots, self._request.originals
-            optimize(
-                self._request.optimizer,
-                slots,
-                originals,
-                self._recorder,
-                self._substitutes,
-                self._request.device_type,
-            )
+        if self._request.optimizer is not None and not self._request.updates_in_backward:
+            slots = self._inventory.slots
+            optimize(self._request, slots, self._recorder, self._substitutes)
 
 
 def _wait_for(result: Any) -> None:

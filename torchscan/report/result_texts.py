@@ -211,6 +211,19 @@ add(
     "tensors that FSDP offloads to the host still count as device memory",
 )
 add(
+    "optimizer-on-host",
+    "the optimizer's state of {size:memory} and its update are on the host, whose time is left out",
+)
+add(
+    "transfers-hidden",
+    "copies of {size:memory} between host and device overlap with passes that last as long",
+)
+add(
+    "transfers-unknown",
+    "copies of {size:memory} between host and device take no time, because the bandwidth of "
+    "{device} over PCIe is not known",
+)
+add(
     "state-in-pages",
     "{size:memory} of optimizer state are in pages outside of torch's memory, which the driver "
     "moves to the host when the device has no room for them",

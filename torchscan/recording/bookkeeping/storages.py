@@ -124,12 +124,12 @@ class Storages:
         """Say what it has turned out to be."""
         self._blocks[number] = (*self._blocks[number][:2], kind, name)
 
-    def leave_out_host(self) -> None:
-        """Leave out tensors with data from now on: they are in the host's memory.
+    def leave_out_host(self, is_left_out: bool = True) -> None:
+        """Leave out tensors with data from now on, or no longer: they are in the host's memory.
 
         Numbers of an optimizer are an example.
         """
-        self._leaves_out_host = True
+        self._leaves_out_host = is_left_out
 
     def _is_left_out(self, tensor: Tensor) -> bool:
         return self._leaves_out_host and not tensor.is_meta

@@ -28,7 +28,14 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
 
     Its output projection returns them as they are, and its loss function multiplies.
     """
-    found: Any = next(filter(_has_own_loss, model.modules()), None)
+    # The attribute itself is not read: that of a model without a loss logs a warning.
+    with_loss: list[Any] = [
+        each
+        for each in model.modules()
+        if hasattr(type(each), "loss_function") or "loss_function" in vars(each)
+    ]
+    with_head = [each for each in with_loss if hasattr(each, "get_output_embeddings")]
+    found: Any = with_head[0] if with_head else None
     head = None if found is None else found.get_output_embeddings()
     if head is None or not isinstance(getattr(head, "weight", None), Tensor):
         raise InputError(
@@ -41,11 +48,6 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
     head.forward = nn.Identity().forward
     found.loss_function = loss.compute
     model.forward = partial(loss.run, model.forward)
-
-
-def _has_own_loss(module: nn.Module) -> bool:
-    brought: Any = module
-    return hasattr(module, "loss_function") and hasattr(brought, "get_output_embeddings")
 
 
 class _FusedLoss:

@@ -33,7 +33,10 @@ OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 
 _OPTIMIZER_MODULES = [
-    module for name, module in sys.modules.items() if name.startswith("torch.optim.")
+    module
+    for name, module in sys.modules.items()
+    # the second one is what clips gradients
+    if name.startswith("torch.optim.") or name == "torch.utils._foreach_utils"
 ]
 #: functions of theirs that say on which devices there is an implementation
 _SUPPORTED = {

@@ -17,6 +17,7 @@ from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
 from torchscan.recording.training.float8 import Float8, convert_to_float8
 from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
+from torchscan.recording.training.offloading import Offload, offload_activations
 from torchscan.recording.training.quantized_linear import (
     PREPARED,
     FrozenFormat,
@@ -26,7 +27,6 @@ from torchscan.recording.training.quantized_linear import (
 
 #: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
-Offload = Literal["optimizer", "parameters", "activations"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,6 @@ class Recipe:
         elif self.lora is not None and not is_adapter_config(self.lora):
             raise InputError.of_value("lora", self.lora, "give a rank, or a peft.LoraConfig")
         self._refuse_contradictions()
-        refused = [name for name in _UNSUPPORTED if _is_given(self, name)]
-        if refused:
-            raise InputError(Argument(refused[0]), " has no estimate yet: leave it out")
 
     def _require_choices(self) -> None:
         for name in ("optimizer_in_backward", "clip_gradients", "float8_all_gather", "compiled"):
@@ -104,12 +101,14 @@ class Recipe:
     @property
     def changes_model(self) -> bool:
         """True if the step runs on a changed copy of the model."""
-        return any(_is_given(self, name) for name in _OF_MODEL)
+        is_offloaded = "activations" in self.offloaded
+        return is_offloaded or any(_is_given(self, name) for name in _OF_MODEL)
 
     @property
     def of_step(self) -> Recipe:
         """The options that are left when the model was changed."""
-        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL})
+        left: Offload | None = "optimizer" if "optimizer" in self.offloaded else None
+        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL}, offload=left)
 
     def given(self) -> list[str]:
         """Return the names of the options of a training step that are not as by default."""
@@ -121,8 +120,6 @@ _OF_MODEL = (
     *("checkpoint", "lora", "weights", "cross_entropy"),
     *("float8", "float8_all_gather", "float8_skip"),
 )
-#: options that no estimate follows
-_UNSUPPORTED = ("optimizer_in_backward", "clip_gradients", "offload")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
@@ -190,6 +187,8 @@ def change_model(
                 "checkpoint them in the model",
             )
         checkpoint_layers(model, known, recipe.checkpoint)
+    if "activations" in recipe.offloaded:
+        offload_activations(model)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -14,6 +14,7 @@ from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
 from torchscan.recording.recorder import Recorder
+from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
 from torchscan.recording.training.gradients import (
     Substitutes,
@@ -21,8 +22,8 @@ from torchscan.recording.training.gradients import (
     require_meta_leaves,
     run_backward,
 )
+from torchscan.recording.training.offloading import offload_update
 from torchscan.recording.training.optimizers import (
-    OptimizerChoice,
     OptimizerError,
     implementations_of,
     optimizer_on,
@@ -72,14 +73,14 @@ def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
 
 
 def optimize(
-    choice: OptimizerChoice,
-    slots: Sequence[Slot],
-    originals: Mapping[int, int],
-    recorder: Recorder,
-    substitutes: Substitutes,
-    device_type: str,
+    request: PassRequest, slots: Sequence[Slot], recorder: Recorder, substitutes: Substitutes
 ) -> None:
-    """Make the optimizer and its state out of sight, and record the step that follows."""
+    """Make the optimizer and its state out of sight, and record the step that follows.
+
+    If the request says so, the norm of all gradients is clipped before, which is recorded too.
+    """
+    assert request.optimizer is not None  # noqa: S101 - for the type checker
+    originals, device_type = request.originals, request.device_type
     parameters = {
         originals.get(id(slot.tensor), id(slot.tensor)): slot
         for slot in slots
@@ -87,19 +88,22 @@ def optimize(
     }
     with implementations_of(device_type), without_torch_function():
         recorder.begin("optimizer")
-        for slot in parameters.values():
-            # a rank may have another part of a gradient than of its parameter: they are exchanged
-            if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
-                recorder.assume(Note.of("gradients-redistributed"))
-                slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
+        place_gradients(parameters.values(), recorder)
         with outside_of_everything():
             _refuse_sparse(parameters.values())
             updated = {
-                identity: _updated(slot.tensor, recorder.table, substitutes)
+                identity: updated_in_place_of(slot.tensor, recorder.table, substitutes)
                 for identity, slot in parameters.items()
             }
-            optimizer = optimizer_on(choice, updated)
+            optimizer = optimizer_on(request.optimizer, updated)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
+        if request.clips_gradients:
+            is_gpu = device_type == "cuda"
+            torch.nn.utils.clip_grad_norm_(list(updated.values()), 1.0, foreach=is_gpu)
+        if request.updates_on_host:
+            update_on_host(optimizer, updated.values(), recorder)
+            return
+        with outside_of_everything():
             repeated = (
                 repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
             )
@@ -109,8 +113,26 @@ def optimize(
             take_step(optimizer, is_recorded=False)
             if device_type == "cuda":
                 recorder.table.storages.leave_out_host()
-            _enter_state(optimizer, paths, recorder)
+            enter_states([optimizer], paths, recorder)
         take_step(optimizer, is_recorded=True)
+
+
+def place_gradients(slots: Iterable[Slot], recorder: Recorder) -> None:
+    """Let each rank have the part of a gradient that it has of the parameter."""
+    for slot in slots:
+        # a rank may have another part of a gradient than of its parameter: they are exchanged
+        if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
+            recorder.assume(Note.of("gradients-redistributed"))
+            slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
+
+
+def update_on_host(optimizer: Optimizer, parameters: Iterable[Tensor], recorder: Recorder) -> None:
+    """Record what is copied; the state, whose size is noted, and the update are on the host."""
+    with outside_of_everything():
+        take_step(optimizer, is_recorded=False)
+    size = sum(each.numel() * each.element_size() for _, _, each in state_of(optimizer))
+    recorder.assume(Note.of("optimizer-on-host", size=size))
+    offload_update(parameters)
 
 
 def _refuse_sparse(slots: Iterable[Slot]) -> None:
@@ -125,22 +147,25 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
             )
 
 
-def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], recorder: Recorder) -> None:
-    """Enter the optimizer's state by the paths of parameters.
+def enter_states(
+    optimizers: Iterable[Optimizer], paths: Mapping[int, str], recorder: Recorder
+) -> None:
+    """Enter the state of optimizers by the paths of parameters.
 
     On a GPU, step counts stay on the host. Pages are not torch's memory.
     """
     table, paged_bytes = recorder.table, 0
-    for parameter, name, value in state_of(optimizer):
-        table.enter_state(value, f"{paths[id(parameter)]}.{name}")
-        if is_in_pages(optimizer, value):
-            table.storages.is_elsewhere(table.find(value).storage)
-            paged_bytes += value.numel() * value.element_size()
+    for optimizer in optimizers:
+        for parameter, name, value in state_of(optimizer):
+            table.enter_state(value, f"{paths[id(parameter)]}.{name}")
+            if is_in_pages(optimizer, value):
+                table.storages.is_elsewhere(table.find(value).storage)
+                paged_bytes += value.numel() * value.element_size()
     if paged_bytes:
         recorder.assume(Note.of("state-in-pages", size=paged_bytes))
 
 
-def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
+def updated_in_place_of(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
     """Return the tensor that an optimizer may write to in place of a parameter.
 
     It is the proxy, or a meta copy of it if it has data. Of sharded parameters, each rank updates

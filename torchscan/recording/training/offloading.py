@@ -1,0 +1,91 @@
+"""Activations and optimizer state on the host: what a step copies there and back.
+
+A tensor on the host is one element, expanded to its shape: it takes no memory of the device. Each
+copy is one operator, so that its bytes are in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.recording.bookkeeping.inventory import tensors_of
+
+Offload = Literal["optimizer", "activations"]
+#: smaller tensors stay, as in torchtune
+_MIN_BYTES = 1024
+
+_library = torch.library.Library("torchscan", "FRAGMENT")
+_library.define("copy_to_host(Tensor tensor) -> Tensor")
+_library.define("copy_to_device(Tensor tensor, int[] stride) -> Tensor")
+_library.define("update_from_host(Tensor(a!) tensor, Tensor updated) -> ()")
+
+
+def offload_activations(model: nn.Module) -> None:
+    """Keep on the host what the forward pass of a copy saves, but for the model's own tensors."""
+    forward: Callable[..., Any] = model.forward
+    model.forward = partial(_SavedTensors(tensors_of(model)).run, forward)
+
+
+def offload_update(parameters: Iterable[Tensor]) -> None:
+    """Copy gradients to the host, where they update parameters, and parameters back."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            updated = torch.ops.torchscan.copy_to_host(parameter.grad)
+            torch.ops.torchscan.update_from_host(parameter, updated)
+
+
+class _Kept(NamedTuple):
+    """A saved tensor on the host."""
+
+    tensor: Tensor
+    stride: tuple[int, ...]
+
+
+class _SavedTensors:
+    """The hooks of tensors that autograd saves."""
+
+    def __init__(self, own: Iterable[Tensor]) -> None:
+        # The storages themselves are kept, so that no other one gets the identity of one of them.
+        self._own = [each.untyped_storage() for each in own]
+        self._identities = set(map(id, self._own))
+
+    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward pass."""
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+            return forward(*args, **kwargs)
+
+    def pack(self, tensor: Tensor) -> Tensor | _Kept:
+        """Return a tensor on the host, or the tensor if it stays."""
+        is_small = tensor.numel() * tensor.element_size() < _MIN_BYTES
+        if is_small or id(tensor.untyped_storage()) in self._identities:
+            return tensor
+        return _Kept(torch.ops.torchscan.copy_to_host(tensor), tensor.stride())
+
+    def unpack(self, kept: Tensor | _Kept) -> Tensor:
+        """Return the tensor on the device again."""
+        if isinstance(kept, Tensor):
+            return kept
+        tensor: Tensor = torch.ops.torchscan.copy_to_device(kept.tensor, kept.stride)
+        return tensor
+
+
+@torch.library.impl(_library, "copy_to_host", "CompositeExplicitAutograd")
+def represent_on_host(tensor: Tensor) -> Tensor:
+    """Return a tensor of this shape that takes no memory of the device."""
+    return tensor.new_empty(()).expand(tensor.shape)
+
+
+@torch.library.impl(_library, "copy_to_device", "CompositeExplicitAutograd")
+def represent_on_device(tensor: Tensor, stride: list[int]) -> Tensor:
+    """Return a tensor with these strides, without values."""
+    return tensor.new_empty_strided(tensor.shape, stride)
+
+
+@torch.library.impl(_library, "update_from_host", "CompositeExplicitAutograd")
+def leave_as_it_is(_tensor: Tensor, _updated: Tensor) -> None:
+    """Write nothing: parameters have no values."""
