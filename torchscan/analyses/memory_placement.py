@@ -136,7 +136,7 @@ class Placement:
     def _range_around(self, reserved: int) -> tuple[int, int]:
         """Return the range from no workspaces of cuDNN to twice as much, and the margins beyond.
 
-        It is no less than the tensors and, if they fit, no more than the device has.
+        It is at least what tensors take and, if they fit, at most what the device has.
         """
         less, _ = self._margin
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
