@@ -157,7 +157,7 @@ class _Repeated:
         return block._replace(first=first, end=end, created=created)
 
     def _end(self, block: ReplayedBlock) -> int:
-        """Return the end of a recorded block: what the next layer releases ends in the next copy."""
+        """Return the end of a recorded block. What the next layer releases ends in a copy."""
         end, windows = block.end, self._windows
         if end <= self._after:
             return end
@@ -177,7 +177,7 @@ class _Repeated:
         return is_made_by_third and windows.fourth < block.end <= windows.backward
 
     def copies(self, block: ReplayedBlock) -> Iterator[ReplayedBlock]:
-        """Yield the blocks of the added layers like a block that a call of the third one creates."""
+        """Yield the blocks of added layers like one that a call of the third layer creates."""
         windows, moved = self._windows, self.moved(block)
         if block.stays:
             return
