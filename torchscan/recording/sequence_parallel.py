@@ -93,7 +93,8 @@ class _SequencePlan:
         found |= {path: self._gathering(path) for path in blocks}
         for path, module in self._modules.items():
             is_inside = any(path.startswith(f"{block}.") for block in blocks)
-            if not is_inside and _is_norm(module):
+            weight = module._parameters.get("weight")
+            if weight is not None and weight.dim() == 1 and not is_inside:
                 found[path] = SequenceParallel(use_local_output=False)
             if module is self.embedding:
                 found[path] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
@@ -113,18 +114,9 @@ class _SequencePlan:
         from torch.distributed.tensor import Replicate, Shard
         from torch.distributed.tensor.parallel import PrepareModuleInput
 
-        if path.endswith("attn") or path.endswith("attention"):
+        if path.endswith(("attn", "attention")):
             return PrepareModuleInput(
                 input_kwarg_layouts={"hidden_states": Shard(1)},
                 desired_input_kwarg_layouts={"hidden_states": Replicate()},
             )
-        return PrepareModuleInput(
-            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-        )
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a norm: it has a weight of one dimension, and no submodules."""
-    weight = getattr(module, "weight", None)
-    has_children = any(True for _ in module.children())
-    return weight is not None and weight.dim() == 1 and not has_children
+        return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
