@@ -58,6 +58,8 @@ class Fabric:
     network: float = 50e9
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
+    #: True if collectives of tensor parallelism overlap with the products that they feed or follow
+    overlaps_products: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
