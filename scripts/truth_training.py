@@ -1,0 +1,378 @@
+"""Estimated beside published times of training steps of language models.
+
+Recording is slow and pricing is fast, so passes of few layers are stored in a folder: the first
+run makes those that are missing, all others read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import math
+import pickle
+import statistics
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint as checkpointed
+from training_models import LLAMA, Mpt, MptSizes, TitanLlama, inputs_of, llama_3, powerlm, santacoder
+from training_rows import TrainingRow, rows_of
+
+import torchscan
+from torchscan.analyses.roofline import Fabric, Rates
+from torchscan.analyses.roofline.analysis import roofline_of
+from torchscan.analyses.roofline.links import Waiting, link_times, waiting
+from torchscan.analyses.roofline.rates import Numbers
+from torchscan.hardware.device_specs import Device, device_named, register_device
+from torchscan.trace.trace import Trace
+
+TRUTH = Path(__file__).parents[2] / "shared" / "truth"
+STORED = Path("/tmp/torchscan-training-traces")
+#: layers of the two passes
+SHORT, LONG = 3, 4
+_MPT = {
+    "mpt-760m": MptSizes(dim=1536, heads=12),
+    "mpt-1b": MptSizes(dim=2048, heads=16),
+    "mpt-3b": MptSizes(dim=2560, heads=20),
+    "mpt-7b": MptSizes(dim=4096, heads=32),
+    "mpt-13b": MptSizes(dim=5120, heads=40),
+    "mpt-30b": MptSizes(dim=7168, heads=56),
+    "mpt-70b": MptSizes(dim=8192, heads=64),
+}
+
+
+@lru_cache
+def device_of(row_device: str) -> Device:
+    """Return the GPU of a row; torchtitan's is another H100."""
+    if row_device == "A100":
+        return device_named("NVIDIA A100-SXM4-80GB")
+    if row_device == "H100":
+        return device_named("NVIDIA H100 80GB HBM3")
+    return register_device(
+        "NVIDIA H100 96GB HBM2e",
+        memory_gb=96,
+        bandwidth_gbs=2400,
+        dense_tflops={"fp64": 34, "fp32": 67, "tf32": 494.5, "fp16": 989, "bf16": 989, "fp8": 1979},
+        capability=9.0,
+        multiprocessors=132,
+        boost_mhz=1830,
+        l2_mb=50,
+        link_gbs=900,
+        power_w=500,
+        arch="Hopper",
+    )
+
+
+def build(row: TrainingRow, layers: int) -> nn.Module:
+    """Return the model of a row with so many layers, without data."""
+    dtype = torch.bfloat16 if row.precision == "bf16" else torch.float32
+    with torch.device("meta"):
+        if row.model.startswith("mpt"):
+            made: nn.Module = Mpt(_MPT[row.model], layers, row.length)
+        elif row.model == "santacoder":
+            made = santacoder(layers)
+        elif row.model == "powerlm-3b":
+            made = powerlm(layers)
+        elif row.model == "llama-3-8b":
+            made = llama_3(layers)
+        else:
+            made = TitanLlama(LLAMA[row.model.removeprefix("llama-")], layers, row.length)
+    turns = getattr(made, "freqs_cis", None)
+    made = made.to(dtype).train()
+    if turns is not None:
+        made.freqs_cis = turns
+    return made
+
+
+def _layers_of(model: nn.Module) -> Any:
+    for path in ("layers", "model.layers", "transformer.h"):
+        try:
+            return model.get_submodule(path)
+        except AttributeError:
+            continue
+    raise ValueError(f"{type(model).__name__} has no layers")
+
+
+_SAVED = {
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_efficient_attention.default",
+    "aten._scaled_dot_product_cudnn_attention.default",
+    "_c10d_functional.reduce_scatter_tensor.default",
+    "aten.max.default",
+}
+
+
+def _selective() -> Any:
+    """Save every second product, attention and collectives, as torchtitan does."""
+    met = {False: 0, True: 0}
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        name = str(op)
+        if name == "aten.mm.default":
+            met[context.is_recompute] += 1
+            is_saved = met[context.is_recompute] % 2 == 1
+        else:
+            is_saved = name in _SAVED
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    layers = list(_layers_of(model))
+    if row.tp > 1:
+        _tensor_parallel(model, mesh["tp"])
+    if row.lora:
+        from torchscan.recording.adapters import adapt
+
+        adapt(model, layers, row.lora)
+    for index, layer in enumerate(layers):
+        if row.checkpoint == "none" or (row.checkpoint == "every 2nd" and index % 2):
+            continue
+        options = {"context_fn": _selective} if row.checkpoint == "selective" else {}
+        layer.forward = partial(checkpointed, layer.forward, use_reentrant=False, **options)
+    if row.gpus == 1:
+        return model
+    policy: dict[str, Any] = {}
+    if row.precision == "bf16-mixed":
+        kept = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        policy = {"mp_policy": kept}
+    for index, layer in enumerate(layers):
+        again = row.reshard and (index < len(layers) - 1 or row.source in ("llm-foundry", "transformers"))
+        fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=again, **policy)
+    fully_shard(model, mesh=mesh["dp"], reshard_after_forward=row.reshard, **policy)
+    return model
+
+
+def _tensor_parallel(model: Any, mesh: Any) -> None:
+    """Shard as torchtitan does: sequences are sharded between layers."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "tok_embeddings": RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=Shard(1)
+            ),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        },
+    )
+    for layer in model.layers:
+        plan = {
+            "attention_norm": SequenceParallel(),
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+            ),
+            "attention.wq": ColwiseParallel(),
+            "attention.wk": ColwiseParallel(),
+            "attention.wv": ColwiseParallel(),
+            "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+            "ffn_norm": SequenceParallel(),
+            "feed_forward": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "feed_forward.w1": ColwiseParallel(),
+            "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+            "feed_forward.w3": ColwiseParallel(),
+        }
+        parallelize_module(layer, mesh, plan)
+
+
+def _loss_of(output: Any) -> Any:
+    return output if isinstance(output, torch.Tensor) else output["loss"]
+
+
+def record(row: TrainingRow, layers: int) -> Trace:
+    """Return the trace of a step of the first rank with so many layers."""
+    names = ("tokens", "labels")
+    if row.source == "transformers":
+        names = ("input_ids", "labels")
+    tokens: dict[str, Any] = inputs_of(row.batch, row.length, names)
+    if row.source == "transformers":
+        tokens["use_cache"] = False
+    mesh = {"dp": row.dp}
+    if row.tp > 1:
+        mesh["tp"] = row.tp
+    plan = torchscan.parallel.plan(
+        build(row, layers),
+        mesh=mesh,
+        apply=partial(_shard, row),
+        device=device_of(row.device).name,
+        kwargs=tokens,
+        training=True,
+        loss=_loss_of,
+        optimizer="AdamW",
+        progress=False,
+    )
+    return plan.ranks[0].trace
+
+
+class Recorded(NamedTuple):
+    """Two passes of a row."""
+
+    short: Trace
+    long: Trace
+
+
+def recorded(row: TrainingRow, folder: Path, *, makes: bool = False) -> Recorded | None:
+    """Return the passes of a row from the folder, recorded first if they are missing."""
+    asked = replace(
+        row,
+        tokens_per_second=0.0,
+        accumulation=1,
+        compiled=False,
+        float8="",
+        async_tp=False,
+        layers=0,
+    )
+    key = hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
+    path = folder / f"{key}.pickle.gz"
+    if path.exists():
+        with gzip.open(path, "rb") as file:
+            return pickle.load(file)
+    if not makes:
+        return None
+    found = Recorded(record(row, SHORT), record(row, LONG))
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        pickle.dump(found, file)
+    return found
+
+
+class Priced(NamedTuple):
+    """Seconds of a step."""
+
+    seconds: float
+    #: of that, seconds that computation waits for links
+    waits: float
+    share: float
+    by_kind: Mapping[str, float]
+
+
+def price(row: TrainingRow, traces: Recorded) -> Priced:
+    """Return the seconds of a step of all layers."""
+    device = device_of(row.device)
+    fabric = Fabric(device=device, per_machine=8, network=50e9)
+    rates = Rates(device)
+    numbers = Numbers(fp8=bool(row.float8))
+    more = row.layers - SHORT
+    phases, kinds = [], []
+    for trace in traces:
+        roofline = roofline_of(trace, rates, compiled=row.compiled, fabric=fabric, numbers=numbers)
+        computing: dict[Any, float] = {}
+        by_kind: dict[str, float] = {}
+        for each in roofline.operators:
+            if each.limiter != "links":
+                computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
+                kind = f"{each.phase} {each.operator}"
+                by_kind[kind] = by_kind.get(kind, 0.0) + each.time_estimate
+        phases.append(waiting(trace, link_times(trace, fabric), computing))
+        kinds.append(by_kind)
+    seconds = waits = 0.0
+    for phase in phases[0]:
+        few, many = phases[0][phase], phases[1][phase]
+        whole = Waiting(*(one + more * (other - one) for one, other in zip(few, many, strict=True)))
+        times = 1 if phase == "optimizer" else row.accumulation
+        waited = whole.waited_for + whole.left
+        seconds += times * (whole.computing + waited)
+        waits += times * waited
+    by_kind = {}
+    for kind in {**kinds[0], **kinds[1]}:
+        one, other = kinds[0].get(kind, 0.0), kinds[1].get(kind, 0.0)
+        times = 1 if kind.startswith("optimizer") else row.accumulation
+        by_kind[kind] = times * (one + more * (other - one))
+    return Priced(seconds, waits, roofline.error_margin.share, by_kind)
+
+
+def group_of(row: TrainingRow) -> str:
+    """Return the name of the rows that a row is counted with."""
+    if row.source == "llm-foundry":
+        return f"llm-foundry, {'≤' if row.length <= 2048 else '>'} 2k"
+    if row.source == "transformers":
+        kind = "LoRA" if row.lora else "full"
+        return f"transformers, {kind}, {'1 GPU' if row.dp == 1 else 'FSDP'}"
+    kind = f"float8 {row.float8}" if row.float8 else "bf16"
+    mesh = "" if row.tp == 1 else ", tp async" if row.async_tp else ", tp"
+    mesh += ", cp" if row.cp > 1 else ""
+    return f"{row.source}, {kind}{', compiled' if row.compiled else ''}{mesh}"
+
+
+def main() -> None:
+    """Record, price and compare."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--record", action="store_true", help="Record the passes that are missing")
+    parser.add_argument("--only", default="", help="Rows whose name contains this text")
+    parser.add_argument("--rows", action="store_true", help="Print each row")
+    parser.add_argument("--kinds", type=int, default=0, help="Print so many operators of each row")
+    parser.add_argument("--seconds", type=float, default=1e9, help="Stop recording after so long")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    import time
+
+    start = time.time()
+    found: list[tuple[TrainingRow, Priced]] = []
+    for row in rows_of(TRUTH):
+        if options.only not in row.name or row.cp > 1:
+            continue
+        makes = options.record and time.time() - start < options.seconds
+        try:
+            traces = recorded(row, STORED, makes=makes)
+        except Exception as error:
+            print("FAILED", row.name, type(error).__name__, str(error)[:300])
+            continue
+        if traces is None:
+            continue
+        if options.record:
+            print(f"{time.time() - start:6.0f} {row.name}", flush=True)
+            continue
+        priced = price(row, traces)
+        found.append((row, priced))
+        if options.rows:
+            print(
+                f"{row.name:70} {priced.seconds:8.3f} {row.seconds:8.3f} "
+                f"{priced.seconds / row.seconds:6.3f} waits {priced.waits / priced.seconds:.3f}",
+                flush=True,
+            )
+        kinds = sorted(priced.by_kind.items(), key=lambda pair: -pair[1])[: options.kinds]
+        for kind, seconds in kinds:
+            print(f"      {kind:60} {seconds * 1e3:9.2f} ms {seconds / priced.seconds:6.3f}")
+    groups: dict[str, list[tuple[TrainingRow, Priced]]] = {}
+    for row, priced in found:
+        for name in ("all", group_of(row)):
+            groups.setdefault(name, []).append((row, priced))
+    for name, pairs in groups.items():
+        ratios = [priced.seconds / row.seconds for row, priced in pairs]
+        bias = math.exp(statistics.fmean(map(math.log, ratios)))
+        error = statistics.median(abs(each - 1) for each in ratios)
+        inside = sum(abs(1 / each - 1) <= pair[1].share for each, pair in zip(ratios, pairs))
+        low, high = min(ratios), max(ratios)
+        print(
+            f"{name:50} {len(ratios):3} rows  bias {bias:.3f}  median {100 * error:5.1f} %  "
+            f"{low:.2f} … {high:.2f}  inside {inside}"
+        )
+    print(f"{time.time() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
