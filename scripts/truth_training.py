@@ -250,13 +250,13 @@ def recorded(row: TrainingRow, folder: Path, *, makes: bool = False) -> Recorded
     path = folder / f"{key}.pickle.gz"
     if path.exists():
         with gzip.open(path, "rb") as file:
-            return pickle.load(file)
+            return Recorded(*pickle.load(file))
     if not makes:
         return None
     found = Recorded(record(row, SHORT), record(row, LONG))
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wb", compresslevel=1) as file:
-        pickle.dump(found, file)
+        pickle.dump(tuple(found), file)
     return found
 
 

@@ -124,6 +124,7 @@ def roofline_of(
         compiled=compiled,
         turned=turned,
         serving=serving,
+        sustained=any(op.phase != "forward" for op in trace.ops),
     )
     runs = [
         device.run(

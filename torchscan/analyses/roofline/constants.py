@@ -113,8 +113,13 @@ EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
 #: share of Hopper's peak that synchronous instructions reach. Not fitted: with it, FlashAttention 2
 #: reaches 0.4 of the peak there
 SYNCHRONOUS_ON_HOPPER = 0.62
-#: share of the peak that the backward pass reaches
+#: share of the peak that the backward pass of asynchronous kernels reaches
 ATTENTION_BACKWARD = 0.45
+#: backward pass of FlashAttention 2: cycles of loading operands from shared memory, for each key and
+#: each number of its width, in a tile of 128 queries
+BACKWARD_LOADS = 0.84
+#: the same to begin and to end a tile, with the kernels before and after, for each number of the width
+BACKWARD_TILE_CYCLES = 235.0
 #: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
 #: 9,000
 ATTENTION_FLOOR_CYCLES = 8.6e3
@@ -244,6 +249,12 @@ ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.68
 
 #: the share of the board's power left for arithmetic after memory, links and leakage
 POWER_SHARE = 0.78
+#: the same in a step that lasts for seconds
+SUSTAINED_SHARE: Mapping[str, float] = {
+    "Ampere GA100": 0.6,
+    "Hopper": 0.45,
+    "Blackwell GB100": 0.45,
+}
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {

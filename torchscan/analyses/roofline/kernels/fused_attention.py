@@ -16,6 +16,8 @@ from torchscan.analyses.roofline.constants import (
     ATTENTION_SPLIT_KEYS,
     ATTENTION_TAIL,
     ATTENTION_TILE_START,
+    BACKWARD_LOADS,
+    BACKWARD_TILE_CYCLES,
     EXPONENTIALS_PER_CYCLE,
     FLASH_2,
     FLASH_3,
@@ -171,11 +173,31 @@ def _latent_attention(signature: OpSignature, _cost: OpCost, machine: Machine) -
     *(f"_scaled_dot_product_{name}_attention_backward" for name in _KERNELS),
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-def _attention_backward(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+def _attention_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
+    """FlashAttention 2 waits for shared memory, which is as fast per cycle on each GPU."""
     shape = AttentionShape.of(signature, first=1)
+    share = ATTENTION_BACKWARD
+    if machine.flops_per_cycle is not None and not machine.has_async_backward:
+        elapsed = _elapsed_backward(shape, machine, machine.flops_per_cycle)
+        computed = 2.5 * shape.computed_flops / machine.multiprocessors
+        share = computed / (elapsed * machine.flops_per_cycle)
     return Kernel(
-        matrices=ATTENTION_BACKWARD, min_share=shape.min_share, executed=shape.computed_share
+        matrices=share,
+        min_share=shape.min_share,
+        executed=shape.computed_share,
     )
+
+
+def _elapsed_backward(shape: AttentionShape, machine: Machine, flops_per_cycle: float) -> float:
+    of_products = 10 * TILE_QUERIES * shape.mean_width / flops_per_cycle
+    of_loads = BACKWARD_LOADS * shape.mean_width
+    cycles_of_key = max(of_products, of_loads) + TILE_QUERIES * _cycles_of_score(machine)
+    tiles = shape.batch * shape.heads * math.ceil(shape.keys / TILE_QUERIES)
+    start = BACKWARD_TILE_CYCLES * shape.mean_width
+    longest = start + shape.longest_tile * cycles_of_key
+    mean = start + shape.mean_tile * cycles_of_key
+    filled = tiles * mean / machine.multiprocessors
+    return float((filled**ATTENTION_TAIL + longest**ATTENTION_TAIL) ** (1 / ATTENTION_TAIL))
 
 
 def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
