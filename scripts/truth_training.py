@@ -15,6 +15,7 @@ import statistics
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -175,7 +176,9 @@ def _tensor_parallel(model: Any, mesh: Any) -> None:
                 input_layouts=Replicate(), output_layouts=Shard(1)
             ),
             "norm": SequenceParallel(),
-            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+            "output": ColwiseParallel(
+                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+            ),
         },
     )
     for layer in model.layers:
@@ -214,17 +217,20 @@ def record(row: TrainingRow, layers: int) -> Trace:
     mesh = {"dp": row.dp}
     if row.tp > 1:
         mesh["tp"] = row.tp
-    plan = torchscan.parallel.plan(
-        build(row, layers),
-        mesh=mesh,
-        apply=partial(_shard, row),
-        device=device_of(row.device).name,
-        kwargs=tokens,
-        training=True,
-        loss=_loss_of,
-        optimizer="AdamW",
-        progress=False,
-    )
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    with loss_parallel() if row.tp > 1 else nullcontext():
+        plan = torchscan.parallel.plan(
+            build(row, layers),
+            mesh=mesh,
+            apply=partial(_shard, row),
+            device=device_of(row.device).name,
+            kwargs=tokens,
+            training=True,
+            loss=_loss_of,
+            optimizer="AdamW",
+            progress=False,
+        )
     return plan.ranks[0].trace
 
 

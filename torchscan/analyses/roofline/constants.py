@@ -251,9 +251,9 @@ ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.68
 POWER_SHARE = 0.78
 #: the same in a step that lasts for seconds
 SUSTAINED_SHARE: Mapping[str, float] = {
-    "Ampere GA100": 0.6,
-    "Hopper": 0.45,
-    "Blackwell GB100": 0.45,
+    "Ampere GA100": 0.55,
+    "Hopper": 0.38,
+    "Blackwell GB100": 0.38,
 }
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
@@ -299,6 +299,8 @@ SEND_SHARE = 0.95
 #: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later.
 #: On the H200 alone, 0.90
 SWITCH_SHARE = 0.92
+#: of a collective in the background, the time that the computation beside it loses
+BACKGROUND_COST = 0.37
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.

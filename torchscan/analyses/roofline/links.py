@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
+    BACKGROUND_COST,
     LATENCY,
     LATENCY_CYCLES,
     LATENCY_OF_MACHINES,
@@ -211,8 +212,11 @@ class Waiting(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Exposed seconds of collectives in the background: those beyond the computation."""
-        return max(0.0, self.behind - self.computing)
+        """Seconds by which collectives in the background prolong a phase.
+
+        They take multiprocessors and bandwidth from the computation, and go on if that has ended.
+        """
+        return max(BACKGROUND_COST * self.behind, self.behind - self.computing)
 
 
 def waiting(
