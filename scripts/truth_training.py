@@ -234,6 +234,11 @@ def record(row: TrainingRow, layers: int) -> Trace:
     return plan.ranks[0].trace
 
 
+def long_of(row: TrainingRow) -> int:
+    """Return the layers of the longer pass: one more, or two if every second one is recomputed."""
+    return LONG + (row.checkpoint == "every 2nd")
+
+
 class Recorded(NamedTuple):
     """Two passes of a row."""
 
@@ -259,7 +264,7 @@ def recorded(row: TrainingRow, folder: Path, *, makes: bool = False) -> Recorded
             return Recorded(*pickle.load(file))
     if not makes:
         return None
-    found = Recorded(record(row, SHORT), record(row, LONG))
+    found = Recorded(record(row, SHORT), record(row, long_of(row)))
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wb", compresslevel=1) as file:
         pickle.dump(tuple(found), file)
@@ -282,7 +287,7 @@ def price(row: TrainingRow, traces: Recorded) -> Priced:
     fabric = Fabric(device=device, per_machine=8, network=50e9)
     rates = Rates(device)
     numbers = Numbers(fp8=bool(row.float8))
-    more = row.layers - SHORT
+    more = (row.layers - SHORT) / (long_of(row) - SHORT)
     phases, kinds = [], []
     for trace in traces:
         roofline = roofline_of(trace, rates, compiled=row.compiled, fabric=fabric, numbers=numbers)

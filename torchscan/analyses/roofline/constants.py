@@ -300,12 +300,15 @@ SEND_SHARE = 0.95
 #: On the H200 alone, 0.90
 SWITCH_SHARE = 0.92
 #: of a collective in the background, the time that the computation beside it loses
-BACKGROUND_COST = 0.37
+BACKGROUND_COST = 0.45
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.
 #: The fit finds 10,400 to 13,600 cycles, with which the H200 is too slow; 0.7 to 1.0 µs; not fitted
 LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
+#: seconds of a step of a ring through several machines, inside of one and between two: NCCL's
+#: ``hwLat`` of its protocol for large messages
+STEP_INSIDE, STEP_BETWEEN = 3.4e-6, 14e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
 #: seconds until a pipeline is full, and the bytes from which half of that counts. 14 to 26 µs; 1.5

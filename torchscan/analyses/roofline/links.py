@@ -36,6 +36,8 @@ from torchscan.analyses.roofline.constants import (
     PIPELINE,
     PIPELINE_BYTES,
     SEND_SHARE,
+    STEP_BETWEEN,
+    STEP_INSIDE,
     SWITCH_SHARE,
 )
 from torchscan.errors import Argument, InputError
@@ -47,6 +49,8 @@ from torchscan.trace.trace import Trace
 
 #: between two devices, at once instead of in pieces
 _MESSAGES: tuple[Kind, ...] = ("send", "receive")
+#: in a single ring through all machines, where an all-reduce has trees
+_RINGS: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,9 @@ class Fabric:
         devices = max(machines)
         clock = self.device.clock_hz
         kernel = LATENCY_CYCLES / clock if clock else LATENCY
+        if len(machines) > 1 and kind in _RINGS:
+            inside = group.size - len(machines)
+            return kernel + STEP_INSIDE * inside + STEP_BETWEEN * len(machines)
         steps = 1 if kind in _MESSAGES else devices - 1
         if kind == "all-reduce":
             steps *= 2
