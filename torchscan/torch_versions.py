@@ -64,6 +64,7 @@ __all__ = [
     "current_stream",
     "default_device",
     "engine",
+    "extend_all_gather",
     "forget_hooks",
     "forget_placements",
     "gather_columns",
@@ -114,12 +115,15 @@ __all__ = [
     "set_default_device",
     "set_grad_enabled",
     "set_version",
+    "sharded_from",
+    "shards_of_fsdp",
     "share_memory",
     "shortened_to_tf32",
     "skip_in_compiler",
     "stands_for_itself",
     "strip_hooks",
     "sum_up_in_python",
+    "take_wide_gradients",
     "threads_of_loss",
     "traces",
     "waiting_verbs",
@@ -297,6 +301,37 @@ def is_offloaded(module: nn.Module) -> bool:
 
 def _sharded_modules(module: nn.Module) -> list[Any]:
     return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
+
+
+def shards_of_fsdp(module: nn.Module) -> list[Any]:
+    """Return torch's objects for the parameters that FSDP2 shards in a module."""
+    if not is_sharded_by_fsdp(module):
+        return []
+    states = [each._get_fsdp_state() for each in _sharded_modules(module)]
+    groups: list[Any] = []
+    for state in states:
+        several = getattr(state, "_fsdp_param_groups", None)
+        groups += [state._fsdp_param_group] if several is None else several
+    return [each for group in groups if group is not None for each in group.fsdp_params]
+
+
+def extend_all_gather(
+    shard: Any, before: Callable[..., object], after: Callable[..., object]
+) -> None:
+    """Have FSDP2 call a function before, and one after, it all-gathers a parameter.
+
+    It looks for them on the tensor, once when it is sharded.
+    """
+    tensor = shard._sharded_local_tensor
+    tensor.fsdp_pre_all_gather = before
+    tensor.fsdp_post_all_gather = after
+    shard._init_extensions()
+
+
+def take_wide_gradients(parameter: Tensor, dtype: torch.dtype) -> None:
+    """Let a parameter have gradients of another type, where torch can."""
+    if hasattr(parameter, "grad_dtype") and parameter.grad_dtype != dtype:
+        parameter.grad_dtype = dtype
 
 
 def pinning_verbs() -> list[tuple[Any, str]]:
@@ -959,6 +994,14 @@ def local_part(tensor: Tensor) -> Tensor:
     if is_sharded_type(type(part)):
         part = part._local_tensor
     return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
+
+
+def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
+    """Return the DTensor of which this rank has ``part``."""
+    from torch.distributed.tensor import DTensor
+
+    found: Tensor = DTensor.from_local(part, mesh, placements, run_check=False)
+    return found
 
 
 def stands_for_itself(tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from tests.versions import needs
@@ -440,6 +442,60 @@ def test_compiled_operands_that_are_ready_do_not_end_a_kernel() -> None:
         size,
         size,
     )
+
+
+def test_compiled_calls_that_are_equal_run_once() -> None:
+    """Two layers of the same sigmoid: it is computed once, and written once."""
+    size = 512 * 64 * 4
+    model = Calls(
+        lambda s, x: s.first(x.sigmoid()) * s.second(x.sigmoid()),
+        first=nn.Linear(64, 64, bias=False),
+        second=nn.Linear(64, 64, bias=False),
+    )
+    result = roofline(model, (64,), batch_size=512, compiled=True)
+    assert [each.operator for each in result.operators].count("aten.sigmoid") == 1
+    assert moved(result)["sigmoid"] == (size, size)
+    written = Calls(
+        lambda s, x: s.first(x.sigmoid()) * s.first(x.mul_(2).sigmoid()),
+        first=nn.Linear(64, 64, bias=False),
+    )
+    result = roofline(written, (64,), batch_size=512, compiled=True)
+    assert [each.operator for each in result.operators].count("aten.sigmoid") == 2
+
+
+def test_compiled_reductions_are_kept_for_the_backward_pass() -> None:
+    """A sum for each row is not computed again; with a checkpoint, everything is."""
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x.amax(-1, keepdim=True)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return gradients[0] * x.amax(-1, keepdim=True)
+
+    def reductions(run: Callable[..., Tensor]) -> list[str]:
+        model = Calls(lambda s, x: run(Twice.apply, s.layer(x)), layer=nn.Linear(64, 64))
+        result = roofline(model, (64,), batch_size=512, compiled=True, training=True)
+        return [each.phase for each in result.operators if each.operator == "aten.amax"]
+
+    assert reductions(lambda call, x: call(x)) == ["forward"]
+    assert reductions(partial(checkpoint, use_reentrant=False)) == ["forward", "backward"]
+
+
+def test_compiled_conversions_take_place_where_they_are_read() -> None:
+    """The wide copy of a half-precision result is not written, although a later kernel reads it."""
+    size = 512 * 64 * 2
+    model = Calls(
+        lambda s, x: (wide := (y := x.sigmoid()).float()) * s.layer(y).float().exp() + wide,
+        layer=nn.Linear(64, 64, bias=False, dtype=torch.float16),
+    )
+    result = roofline(model, (64,), torch.float16, batch_size=512, compiled=True)
+    assert moved(result)["sigmoid"] == (size, size)
+    assert sum(each.bytes_written for each in result.operators) == size + size + 2 * size
 
 
 def test_compiled_bound_is_of_what_no_compiler_can_avoid() -> None:

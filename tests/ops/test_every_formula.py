@@ -13,7 +13,8 @@ import torch
 from torch._ops import OpOverload
 
 import tests.torchvision_cpu  # noqa: F401 - defines torchvision's operators
-import torchscan.recording.expert_rows  # noqa: F401 - defines operators of experts
+import torchscan.recording.execution.block_scales
+import torchscan.recording.expert_rows  # noqa: F401 - these define operators
 from tests.versions import lacks, skip_without
 from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
@@ -233,6 +234,14 @@ MATMUL = [
         other=5 * 42 * 4,
     ),
     case("aten._scaled_mm", T(2, 3), T(3, 5), T(), T(), out=T(2, 5), macs=30, other=10),
+    # of 64 numbers: |x|, x ÷ scale, 31 comparisons in each of 2 blocks; ÷ 448, log2, ceil, exp2 of each block
+    case(
+        "torchscan.quantize_mx",
+        T(2, 32),
+        -1,
+        out=(T(2, 32, dtype=torch.float8_e4m3fn), T(512, dtype=torch.float8_e8m0fnu)),
+        other=2 * 64 + 2 * 31 + 2 * 4,
+    ),
     case(
         "aten._weight_int8pack_mm",
         T(2, 3),

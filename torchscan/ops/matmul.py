@@ -356,6 +356,13 @@ def scaled_product(
     return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
 
 
+@cost_of("torchscan::quantize_mx")
+def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ...]) -> Work:
+    """Each element: absolute value, comparison, quotient; each block of 32: ÷, log2, ceil, exp2."""
+    blocks = matrix.numel // 32
+    return Work(other_flops=2 * matrix.numel + (matrix.numel - blocks) + 4 * blocks)
+
+
 @cost_of(aten._weight_int8pack_mm)
 def product_with_8_bit_weight(
     self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec

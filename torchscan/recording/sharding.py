@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, Give, InputError, RecordError, Text, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.patches import overridden
+from torchscan.recording.training.float8_all_gather import gather_in_8_bits
 from torchscan.torch_versions import (
     WithoutData,
     is_divided_unevenly,
@@ -76,6 +77,7 @@ def sharded(
     found = (
         model if made is None or any(made is each for each in model.modules()) else made
     )  # fully_shard(part) returns it
+    gather_in_8_bits(found)
     if training:
         _require_summed(found, mesh, is_as_before=_shapes(found) == before)
         _let_ddp_talk(found)

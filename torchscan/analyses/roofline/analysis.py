@@ -22,6 +22,7 @@ from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
 from torchscan.analyses.roofline.channels_last import makes_channels_last
+from torchscan.analyses.roofline.common_subexpressions import MergedCalls, merge_equal_calls
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,
@@ -106,7 +107,11 @@ def roofline_of(
             fabric=fabric,
             graphed=graphed,
         )
-    own = _EngineKernels()
+    merged = MergedCalls(trace, frozenset())
+    if compiled and serving is None:
+        merged = merge_equal_calls(trace, costs)
+        trace = merged.trace
+    own = _EngineKernels(left_out=merged.left_out)
     if serving is not None:
         own = _engine_kernels(trace, served, routed, serving, rates, compiled=compiled)
         served = own.experts.served(served, serving.compute)
@@ -189,8 +194,8 @@ class _EngineKernels:
     experts: ExpertKernels = field(default_factory=ExpertKernels)
     #: the first of the products that an engine computes as one, by each other
     joined: Mapping[int, int] = field(default_factory=dict)
-    #: calls on weights alone, which have no kernel
-    prepared: Collection[int] = ()
+    #: calls that do not run: on weights alone, or equal to an earlier call
+    left_out: Collection[int] = ()
 
 
 def _engine_kernels(
@@ -209,7 +214,7 @@ def _engine_kernels(
     return _EngineKernels(
         experts=expert_kernels(trace, served.costs, routed, is_fused=is_fused),
         joined=joined,
-        prepared=prepared_calls(trace),
+        left_out=prepared_calls(trace),
     )
 
 
@@ -226,10 +231,10 @@ def _kernels(
     """
     kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
     if compiled:
-        apart = {*own.experts.head_of, *own.prepared}
+        apart = {*own.experts.head_of, *own.left_out}
         fused = fused_kernels(trace, served.costs, served.appends, apart)
         kernels = own.experts.joined(fused)
-    for index in own.prepared:
+    for index in own.left_out:
         kernels[index] = None
     return [kernels[own.joined.get(index, index)] for index in range(len(kernels))]
 

@@ -120,6 +120,8 @@ class Near(NamedTuple):
     is_quantized_before: bool = False
     #: True if a product is part of a kernel that an earlier product begins
     is_joined: bool = False
+    #: bytes in 8 bits of operands that a linear layer casts from 16
+    cast: int = 0
 
 
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
@@ -174,8 +176,8 @@ class CallTimes:
 
     def _time(self, op: OpCall, cost: OpCost, near: Near) -> tuple[OpCost, Format, Seconds, int]:
         kernel, form = self._kernel(op, cost, is_quantized=near.quantized > 0)
-        is_mixed = form == "fp8" and not near.quantized
-        cost = _in_eight_bits(op.signature, cost) if is_mixed else cost
+        if _is_cast_before(op.signature, form) and not near.quantized:
+            cost = _in_eight_bits(op.signature, cost)
         moved, fewest = (
             _moved(cost.bytes_read, cost, near.cached),
             _moved(cost.min_bytes_read, cost, near.cached_at_least),
@@ -183,6 +185,8 @@ class CallTimes:
         launches = kernel.launches
         if near.quantized and not near.is_quantized_before:
             launches += 1
+        if _is_cast_before(op.signature, form):
+            near = near._replace(cast=cost.bytes_read)
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
 
     def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
@@ -200,6 +204,8 @@ class CallTimes:
         elif not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
             signature = with_channels_last(op.signature) if self._turned else op.signature
             kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
+            if cost.macs and form == "fp8" and not _is_cast_before(op.signature, form):
+                kernel = replace(kernel, matrices=NARROW_SHARE * kernel.matrices)
         if self._rates.is_host:
             kernel = Kernel(transformed=kernel.transformed)
         self._kernels[key] = kernel, form
@@ -256,29 +262,29 @@ class CallTimes:
                 self._seconds_of(kernel.cycles),
             ),
             traffic=traffic,
-            around=self._around(kernel, cost, form, near)
+            around=self._around(kernel, near)
             + UNPACKING * near.unpacked / rates.vector_peak("fp32"),
         )
 
-    def _around(self, kernel: Kernel, cost: OpCost, form: Format, near: Near) -> float:
+    def _around(self, kernel: Kernel, near: Near) -> float:
         """Return the seconds before and after, without overlap."""
         rates = self._rates
         streamed = rates.bandwidth * STREAMING * rates.streamed
         again = kernel.more_bytes / streamed
-        apart = kernel.turned_bytes + self._quantization_bytes(cost, form, near)
+        apart = kernel.turned_bytes + self._quantization_bytes(near)
         if not self._compiled:
             again = max(again, self._seconds_of(kernel.more_cycles))
             apart += kernel.bias_bytes
         latency = 0.0 if near.is_joined else kernel.alone
         return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
 
-    def _quantization_bytes(self, cost: OpCost, form: Format, near: Near) -> float:
+    def _quantization_bytes(self, near: Near) -> float:
         """Return the bytes that are read in 16 bits and written in the format of a product."""
         compute = self._serving.compute
         if near.quantized and compute is not None:
             written = near.quantized * BITS[compute] / 16
             return 0.0 if near.is_quantized_before else near.quantized + written
-        return 3.0 * cost.bytes_read if form == "fp8" else 0.0
+        return 3.0 * near.cast
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
         return (
@@ -317,6 +323,11 @@ class CallTimes:
 def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
     """Kernels that unpack weights are written for decoding: their tiles have as few rows as matrix units take."""
     return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0)) if rows <= ROWS_UNPACKED else kernel
+
+
+def _is_cast_before(signature: OpSignature, form: Format) -> bool:
+    """Return whether a product in 8 bits has operands in 16, which are cast before it."""
+    return form == "fp8" and all(spec.dtype.itemsize > 1 for spec in signature.inputs)
 
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:

@@ -33,7 +33,7 @@ _PLACING = (
 #: calls of a kernel that a compiler computes again where their result is joined with others
 _MAX_PART = 3
 _SUMS = frozenset({"mean", "sum", "amax"})
-_APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
+_APART = (*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:

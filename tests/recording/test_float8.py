@@ -1,0 +1,190 @@
+"""Linear layers in 8 bits: their operators, products, memory and values, against counts by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchscan import InputError, Scan
+from torchscan.recording.execution.block_scales import quantize_mx
+from torchscan.recording.training.float8 import Float8, Float8Linear, convert_to_float8
+
+ROWS, INNER, OUTER = 128, 256, 512
+MACS = ROWS * INNER * OUTER
+RECIPES: tuple[Float8, ...] = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mx")
+
+
+def layer(recipe: Float8, *, device: str = "meta", dtype: torch.dtype = torch.bfloat16) -> Any:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(INNER, OUTER, bias=False, device=device, dtype=dtype))
+    convert_to_float8(model, recipe)
+    return model
+
+
+def scan(recipe: Float8, **options: Any) -> Scan:
+    rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    return Scan(layer(recipe), args=(rows,), training=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "in_8_bits"),
+    [("tensorwise", 3), ("rowwise", 3), ("rowwise_with_gw_hp", 2), ("mx", 3)],
+)
+def test_a_step_has_three_products_of_which_some_are_in_8_bits(
+    recipe: Float8, in_8_bits: int
+) -> None:
+    costs = scan(recipe).costs()
+    assert costs["aten._scaled_mm"].macs == in_8_bits * MACS
+    assert sum(each.macs for each in costs.values()) == 3 * MACS
+    assert not scan(recipe).without_formula
+
+
+def test_gradients_have_more_exponent_with_scales_of_tensors() -> None:
+    """torchao: e5m2 for gradients of "tensorwise", e4m3 for everything else."""
+
+    def types(recipe: Float8) -> Counter[str]:
+        narrow = (torch.float8_e4m3fn, torch.float8_e5m2)
+        return Counter(
+            f"{op.phase} {op.signature.outputs[0].dtype}".replace("torch.float8_", "")
+            for op in scan(recipe).steps.ops
+            if op.signature.operator == "aten._to_copy" and op.signature.outputs[0].dtype in narrow
+        )
+
+    # forward: input and weight; backward: gradient and weight, then gradient and input
+    assert types("tensorwise") == {
+        "forward e4m3fn": 2,
+        "backward e4m3fn": 2,
+        "backward e5m2": 2,
+    }
+    assert types("rowwise") == {"forward e4m3fn": 2, "backward e4m3fn": 4}
+    assert types("rowwise_with_gw_hp") == {"forward e4m3fn": 2, "backward e4m3fn": 2}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_backward_pass_has_input_and_weight_in_16_bits(recipe: Float8) -> None:
+    """Nothing in 8 bits outlives the forward pass: the peak of the activations is the output."""
+    trace = scan(recipe).steps
+    end = next(index for index, op in enumerate(trace.ops) if op.phase == "backward")
+    alive = [
+        each
+        for each in trace.storages
+        if each.kind == "intermediate"
+        and each.born is not None
+        and each.born < end
+        and (each.died is None or each.died > end + 1)
+    ]
+    assert [each.size for each in alive] in ([], [2 * ROWS * OUTER])
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_values_and_gradients_are_near_those_of_the_layer(recipe: Float8) -> None:
+    """8 bits with 3 (2) of mantissa: errors of 1/16 (1/8) of a factor, which average out in a sum."""
+    narrow = layer(recipe, device="cpu")
+    wide = nn.Linear(INNER, OUTER, bias=False, dtype=torch.bfloat16)
+    wide.weight = nn.Parameter(narrow[0].weight.detach().clone())
+    rows = torch.randn(2, ROWS // 2, INNER, dtype=torch.bfloat16)
+    found = []
+    for model in (narrow, wide):
+        given = rows.clone().requires_grad_()
+        output = model(given)
+        (output.float() * torch.linspace(-1, 1, OUTER)).sum().backward()
+        found.append((output, given.grad, next(model.parameters()).grad))
+    for one, other in zip(*found, strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one.float() - other.float()).norm() < 0.06 * other.float().norm()
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_blocks_of_32_share_a_power_of_two(dim: int) -> None:
+    matrix = torch.randn(64, 96) * torch.logspace(-3, 3, 96)
+    values, scales = quantize_mx(matrix, dim)
+    rows = matrix if dim == -1 else matrix.t()
+    assert values.shape == rows.shape
+    # scales lie in tiles of 128 rows and 4 columns
+    assert scales.numel() == 128 * 4
+    tiles = scales.float().reshape(32, 4, 4).transpose(0, 1).reshape(128, 4)
+    own = tiles[: rows.shape[0], : rows.shape[1] // 32].repeat_interleave(32, 1)
+    # 3 bits of mantissa: half of 1/8 of the value, or of the smallest one at this scale
+    error = (values.float() * own - rows).abs()
+    assert bool((error <= rows.abs() / 16 + own * 2**-9).all())
+
+
+def test_layers_are_left_out_by_name_and_by_size() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(32, 48)
+            self.odd = nn.Linear(48, 40)
+            self.lm_head = nn.Linear(48, 64)
+            self.tied = self.first
+
+    def converted(recipe: Float8, **options: Any) -> list[str]:
+        model = Head()
+        convert_to_float8(model, recipe, **options)
+        assert model.tied is model.first
+        named = model.named_modules()
+        return [name for name, each in named if isinstance(each, Float8Linear)]
+
+    assert converted("tensorwise") == ["first"]
+    assert converted("rowwise", skip=()) == ["first", "lm_head"]
+    assert converted("tensorwise", skip=["first", "tied"]) == ["lm_head"]
+    with pytest.raises(InputError, match="whose sizes are multiples of 32"):
+        converted("mx")
+    with pytest.raises(InputError, match="float8 is 'blockwise'"):
+        converted("blockwise")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_operators_are_those_of_torchao(recipe: Float8) -> None:
+    float8 = pytest.importorskip("torchao.float8", reason="torchao is not installed")
+    linear = pytest.importorskip("torchao.float8.float8_linear")
+    base = nn.Linear(INNER, OUTER, bias=False, device="meta", dtype=torch.bfloat16)
+    theirs = linear.Float8Linear.from_float(
+        base, float8.Float8LinearConfig.from_recipe_name(recipe)
+    )
+    options: dict[str, Any] = {"training": True}
+    rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    found = [
+        [
+            (
+                op.signature.operator.replace("contiguous", "clone"),
+                [(each.shape[-2:], each.dtype, each.stride) for each in op.signature.outputs],
+            )
+            for op in each.steps.ops
+            if not op.signature.is_view
+        ]
+        for each in (scan(recipe), Scan(theirs, args=(rows,), **options))
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_compiler_casts_an_input_of_several_layers_once() -> None:
+    """Kernels of the forward pass on the input: one for the amax, one for the cast."""
+
+    class Fork(nn.Module):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(
+                nn.Linear(4096, 16, bias=False, device="meta", dtype=torch.bfloat16)
+                for _ in range(number)
+            )
+            convert_to_float8(self, "tensorwise")
+
+        def forward(self, rows: torch.Tensor) -> list[torch.Tensor]:
+            return [each(rows) for each in self.layers]
+
+    def moved(number: int) -> int:
+        rows = torch.zeros(4096, 4096, device="meta", dtype=torch.bfloat16)
+        scan = Scan(Fork(number), args=(rows,), device="H100", compiled=True)
+        casts = (each for each in scan.roofline.operators if not each.macs)
+        return sum(each.bytes_read + each.bytes_written for each in casts)
+
+    size = 4096 * 4096
+    assert moved(1) == pytest.approx((2 + 2 + 1) * size, rel=0.02)
+    assert moved(3) == pytest.approx((2 + 2 + 1) * size, rel=0.04)

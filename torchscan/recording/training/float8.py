@@ -1,0 +1,368 @@
+"""Linear layers that train in 8 bits, with the operators that torchao's ``Float8Linear`` runs.
+
+Each product gets its operands from casts: the largest absolute value of a tensor, or of each of its
+rows, gives a scale; the scaled and saturated values are stored in 8 bits. The backward pass has the
+input and the weight in 16 bits, and casts them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import Argument, Give, InputError
+from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
+from torchscan.torch_versions import (
+    is_sharded_type,
+    local_part,
+    sharded_from,
+    take_wide_gradients,
+)
+
+#: the recipes of torchao, by their names there; "mx": blocks of 32 with scales of 8 bits
+Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
+#: parts of the paths of layers that stay as they are, as in torchtitan: the head of the model
+SKIPPED = ("lm_head", "output", "embed_out")
+
+#: sizes of weights are multiples of this
+_ALIGNED = 16
+#: the smallest divisor of a scale
+_EPSILON = 1e-12
+
+
+class _Cast(NamedTuple):
+    """The way in which an operand gets its 8 bits."""
+
+    #: True if each row, or column, has a scale
+    is_rowwise: bool = False
+    dtype: torch.dtype = torch.float8_e4m3fn
+
+
+class _Casts(NamedTuple):
+    """The casts of a recipe. A product whose casts are None runs in 16 bits."""
+
+    inputs: _Cast
+    weight: _Cast
+    gradient: _Cast
+    #: weight of the product that gives the gradient of the input
+    weight_again: _Cast
+    #: operands of the product that gives the gradient of the weight
+    is_weight_gradient_wide: bool = False
+    #: True if scales are powers of two
+    rounds_scales: bool = False
+
+
+_ROWWISE = _Cast(is_rowwise=True)
+_CASTS: Mapping[str, _Casts] = {
+    "tensorwise": _Casts(_Cast(), _Cast(), _Cast(dtype=torch.float8_e5m2), _Cast()),
+    "rowwise": _Casts(_ROWWISE, _ROWWISE, _ROWWISE, _ROWWISE, rounds_scales=True),
+    "rowwise_with_gw_hp": _Casts(
+        _ROWWISE,
+        _ROWWISE,
+        _ROWWISE,
+        _Cast(),
+        is_weight_gradient_wide=True,
+        rounds_scales=True,
+    ),
+}
+
+
+def convert_to_float8(
+    module: nn.Module,
+    recipe: Float8,
+    *,
+    skip: Collection[str] = SKIPPED,
+    all_gather: bool = False,
+) -> list[Float8Linear]:
+    """Replace linear layers of a copy of a model in place, and return the new layers.
+
+    A layer stays as it is if its path contains a name of ``skip``, or if a size of its weight is
+    not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
+    gathers their weights in 8 bits.
+    """
+    require_float8(recipe, all_gather=all_gather)
+    multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
+    names = (skip,) if isinstance(skip, str) else tuple(skip)
+    converted: dict[int, Float8Linear] = {}
+    for parent, name, layer in _linear_layers(module, names, multiple):
+        if id(layer) not in converted:
+            converted[id(layer)] = Float8Linear(layer, recipe, is_gathered=all_gather)
+        setattr(parent, name, converted[id(layer)])
+    if not converted:
+        raise InputError(
+            Argument("float8"),
+            f" is {recipe!r}, and no layer can be converted: give a model with linear layers "
+            f"(torch.nn.Linear) whose sizes are multiples of {multiple}",
+        )
+    return list(converted.values())
+
+
+def require_float8(recipe: object, *, all_gather: bool) -> None:
+    """Raise an InputError if there is no such recipe, or if its weights are gathered in 16 bits."""
+    if recipe not in get_args(Float8):
+        raise InputError.of_choice("float8", recipe, get_args(Float8))
+    if all_gather and recipe != "tensorwise":
+        raise InputError(
+            Argument("float8_all_gather"),
+            f" is True, and {recipe} scales each row or block: give ",
+            Give("float8", "tensorwise"),
+        )
+
+
+def _linear_layers(
+    module: nn.Module, skipped: Collection[str], multiple: int
+) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Return the layers to convert, with their parents and all their names there."""
+    found = []
+    for path, parent in module.named_modules():
+        for name, child in parent._modules.items():
+            is_skipped = any(each in f"{path}.{name}" for each in skipped)
+            # a subclass may compute something else
+            if type(child) is not nn.Linear or is_skipped:
+                continue
+            if not any(size % multiple for size in child.weight.shape):
+                found.append((parent, name, child))
+    return found
+
+
+class Float8Linear(nn.Linear):
+    """A linear layer whose three products run in 8 bits."""
+
+    def __init__(self, base: nn.Linear, recipe: Float8, *, is_gathered: bool = False) -> None:
+        nn.Module.__init__(self)
+        self.in_features = base.in_features
+        self.out_features = base.out_features
+        self.weight = base.weight
+        self.bias = base.bias
+        self.recipe = recipe
+        #: True if FSDP all-gathers the weight in 8 bits
+        self.is_gathered = is_gathered
+        #: the weight and its scale as they were all-gathered in 8 bits, or None
+        self.gathered: Quantized | None = None
+        self.train(base.training)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return ``states @ weight.T + bias``."""
+        if torch.is_autocast_enabled():
+            states = states.to(torch.get_autocast_dtype("cuda"))
+        rows = states.reshape(-1, states.shape[-1])
+        multiply: Any = _Float8Product.apply
+        if self.recipe == "mx":
+            multiply = _MxProduct.apply
+            product = multiply(rows, self.weight.t())
+        elif self.gathered is None:
+            product = multiply(rows, self.weight.t(), _CASTS[self.recipe], None)
+        else:
+            take_wide_gradients(self.weight, rows.dtype)
+            product = multiply(rows, self.weight, _CASTS[self.recipe], self.gathered)
+        output: Tensor = product.reshape(*states.shape[:-1], product.shape[-1])
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+class Quantized(NamedTuple):
+    """Values in 8 bits, and what they were multiplied by."""
+
+    values: Tensor
+    scale: Tensor
+
+    def t(self) -> Quantized:
+        """Return the transposed matrix."""
+        return Quantized(self.values.t(), self.scale.t() if self.scale.dim() else self.scale)
+
+    def to_local(self) -> Quantized:
+        """Return this rank's part of a matrix that is sharded by tensor parallelism."""
+        return Quantized(local_part(self.values), local_part(self.scale))
+
+
+def quantize(tensor: Tensor, cast: _Cast, dim: int, *, rounds_scale: bool = False) -> Quantized:
+    """Return the tensor in 8 bits. With a scale for each row, it is reduced along ``dim``."""
+    magnitude = torch.abs(tensor)
+    if cast.is_rowwise:
+        largest = torch.amax(magnitude, dim=dim, keepdim=True)
+    else:
+        largest = torch.max(magnitude)
+    scale = scale_of(largest, cast.dtype)
+    if rounds_scale:
+        scale = torch.exp2(torch.floor(torch.log2(scale)))
+    return Quantized(cast_scaled(tensor, scale, cast.dtype), scale)
+
+
+def scale_of(largest: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scale that maps the largest absolute value to that of the type."""
+    limit = torch.finfo(dtype).max
+    divisor = torch.clamp(largest.to(torch.float64), min=_EPSILON)
+    return (limit / divisor).to(torch.float32)
+
+
+def cast_scaled(tensor: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scaled tensor in 8 bits, saturated."""
+    limit = torch.finfo(dtype).max
+    scaled = tensor.to(torch.float32) * scale
+    return scaled.clamp(min=-limit, max=limit).to(dtype)
+
+
+def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: bool) -> Tensor:
+    """Return the product. The kernel takes rows of the first matrix, and columns of the second."""
+    placements = _placements_of_product(one.values, other.values)
+    if placements is not None:
+        parts = _multiply(one.to_local(), other.to_local(), dtype, is_fast=is_fast)
+        sharded: Any = one.values
+        return sharded_from(parts, sharded.device_mesh, placements)
+    values, others = one.values, other.values
+    if not _is_row_major(values):
+        values = values.contiguous()
+    if _is_row_major(others):
+        others = others.t().contiguous().t()
+    is_rowwise = one.scale.dim() > 0 or other.scale.dim() > 0
+    scales = _inverse_scales(one, other)
+    out_dtype, after = dtype, None
+    if is_rowwise and not is_fast:
+        # that kernel is slow without fast accumulation, and torchao scales afterwards instead
+        after = scales[0] * scales[1]
+        scales = (scales[0].new_ones(()), scales[1].new_ones(()))
+    if is_rowwise and dtype != torch.bfloat16:
+        out_dtype = torch.bfloat16  # the only one that it writes
+    product = torch._scaled_mm(
+        values,
+        others,
+        scale_a=scales[0],
+        scale_b=scales[1],
+        out_dtype=out_dtype,
+        use_fast_accum=is_fast,
+    )
+    if after is not None:
+        product *= after
+    return product.to(dtype)
+
+
+def _placements_of_product(one: Any, other: Any) -> tuple[Any, ...] | None:
+    """Return how the product of two sharded matrices is placed if each rank multiplies its parts.
+
+    None: they are not sharded, or torch has to redistribute one of them.
+    """
+    if not (is_sharded_type(type(one)) and is_sharded_type(type(other))):
+        return None
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    alone = Replicate()
+    by_operands: dict[tuple[Any, Any], Any] = {
+        (alone, alone): alone,
+        (Shard(0), alone): Shard(0),
+        (alone, Shard(1)): Shard(1),
+        (Shard(1), Shard(0)): Partial(),
+    }
+    pairs = zip(one.placements, other.placements, strict=True)
+    placements = tuple(by_operands.get(pair) for pair in pairs)
+    return None if None in placements else placements
+
+
+def _inverse_scales(one: Quantized, other: Quantized) -> tuple[Tensor, Tensor]:
+    """Return what the product is multiplied by: both scales are numbers, or both are of rows."""
+    first, second = one.scale, other.scale
+    if first.dim() and not second.dim():
+        second = second.repeat(other.values.shape[1]).reshape(1, -1)
+    elif second.dim() and not first.dim():
+        first = first.repeat(one.values.shape[0]).reshape(-1, 1)
+    return first.reciprocal(), second.reciprocal()
+
+
+def _is_row_major(matrix: Tensor) -> bool:
+    outer, inner = matrix.stride()
+    return outer > inner and inner == 1
+
+
+class _Float8Product(torch.autograd.Function):
+    """A product in 8 bits whose gradients are computed in 8 bits too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, casts: _Casts, gathered: Quantized | None
+    ) -> Tensor:
+        """Return ``rows @ weight``."""
+        ctx.save_for_backward(rows, weight)
+        ctx.casts = casts
+        ctx.gathered = gathered
+        rounds = casts.rounds_scales
+        left = quantize(rows, casts.inputs, -1, rounds_scale=rounds)
+        if gathered is None:
+            right = quantize(weight, casts.weight, 0, rounds_scale=rounds)
+        else:
+            right = gathered.t()
+        return _multiply(left, right, rows.dtype, is_fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the rows and of the weight, as far as they are needed."""
+        (gradient,) = gradients
+        rows, weight = ctx.saved_tensors
+        casts: _Casts = ctx.casts
+        of_rows = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_rows = _gradient_of_rows(gradient, weight, casts, ctx.gathered)
+        if ctx.needs_input_grad[1]:
+            of_weight = _gradient_of_weight(gradient, rows, casts)
+            # the weight is transposed before the call, unless it was all-gathered in 8 bits
+            of_weight = of_weight.t() if ctx.gathered is None else of_weight
+        return of_rows, of_weight, None, None
+
+
+def _gradient_of_rows(
+    gradient: Tensor, weight: Tensor, casts: _Casts, gathered: Quantized | None
+) -> Tensor:
+    rounds = casts.rounds_scales
+    left = quantize(gradient, casts.gradient, -1, rounds_scale=rounds)
+    if gathered is None:
+        right = quantize(weight, casts.weight_again, -1, rounds_scale=rounds)
+    else:
+        right = gathered.t()
+    return _multiply(left, right.t(), gradient.dtype, is_fast=False)
+
+
+def _gradient_of_weight(gradient: Tensor, rows: Tensor, casts: _Casts) -> Tensor:
+    if casts.is_weight_gradient_wide:
+        return torch.mm(gradient.t(), rows)
+    rounds = casts.rounds_scales
+    left = quantize(gradient, casts.gradient, 0, rounds_scale=rounds)
+    right = quantize(rows, casts.inputs, 0, rounds_scale=rounds)
+    return _multiply(left.t(), right, gradient.dtype, is_fast=False)
+
+
+class _MxProduct(torch.autograd.Function):
+    """A product of matrices with a scale for 32 numbers each, along the dimension of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        """Return ``rows @ weight``."""
+        ctx.save_for_backward(rows, weight)
+        return _multiply_blocks(rows, weight.t(), -1, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the rows and of the weight, as far as they are needed."""
+        rows, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        of_rows = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_rows = _multiply_blocks(gradient, weight.t(), -1, 0)
+        if ctx.needs_input_grad[1]:
+            of_weight = _multiply_blocks(gradient, rows, 0, 0).t()
+        return of_rows, of_weight
+
+
+def _multiply_blocks(one: Tensor, other: Tensor, dim: int, other_dim: int) -> Tensor:
+    """Return the product of two matrices over one dimension of each."""
+    left = one if dim == -1 else one.t()
+    right = other.t() if other_dim == -1 else other
+    placements = _placements_of_product(left, right)
+    if placements is not None:
+        part = _multiply_blocks(local_part(one), local_part(other), dim, other_dim)
+        sharded: Any = one
+        return sharded_from(part, sharded.device_mesh, placements)
+    values, scales = quantize_mx(one, dim)
+    others, other_scales = quantize_mx(other, other_dim)
+    return torch._scaled_mm(
+        values, others.t(), scale_a=scales, scale_b=other_scales, out_dtype=one.dtype
+    )
