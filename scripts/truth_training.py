@@ -35,6 +35,8 @@ from torchscan.analyses.roofline.analysis import roofline_of
 from torchscan.analyses.roofline.links import Waiting, link_times, waiting
 from torchscan.analyses.roofline.rates import Numbers
 from torchscan.hardware.device_specs import Device, device_named, register_device
+from torchscan.recording.training.float8 import convert_to_float8
+from torchscan.recording.training.float8_all_gather import gather_in_8_bits
 from torchscan.trace.trace import Trace
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
@@ -133,6 +135,9 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     layers = list(_layers_of(model))
+    gathers = row.float8 == "tensorwise" and row.tp == 1
+    if row.float8:
+        convert_to_float8(model, row.float8, all_gather=gathers)
     if row.tp > 1:
         _tensor_parallel(model, mesh["tp"])
     if row.lora:
@@ -154,6 +159,8 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
         again = row.reshard and (index < len(layers) - 1 or row.source in ("llm-foundry", "transformers"))
         fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=again, **policy)
     fully_shard(model, mesh=mesh["dp"], reshard_after_forward=row.reshard, **policy)
+    if gathers:
+        gather_in_8_bits(model)
     return model
 
 
@@ -253,7 +260,6 @@ def recorded(row: TrainingRow, folder: Path, *, makes: bool = False) -> Recorded
         tokens_per_second=0.0,
         accumulation=1,
         compiled=False,
-        float8="",
         async_tp=False,
         layers=0,
     )
@@ -286,7 +292,7 @@ def price(row: TrainingRow, traces: Recorded) -> Priced:
     device = device_of(row.device)
     fabric = Fabric(device=device, per_machine=8, network=50e9)
     rates = Rates(device)
-    numbers = Numbers(fp8=bool(row.float8))
+    numbers = Numbers()
     more = (row.layers - SHORT) / (long_of(row) - SHORT)
     phases, kinds = [], []
     for trace in traces:
