@@ -42,6 +42,8 @@ class TrainingRow:
     precision: str = "bf16-mixed"
     #: name of the recipe of float8, or empty
     float8: str = ""
+    #: True if FSDP gathers weights in 8 bits
+    gathers_float8: bool = False
     async_tp: bool = False
     #: rank of adapters, or 0
     lora: int = 0
@@ -147,6 +149,8 @@ def titan_rows(truth: Path) -> Iterator[TrainingRow]:
             checkpoint=_CHECKPOINTS[row["ac"]],
             compiled=row["compile"] == "True",
             float8=float8_name,
+            # of float8 with torch.compile beside float8nocompile, nothing is said about it
+            gathers_float8=float8_name == "tensorwise" and "nocompile" not in row["path"],
             async_tp=row["async_tp"] == "True",
             layers=80 if size == "70B" else 32,
             tokens_per_second=float(row["tokens_per_s_per_gpu"]),

@@ -135,7 +135,7 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     layers = list(_layers_of(model))
-    gathers = row.float8 == "tensorwise" and row.tp == 1
+    gathers = row.gathers_float8 and row.tp == 1
     if row.float8:
         convert_to_float8(model, row.float8, all_gather=gathers)
     if row.tp > 1:
