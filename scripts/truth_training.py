@@ -35,6 +35,7 @@ from torchscan.analyses.roofline.analysis import roofline_of
 from torchscan.analyses.roofline.links import Waiting, link_times, waiting
 from torchscan.analyses.roofline.rates import Numbers
 from torchscan.hardware.device_specs import Device, device_named, register_device
+from torchscan.recording.adapters import inject_adapters
 from torchscan.recording.training.float8 import convert_to_float8
 from torchscan.recording.training.float8_all_gather import gather_in_8_bits
 from torchscan.trace.trace import Trace
@@ -141,9 +142,7 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
     if row.tp > 1:
         _tensor_parallel(model, mesh["tp"])
     if row.lora:
-        from torchscan.recording.adapters import adapt
-
-        adapt(model, layers, row.lora)
+        inject_adapters(model, _lora_of(row))
     for index, layer in enumerate(layers):
         if row.checkpoint == "none" or (row.checkpoint == "every 2nd" and index % 2):
             continue
@@ -213,8 +212,34 @@ def _loss_of(output: Any) -> Any:
     return output if isinstance(output, torch.Tensor) else output["loss"]
 
 
+def _lora_of(row: TrainingRow) -> Any:
+    import peft
+
+    names = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    return peft.LoraConfig(r=row.lora, lora_alpha=16, lora_dropout=0.1, target_modules=names)
+
+
+def record_lora(row: TrainingRow, layers: int) -> Trace:
+    """Return the trace of a step on one GPU that trains adapters under autocast."""
+    scan = torchscan.Scan(
+        build(row, layers),
+        kwargs={**inputs_of(row.batch, row.length, ("input_ids", "labels")), "use_cache": False},
+        training=True,
+        loss=_loss_of,
+        optimizer="AdamW",
+        precision="bf16-mixed",
+        device=device_of(row.device).name,
+        lora=_lora_of(row),
+        checkpoint=True,
+        progress=False,
+    )
+    return scan.steps
+
+
 def record(row: TrainingRow, layers: int) -> Trace:
     """Return the trace of a step of the first rank with so many layers."""
+    if row.lora and row.dp == 1:
+        return record_lora(row, layers)
     names = ("tokens", "labels")
     if row.source == "transformers":
         names = ("input_ids", "labels")
@@ -290,7 +315,7 @@ class Priced(NamedTuple):
 def price(row: TrainingRow, traces: Recorded) -> Priced:
     """Return the seconds of a step of all layers."""
     device = device_of(row.device)
-    fabric = Fabric(device=device, per_machine=8, network=50e9)
+    fabric = Fabric(device=device, per_machine=8, network=50e9, async_tp=row.async_tp)
     rates = Rates(device)
     numbers = Numbers()
     more = (row.layers - SHORT) / (long_of(row) - SHORT)

@@ -292,6 +292,8 @@ LOW_POWER = 75.0
 #: share of the data sheet's links that collectives reach, by the number of devices: each pair uses
 #: few of them. 0.55; 0.65 to 0.71; 0.68 to 0.71
 LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
+#: how much more all-gathers and reduce-scatters reach on Hopper and later. On the H200 alone
+RINGS_ON_HOPPER = 1.09
 #: the same of PCIe, which devices share, and cross between sockets. On the L40S alone
 PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
 #: of a message from one device to another over its links (vidur's table of A100)
@@ -301,6 +303,9 @@ SEND_SHARE = 0.95
 SWITCH_SHARE = 0.92
 #: of a collective in the background, the time that the computation beside it loses
 BACKGROUND_COST = 0.45
+#: of the all-gathers and reduce-scatters of asynchronous tensor parallelism, the share of their time
+#: that products do not hide
+ASYNC_TP_EXPOSED = 0.7
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.

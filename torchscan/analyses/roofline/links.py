@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
+    ASYNC_TP_EXPOSED,
     BACKGROUND_COST,
     LATENCY,
     LATENCY_CYCLES,
@@ -35,6 +36,7 @@ from torchscan.analyses.roofline.constants import (
     PCIE_SHARES,
     PIPELINE,
     PIPELINE_BYTES,
+    RINGS_ON_HOPPER,
     SEND_SHARE,
     STEP_BETWEEN,
     STEP_INSIDE,
@@ -63,6 +65,8 @@ class Fabric:
     network: float = 50e9
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
+    #: True if tensor parallelism sends pieces while it multiplies others
+    async_tp: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
@@ -100,7 +104,10 @@ class Fabric:
         )
 
     def seconds(self, op: OpCall) -> float | None:
-        """Return the seconds of a collective, or None for other calls and groups of one rank."""
+        """Return the seconds of a collective, or None for other calls and groups of one rank.
+
+        Of those that asynchronous tensor parallelism splits, the exposed seconds.
+        """
         kind = COLLECTIVES.get(op.signature.operator)
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
@@ -111,7 +118,11 @@ class Fabric:
         is_near = len(self._machines(group)) == 1 and self._has_links(group)
         if self.is_engine and kind == "all-reduce" and is_near and size <= ONE_SHOT_BYTES:
             return ONE_SHOT + sent / (LINK_SHARES[8] * self._link(group))
-        return self._latency(group, kind) + self._transfer(kind, group, sent)
+        seconds = self._latency(group, kind) + self._transfer(kind, group, sent)
+        is_functional = op.signature.operator.startswith("_c10d_functional.")
+        if self.async_tp and is_near and is_functional and kind in _RINGS:
+            return ASYNC_TP_EXPOSED * seconds
+        return seconds
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""
@@ -155,7 +166,8 @@ class Fabric:
         has_switch = (self.device.capability or 0) >= 9 and devices >= 8
         if kind == "all-reduce" and has_switch:
             return SWITCH_SHARE
-        return _share_of(LINK_SHARES, devices)
+        is_faster = (self.device.capability or 0) >= 9 and kind in _RINGS
+        return _share_of(LINK_SHARES, devices) * (RINGS_ON_HOPPER if is_faster else 1.0)
 
     def _has_links(self, group: GroupSpec) -> bool:
         """Return whether links join all devices of the group that are in one machine."""
