@@ -18,9 +18,9 @@ from torchscan.analyses.roofline.constants import (
     PICOJOULES_SINGLE,
     POWER_SHARE,
     PRODUCTS_STREAM,
-    SUSTAINED_SHARE,
     SLOWER_MEMORY,
     STREAMING,
+    SUSTAINED_SHARE,
 )
 from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError, PythonOnly
