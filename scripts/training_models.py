@@ -41,6 +41,7 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized rows."""
         wide = x.float()
         scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
         return scaled.type_as(x) * self.weight
@@ -65,6 +66,7 @@ class TitanAttention(nn.Module):
         self.wo = nn.Linear(sizes.heads * width, sizes.dim, bias=False)
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """Return the mixed values."""
         batch, length, _ = x.shape
         query, key, value = (
             each(x).view(batch, length, -1, self.width) for each in (self.wq, self.wk, self.wv)
@@ -91,6 +93,7 @@ class TitanFeedForward(nn.Module):
         self.w3 = nn.Linear(sizes.dim, sizes.inner, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the gated values."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
@@ -105,6 +108,7 @@ class TitanBlock(nn.Module):
         self.ffn_norm = RmsNorm(sizes.dim)
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """Return the states after the layer."""
         x = x + self.attention(self.attention_norm(x), turns)
         return x + self.feed_forward(self.ffn_norm(x))
 
@@ -123,6 +127,7 @@ class TitanLlama(nn.Module):
         self.output = nn.Linear(sizes.dim, sizes.vocab, bias=False)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
         x = self.tok_embeddings(tokens)
         turns = self.freqs_cis
         for layer in self.layers:
@@ -155,6 +160,7 @@ class MptBlock(nn.Module):
         self.up_proj, self.down_proj = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the states after the layer."""
         batch, length, dim = x.shape
         joined = self.Wqkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = (each.transpose(1, 2) for each in joined.unbind(2))
@@ -175,6 +181,7 @@ class Mpt(nn.Module):
         self.register_buffer("positions", torch.arange(length), persistent=False)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
         x = self.wte(tokens) + self.wpe(self.positions)
         for layer in self.layers:
             x = layer(x)

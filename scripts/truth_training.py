@@ -1,420 +1,250 @@
-"""Estimated beside published times of training steps of language models.
-
-Recording is slow and pricing is fast, so passes of few layers are stored in a folder: the first
-run makes those that are missing, all others read them.
-"""
+"""Estimated beside published times of training steps of language models."""
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import hashlib
 import math
-import pickle
 import statistics
-import sys
-import traceback
+import time
 import warnings
-from contextlib import nullcontext
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-from torch.utils.checkpoint import checkpoint as checkpointed
-from training_models import LLAMA, Mpt, MptSizes, TitanLlama, inputs_of, llama_3, powerlm, santacoder
-from training_rows import TrainingRow, rows_of
+from training_records import STORED, Priced, price, recorded
+from training_rows import FINETUNING, FOUNDRY, TITAN, TrainingRow, rows_of
+from truth_section import Section, percent
 
-import torchscan
-from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.analyses.roofline.analysis import roofline_of
-from torchscan.analyses.roofline.links import Waiting, link_times, waiting
-from torchscan.analyses.roofline.rates import Numbers
-from torchscan.hardware.device_specs import Device, device_named, register_device
-from torchscan.recording.adapters import inject_adapters
-from torchscan.recording.training.float8 import convert_to_float8
-from torchscan.recording.training.float8_all_gather import gather_in_8_bits
-from torchscan.trace.trace import Trace
+from tests.marked import table
+from torchscan.errors import TorchscanError
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
-STORED = Path("/tmp/torchscan-training-traces")
-#: layers of the two passes
-SHORT, LONG = 3, 4
-_MPT = {
-    "mpt-760m": MptSizes(dim=1536, heads=12),
-    "mpt-1b": MptSizes(dim=2048, heads=16),
-    "mpt-3b": MptSizes(dim=2560, heads=20),
-    "mpt-7b": MptSizes(dim=4096, heads=32),
-    "mpt-13b": MptSizes(dim=5120, heads=40),
-    "mpt-30b": MptSizes(dim=7168, heads=56),
-    "mpt-70b": MptSizes(dim=8192, heads=64),
-}
+TABLES = (FOUNDRY, TITAN, FINETUNING)
+#: models, and longest sequences, whose steps constants were set on; all others are held out
+FITTED = {"mpt-7b": 2048, "mpt-13b": 2048, "mpt-30b": 2048, "santacoder": 2048, "powerlm-3b": 4096}
+#: tokens from which on llm-foundry's attention takes most of the time: a kernel that torch does not have
+OTHER_ATTENTION = 2048
+#: a margin is at least this share, over the square root of the number of sources
+_FLOOR = 0.2
+HEADINGS = (
+    "source",
+    "steps",
+    "rows",
+    "median error",
+    "bias",
+    "estimate ÷ measured",
+    "Spearman",
+    "inside the margin",
+)
 
 
-@lru_cache
-def device_of(row_device: str) -> Device:
-    """Return the GPU of a row; torchtitan's is another H100."""
-    if row_device == "A100":
-        return device_named("NVIDIA A100-SXM4-80GB")
-    if row_device == "H100":
-        return device_named("NVIDIA H100 80GB HBM3")
-    return register_device(
-        "NVIDIA H100 96GB HBM2e",
-        memory_gb=96,
-        bandwidth_gbs=2400,
-        dense_tflops={"fp64": 34, "fp32": 67, "tf32": 494.5, "fp16": 989, "bf16": 989, "fp8": 1979},
-        capability=9.0,
-        multiprocessors=132,
-        boost_mhz=1830,
-        l2_mb=50,
-        link_gbs=900,
-        power_w=500,
-        arch="Hopper",
-    )
+class Compared(NamedTuple):
+    """A published step beside its estimate."""
+
+    row: TrainingRow
+    priced: Priced
+
+    @property
+    def ratio(self) -> float:
+        """Estimated by measured."""
+        return self.priced.seconds / self.row.seconds
+
+    @property
+    def error(self) -> float:
+        """The distance of the measured time from the estimate, as a share of the estimate."""
+        return abs(1 / self.ratio - 1)
+
+    @property
+    def is_fitted(self) -> bool:
+        """True if constants were set on it: the float8 and adapter rows are not."""
+        is_known = self.row.length <= FITTED.get(self.row.model, 0)
+        return is_known and not self.row.lora and self.row.dp in (1, 8, 128)
+
+    @property
+    def has_other_attention(self) -> bool:
+        """True if FlashAttention 1 of Triton takes a large part of it."""
+        return self.row.source == "llm-foundry" and self.row.length > OTHER_ATTENTION
 
 
-def build(row: TrainingRow, layers: int) -> nn.Module:
-    """Return the model of a row with so many layers, without data."""
-    dtype = torch.bfloat16 if row.precision == "bf16" else torch.float32
-    with torch.device("meta"):
-        if row.model.startswith("mpt"):
-            made: nn.Module = Mpt(_MPT[row.model], layers, row.length)
-        elif row.model == "santacoder":
-            made = santacoder(layers)
-        elif row.model == "powerlm-3b":
-            made = powerlm(layers)
-        elif row.model == "llama-3-8b":
-            made = llama_3(layers)
-        else:
-            made = TitanLlama(LLAMA[row.model.removeprefix("llama-")], layers, row.length)
-    turns = getattr(made, "freqs_cis", None)
-    made = made.to(dtype).train()
-    if turns is not None:
-        made.freqs_cis = turns
-    return made
-
-
-def _layers_of(model: nn.Module) -> Any:
-    for path in ("layers", "model.layers", "transformer.h"):
-        try:
-            return model.get_submodule(path)
-        except AttributeError:
+def compare(truth: Path, only: str = "", *, makes: bool = True) -> list[Compared]:
+    """Return the rows that can be recorded, beside their estimates. Missing passes are recorded."""
+    found = []
+    for row in rows_of(truth):
+        # context parallelism has no recorded pass
+        if only not in row.name or row.cp > 1:
             continue
-    raise ValueError(f"{type(model).__name__} has no layers")
-
-
-_SAVED = {
-    "aten._scaled_dot_product_flash_attention.default",
-    "aten._scaled_dot_product_efficient_attention.default",
-    "aten._scaled_dot_product_cudnn_attention.default",
-    "_c10d_functional.reduce_scatter_tensor.default",
-    "aten.max.default",
-}
-
-
-def _selective() -> Any:
-    """Save every second product, attention and collectives, as torchtitan does."""
-    met = {False: 0, True: 0}
-
-    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        name = str(op)
-        if name == "aten.mm.default":
-            met[context.is_recompute] += 1
-            is_saved = met[context.is_recompute] % 2 == 1
-        else:
-            is_saved = name in _SAVED
-        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
-
-
-def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    layers = list(_layers_of(model))
-    gathers = row.gathers_float8 and row.tp == 1
-    if row.float8:
-        convert_to_float8(model, row.float8, all_gather=gathers)
-    if row.tp > 1:
-        _tensor_parallel(model, mesh["tp"])
-    if row.lora:
-        inject_adapters(model, _lora_of(row))
-    for index, layer in enumerate(layers):
-        if row.checkpoint == "none" or (row.checkpoint == "every 2nd" and index % 2):
-            continue
-        options = {"context_fn": _selective} if row.checkpoint == "selective" else {}
-        layer.forward = partial(checkpointed, layer.forward, use_reentrant=False, **options)
-    if row.gpus == 1:
-        return model
-    policy: dict[str, Any] = {}
-    if row.precision == "bf16-mixed":
-        kept = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        policy = {"mp_policy": kept}
-    for index, layer in enumerate(layers):
-        again = row.reshard and (index < len(layers) - 1 or row.source in ("llm-foundry", "transformers"))
-        fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=again, **policy)
-    fully_shard(model, mesh=mesh["dp"], reshard_after_forward=row.reshard, **policy)
-    if gathers:
-        gather_in_8_bits(model)
-    return model
-
-
-def _tensor_parallel(model: Any, mesh: Any) -> None:
-    """Shard as torchtitan does: sequences are sharded between layers."""
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        SequenceParallel,
-        parallelize_module,
-    )
-
-    parallelize_module(
-        model,
-        mesh,
-        {
-            "tok_embeddings": RowwiseParallel(
-                input_layouts=Replicate(), output_layouts=Shard(1)
-            ),
-            "norm": SequenceParallel(),
-            "output": ColwiseParallel(
-                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-            ),
-        },
-    )
-    for layer in model.layers:
-        plan = {
-            "attention_norm": SequenceParallel(),
-            "attention": PrepareModuleInput(
-                input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
-            ),
-            "attention.wq": ColwiseParallel(),
-            "attention.wk": ColwiseParallel(),
-            "attention.wv": ColwiseParallel(),
-            "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
-            "ffn_norm": SequenceParallel(),
-            "feed_forward": PrepareModuleInput(
-                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-            ),
-            "feed_forward.w1": ColwiseParallel(),
-            "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
-            "feed_forward.w3": ColwiseParallel(),
-        }
-        parallelize_module(layer, mesh, plan)
-
-
-def _loss_of(output: Any) -> Any:
-    return output if isinstance(output, torch.Tensor) else output["loss"]
-
-
-def _lora_of(row: TrainingRow) -> Any:
-    import peft
-
-    names = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    return peft.LoraConfig(r=row.lora, lora_alpha=16, lora_dropout=0.1, target_modules=names)
-
-
-def record_lora(row: TrainingRow, layers: int) -> Trace:
-    """Return the trace of a step on one GPU that trains adapters under autocast."""
-    scan = torchscan.Scan(
-        build(row, layers),
-        kwargs={**inputs_of(row.batch, row.length, ("input_ids", "labels")), "use_cache": False},
-        training=True,
-        loss=_loss_of,
-        optimizer="AdamW",
-        precision="bf16-mixed",
-        device=device_of(row.device).name,
-        lora=_lora_of(row),
-        checkpoint=True,
-        progress=False,
-    )
-    return scan.steps
-
-
-def record(row: TrainingRow, layers: int) -> Trace:
-    """Return the trace of a step of the first rank with so many layers."""
-    if row.lora and row.dp == 1:
-        return record_lora(row, layers)
-    names = ("tokens", "labels")
-    if row.source == "transformers":
-        names = ("input_ids", "labels")
-    tokens: dict[str, Any] = inputs_of(row.batch, row.length, names)
-    if row.source == "transformers":
-        tokens["use_cache"] = False
-    mesh = {"dp": row.dp}
-    if row.tp > 1:
-        mesh["tp"] = row.tp
-    from torch.distributed.tensor.parallel import loss_parallel
-
-    with loss_parallel() if row.tp > 1 else nullcontext():
-        plan = torchscan.parallel.plan(
-            build(row, layers),
-            mesh=mesh,
-            apply=partial(_shard, row),
-            device=device_of(row.device).name,
-            kwargs=tokens,
-            training=True,
-            loss=_loss_of,
-            optimizer="AdamW",
-            progress=False,
-        )
-    return plan.ranks[0].trace
-
-
-def long_of(row: TrainingRow) -> int:
-    """Return the layers of the longer pass: one more, or two if every second one is recomputed."""
-    return LONG + (row.checkpoint == "every 2nd")
-
-
-class Recorded(NamedTuple):
-    """Two passes of a row."""
-
-    short: Trace
-    long: Trace
-
-
-def recorded(row: TrainingRow, folder: Path, *, makes: bool = False) -> Recorded | None:
-    """Return the passes of a row from the folder, recorded first if they are missing."""
-    asked = replace(
-        row,
-        tokens_per_second=0.0,
-        accumulation=1,
-        compiled=False,
-        async_tp=False,
-        layers=0,
-    )
-    key = hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
-    path = folder / f"{key}.pickle.gz"
-    if path.exists():
-        with gzip.open(path, "rb") as file:
-            return Recorded(*pickle.load(file))
-    if not makes:
-        return None
-    found = Recorded(record(row, SHORT), record(row, long_of(row)))
-    folder.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        pickle.dump(tuple(found), file)
+        traces = recorded(row, STORED, makes=makes)
+        if traces is not None:
+            found.append(Compared(row, price(row, traces)))
     return found
 
 
-class Priced(NamedTuple):
-    """Seconds of a step."""
-
-    seconds: float
-    #: of that, seconds that computation waits for links
-    waits: float
-    share: float
-    by_kind: Mapping[str, float]
-
-
-def price(row: TrainingRow, traces: Recorded) -> Priced:
-    """Return the seconds of a step of all layers."""
-    device = device_of(row.device)
-    fabric = Fabric(device=device, per_machine=8, network=50e9, async_tp=row.async_tp)
-    rates = Rates(device)
-    numbers = Numbers()
-    more = (row.layers - SHORT) / (long_of(row) - SHORT)
-    phases, kinds = [], []
-    for trace in traces:
-        roofline = roofline_of(trace, rates, compiled=row.compiled, fabric=fabric, numbers=numbers)
-        computing: dict[Any, float] = {}
-        by_kind: dict[str, float] = {}
-        for each in roofline.operators:
-            if each.limiter != "links":
-                computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
-                kind = f"{each.phase} {each.operator}"
-                by_kind[kind] = by_kind.get(kind, 0.0) + each.time_estimate
-        phases.append(waiting(trace, link_times(trace, fabric), computing))
-        kinds.append(by_kind)
-    seconds = waits = 0.0
-    for phase in phases[0]:
-        few, many = phases[0][phase], phases[1][phase]
-        whole = Waiting(*(one + more * (other - one) for one, other in zip(few, many, strict=True)))
-        times = 1 if phase == "optimizer" else row.accumulation
-        waited = whole.waited_for + whole.left
-        seconds += times * (whole.computing + waited)
-        waits += times * waited
-    by_kind = {}
-    for kind in {**kinds[0], **kinds[1]}:
-        one, other = kinds[0].get(kind, 0.0), kinds[1].get(kind, 0.0)
-        times = 1 if kind.startswith("optimizer") else row.accumulation
-        by_kind[kind] = times * (one + more * (other - one))
-    return Priced(seconds, waits, roofline.error_margin.share, by_kind)
+def training(truth: Path) -> Section:
+    """Return the comparison of all rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = compare(truth)
+    kept = [each for each in found if not each.has_other_attention]
+    apart = [each for each in kept if not each.is_fitted]
+    result = f"median error {percent(_median(kept))} (held out {percent(_median(apart))})"
+    source = "llm-foundry, torchtitan, torchao, fms-acceleration"
+    summary = [("training steps of language models", source, f"{len(kept)}", result)]
+    return Section(summary, {"training": f"\n{training_table(found)}\n"})
 
 
-def group_of(row: TrainingRow) -> str:
-    """Return the name of the rows that a row is counted with."""
+def group_of(row: TrainingRow) -> tuple[str, str]:
+    """Return the names of the source and of the rows that a row is counted with."""
     if row.source == "llm-foundry":
-        return f"llm-foundry, {'≤' if row.length <= 2048 else '>'} 2k"
+        length = (
+            "up to 2k tokens" if row.length <= OTHER_ATTENTION else "above 2k, FlashAttention 1"
+        )
+        return "llm-foundry, H100", f"MPT, FSDP, {length}"
     if row.source == "transformers":
-        kind = "LoRA" if row.lora else "full"
-        return f"transformers, {kind}, {'1 GPU' if row.dp == 1 else 'FSDP'}"
+        kind = "adapters" if row.lora else "full"
+        return "fms-acceleration, A100", f"{kind}, {'one GPU' if row.dp == 1 else 'FSDP'}"
     kind = f"float8 {row.float8}" if row.float8 else "bf16"
-    mesh = "" if row.tp == 1 else ", tp async" if row.async_tp else ", tp"
-    mesh += ", cp" if row.cp > 1 else ""
-    return f"{row.source}, {kind}{', compiled' if row.compiled else ''}{mesh}"
+    kind += ", compiled" if row.compiled else ", eager"
+    if row.tp > 1:
+        kind += ", asynchronous TP 8" if row.async_tp else ", TP 8"
+    return f"{row.source}, H100 with 500 W", kind
 
 
-def main() -> None:
-    """Record, price and compare."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--record", action="store_true", help="Record the passes that are missing")
+def training_table(found: Sequence[Compared]) -> str:
+    """Return the table of errors by source, in Markdown."""
+    margins = {source: margin_without(found, source) for source in {_source(e) for e in found}}
+    groups: dict[tuple[str, str], list[Compared]] = {}
+    for each in found:
+        groups.setdefault(group_of(each.row), []).append(each)
+    rows = [(*name, *_cells(group, margins)) for name, group in groups.items()]
+    kept = [each for each in found if not each.has_other_attention]
+    rows.append(("all but FlashAttention 1", "", *_cells(kept, margins)))
+    rows.append(("held out", "", *_cells([e for e in kept if not e.is_fitted], margins)))
+    return table(HEADINGS, rows)
+
+
+def _source(each: Compared) -> str:
+    return each.row.source
+
+
+def _cells(group: Sequence[Compared], margins: dict[str, Callable[[Compared], bool]]) -> list[str]:
+    ratios = [each.ratio for each in group]
+    bias = math.exp(statistics.fmean(map(math.log, ratios)))
+    inside = sum(margins[each.row.source](each) for each in group)
+    span = f"{min(ratios):.2f} … {max(ratios):.2f}" if len(group) > 1 else f"{ratios[0]:.2f}"
+    return [
+        f"{len(group)}",
+        percent(_median(group)),
+        f"{bias:.2f}",
+        span,
+        f"{_spearman(group):.3f}" if len(group) > 3 else "–",
+        f"{inside} of {len(group)}",
+    ]
+
+
+def _median(group: Sequence[Compared]) -> float:
+    return statistics.median(abs(each.ratio - 1) for each in group)
+
+
+def _spearman(group: Sequence[Compared]) -> float:
+    estimated = _ranks([each.priced.seconds for each in group])
+    return statistics.correlation(estimated, _ranks([each.row.seconds for each in group]))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    for rank, index in enumerate(order):
+        ranks[index] = rank
+    return ranks
+
+
+# -- margins --------------------------------------------------------------------------------------
+
+
+def derived_margin(group: Sequence[Compared]) -> tuple[int, int, float]:
+    """Return sources, steps and the margin that contains four of five steps of each source."""
+    by_source: dict[str, list[float]] = {}
+    for each in group:
+        by_source.setdefault(each.row.source, []).append(each.error)
+    shares = [_four_of_five(each) for each in by_source.values()]
+    share = max(_FLOOR / math.sqrt(len(shares)), *shares) if shares else math.inf
+    return len(shares), len(group), math.ceil(100 * share) / 100
+
+
+def _four_of_five(errors: Sequence[float]) -> float:
+    return sorted(errors)[max(0, math.ceil(0.8 * len(errors)) - 1)]
+
+
+def margin_without(found: Sequence[Compared], source: str) -> Callable[[Compared], bool]:
+    """Return whether a step lies inside the margin that the other sources give."""
+    others = [each for each in found if each.row.source != source and not each.has_other_attention]
+    shares = {
+        is_float8: derived_margin([e for e in others if bool(e.row.float8) == is_float8])[2]
+        for is_float8 in (False, True)
+    }
+    return lambda each: each.error <= shares[bool(each.row.float8)]
+
+
+def print_margins(found: Sequence[Compared]) -> None:
+    """Print the table of ``error_margin.py``, and the shares inside with one source left out."""
+    kept = [each for each in found if not each.has_other_attention]
+    for is_float8 in (False, True):
+        group = [each for each in kept if bool(each.row.float8) == is_float8]
+        sources, steps, share = derived_margin(group)
+        print(f"{'8' if is_float8 else '16'} bits: {sources} sources, {steps} steps, {share:.2f}")
+        for source in dict.fromkeys(map(_source, group)):
+            own = [each for each in group if each.row.source == source]
+            is_inside = margin_without(found, source)
+            print(f"  without {source}: {sum(map(is_inside, own))} of {len(own)} inside")
+
+
+# -- as a program ---------------------------------------------------------------------------------
+
+
+def _main() -> None:
+    """Record steps that are missing, and print errors."""
+    parser = argparse.ArgumentParser(description=_main.__doc__)
+    parser.add_argument("--record", action="store_true", help="Only record what is missing")
     parser.add_argument("--only", default="", help="Rows whose name contains this text")
     parser.add_argument("--rows", action="store_true", help="Print each row")
     parser.add_argument("--kinds", type=int, default=0, help="Print so many operators of each row")
-    parser.add_argument("--seconds", type=float, default=1e9, help="Stop recording after so long")
+    parser.add_argument("--margins", action="store_true", help="Print margins instead of errors")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    import time
+    if options.record:
+        _record(options.only)
+        return
+    found = compare(TRUTH, options.only, makes=False)
+    for each in found if options.rows or options.kinds else ():
+        _print_row(each, options.kinds)
+    if options.margins:
+        print_margins(found)
+    elif found:
+        print(training_table(found))
 
-    start = time.time()
-    found: list[tuple[TrainingRow, Priced]] = []
+
+def _record(only: str) -> None:
     for row in rows_of(TRUTH):
-        if options.only not in row.name or row.cp > 1:
+        if only not in row.name or row.cp > 1:
             continue
-        makes = options.record and time.time() - start < options.seconds
+        start = time.perf_counter()
         try:
-            traces = recorded(row, STORED, makes=makes)
-        except Exception as error:
-            print("FAILED", row.name, type(error).__name__, str(error)[:300])
+            recorded(row, STORED, makes=True)
+        except TorchscanError as error:
+            print(f"{row.name}: {error}")
             continue
-        if traces is None:
-            continue
-        if options.record:
-            print(f"{time.time() - start:6.0f} {row.name}", flush=True)
-            continue
-        priced = price(row, traces)
-        found.append((row, priced))
-        if options.rows:
-            print(
-                f"{row.name:70} {priced.seconds:8.3f} {row.seconds:8.3f} "
-                f"{priced.seconds / row.seconds:6.3f} waits {priced.waits / priced.seconds:.3f}",
-                flush=True,
-            )
-        kinds = sorted(priced.by_kind.items(), key=lambda pair: -pair[1])[: options.kinds]
-        for kind, seconds in kinds:
-            print(f"      {kind:60} {seconds * 1e3:9.2f} ms {seconds / priced.seconds:6.3f}")
-    groups: dict[str, list[tuple[TrainingRow, Priced]]] = {}
-    for row, priced in found:
-        for name in ("all", group_of(row)):
-            groups.setdefault(name, []).append((row, priced))
-    for name, pairs in groups.items():
-        ratios = [priced.seconds / row.seconds for row, priced in pairs]
-        bias = math.exp(statistics.fmean(map(math.log, ratios)))
-        error = statistics.median(abs(each - 1) for each in ratios)
-        inside = sum(abs(1 / each - 1) <= pair[1].share for each, pair in zip(ratios, pairs))
-        low, high = min(ratios), max(ratios)
-        print(
-            f"{name:50} {len(ratios):3} rows  bias {bias:.3f}  median {100 * error:5.1f} %  "
-            f"{low:.2f} … {high:.2f}  inside {inside}"
-        )
-    print(f"{time.time() - start:.0f} s")
+        print(f"{row.name}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def _print_row(each: Compared, kinds: int) -> None:
+    row, priced = each
+    waits = priced.waits / priced.seconds
+    times = f"{priced.seconds:8.3f} s, {row.seconds:8.3f} measured, {each.ratio:.3f}"
+    print(f"{row.name:70} {times}, waits {waits:.3f}")
+    largest = sorted(priced.by_kind.items(), key=lambda pair: -pair[1])[:kinds]
+    for kind, seconds in largest:
+        print(f"      {kind:60} {seconds * 1e3:9.2f} ms {seconds / priced.seconds:6.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    _main()

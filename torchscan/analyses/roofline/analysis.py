@@ -601,8 +601,16 @@ def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
         mode = "compiled training" if has_backward else "compiled"
     products = [each for each in loads if each.macs]
     half = [each for each in products if each.precision in ("fp16", "bf16")]
+    eight = [each for each in products if each.precision == "fp8"]
     waiting = [each for each in loads if each.limiter == "launch"]
-    return Passed(mode, kind_of(loads), _share(half, products), _share(waiting, loads))
+    return Passed(
+        mode,
+        kind_of(loads),
+        _share(half, products),
+        _share(waiting, loads),
+        _share(eight, products),
+        any("attention" in each.operator for each in products),
+    )
 
 
 def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:

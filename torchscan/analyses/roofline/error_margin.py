@@ -37,6 +37,10 @@ class Passed(NamedTuple):
     in_half: float
     #: of all time, the share that waits for launches
     launched: float
+    #: of the time of products, the share in 8 bits
+    in_eight: float = 0.0
+    #: True if it has fused attention, as language models have
+    has_attention: bool = False
 
 
 class Compared(NamedTuple):
@@ -60,6 +64,26 @@ COMPARED = (
     Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 478, 0.15),
     Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.17),
     Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.16),
+)
+
+
+class Trained(NamedTuple):
+    """Published training steps of language models, on one GPU and with FSDP and tensor parallelism."""
+
+    #: True if linear layers compute in 8 bits
+    is_float8: bool
+    #: architectures of GPUs
+    archs: tuple[str, ...]
+    sources: int
+    steps: int
+    #: contains four of five steps of each source
+    share: float
+
+
+#: as ``scripts/truth_training.py --margins`` derives them
+TRAINED = (
+    Trained(False, ("Ampere GA100", "Hopper"), 4, 71, 0.12),
+    Trained(True, ("Hopper",), 2, 18, 0.23),
 )
 #: on a card of NVIDIA's that was not compared, in other number formats, and of models without convolutions: as far as others
 #: have found earlier versions to be off in the median where they were worst
@@ -88,6 +112,15 @@ def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
 
 
 def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
+    trained = _trained_like(device, passed)
+    if trained is not None:
+        compared = Note.of(
+            "training-validated",
+            steps=trained.steps,
+            sources=trained.sources,
+            bits=8 if trained.is_float8 else 16,
+        )
+        return ErrorMargin(trained.share, compared)
     of_mode = [each for each in COMPARED if (each.gpu, each.mode) == (device.name, passed.mode)]
     known = next((each for each in of_mode if each.kind == passed.kind), None)
     if known is not None and passed.in_half > 0.9:
@@ -101,3 +134,16 @@ def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
             missing = "convolutions"
         return ErrorMargin(ELSEWHERE, Note.of("not-validated", mode=passed.mode, missing=missing))
     return ErrorMargin(UNKNOWN, Note.of("device-kind-not-validated"))
+
+
+def _trained_like(device: Device, passed: Passed) -> Trained | None:
+    """Return the published training steps that a pass is like, or None."""
+    is_training = passed.mode in ("training", "compiled training")
+    is_narrow = passed.in_half + passed.in_eight > 0.9
+    if not (is_training and is_narrow and passed.has_attention and passed.kind is None):
+        return None
+    is_float8 = passed.in_eight > 0.1
+    for each in TRAINED:
+        if each.is_float8 == is_float8 and device.arch.startswith(each.archs):
+            return each
+    return None
