@@ -36,7 +36,6 @@ from training_rows import TrainingRow
 import torchscan
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.analysis import roofline_of
-from torchscan.analyses.roofline.links import Waiting, link_times, waiting
 from torchscan.hardware.device_specs import Device, device_named, register_device
 from torchscan.recording.adapters import inject_adapters
 from torchscan.recording.training.float8 import convert_to_float8
@@ -318,32 +317,16 @@ class Priced(NamedTuple):
 def price(row: TrainingRow, traces: Recorded) -> Priced:
     """Return the seconds of a step of all layers."""
     device = device_of(row.device)
-    fabric = Fabric(device=device, per_machine=8, network=50e9, async_tp=row.async_tp)
-    rates = Rates(device)
+    fabric = Fabric(device=device, overlaps_products=row.async_tp)
+    rooflines = [
+        roofline_of(trace, Rates(device), compiled=row.compiled, fabric=fabric) for trace in traces
+    ]
     more = (row.layers - SHORT) / (long_of(row) - SHORT)
-    phases, kinds = [], []
-    for trace in traces:
-        roofline = roofline_of(trace, rates, compiled=row.compiled, fabric=fabric)
-        computing: dict[Any, float] = {}
-        by_kind: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    for roofline, factor in zip(rooflines, (1 - more, more), strict=True):
         for each in roofline.operators:
-            if each.limiter != "links":
-                computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
-                kind = f"{each.phase} {each.operator}"
-                by_kind[kind] = by_kind.get(kind, 0.0) + each.time_estimate
-        phases.append(waiting(trace, link_times(trace, fabric), computing))
-        kinds.append(by_kind)
-    seconds = waits = 0.0
-    for phase in phases[0]:
-        few, many = phases[0][phase], phases[1][phase]
-        whole = Waiting(*(one + more * (other - one) for one, other in zip(few, many, strict=True)))
-        times = 1 if phase == "optimizer" else row.accumulation
-        waited = whole.waited_for + whole.left
-        seconds += times * (whole.computing + waited)
-        waits += times * waited
-    by_kind = {}
-    for kind in {**kinds[0], **kinds[1]}:
-        one, other = kinds[0].get(kind, 0.0), kinds[1].get(kind, 0.0)
-        times = 1 if kind.startswith("optimizer") else row.accumulation
-        by_kind[kind] = times * (one + more * (other - one))
-    return Priced(seconds, waits, roofline.error_margin.share, by_kind)
+            times = 1 if each.phase == "optimizer" else row.accumulation
+            name = "links" if each.limiter == "links" else f"{each.phase} {each.operator}"
+            kinds[name] = kinds.get(name, 0.0) + times * factor * each.time_estimate
+    waits = kinds.pop("links", 0.0)
+    return Priced(sum(kinds.values()) + waits, waits, rooflines[0].error_margin.share, kinds)

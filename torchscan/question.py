@@ -14,11 +14,11 @@ from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
+from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import (
     Checkpoint,
     CrossEntropy,
-    Float8,
     FrozenFormat,
     Offload,
     Recipe,

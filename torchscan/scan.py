@@ -23,6 +23,7 @@ from torchscan.analyses.roofline import (
     Rates,
     Roofline,
     numbers_of,
+    require_float8,
     require_format,
     roofline_of,
 )
@@ -382,6 +383,7 @@ class Scan:
     def _named(self, name: str | None) -> Device:
         """The device of that name, None: this machine's, with the context that was given."""
         device, context = device_named(name), self.question.cuda_context_bytes
+        require_float8(device, self.question.float8)
         return device if context is None else replace(device, known_cuda_context_bytes=context)
 
     @property

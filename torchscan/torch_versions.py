@@ -88,6 +88,7 @@ __all__ = [
     "is_sharded_type",
     "is_transforming",
     "is_wrapped_by_ddp",
+    "joined_mesh",
     "keeps_for_gradients",
     "local_part",
     "making_ordinary_tensors",
@@ -994,6 +995,13 @@ def local_part(tensor: Tensor) -> Tensor:
     if is_sharded_type(type(part)):
         part = part._local_tensor
     return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
+
+
+def joined_mesh(mesh: Any, names: Sequence[str]) -> Any:
+    """Return the dimensions of a mesh as one."""
+    if len(names) == 1:
+        return mesh[names[0]]
+    return mesh[tuple(names)]._flatten("_".join(names))
 
 
 def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:

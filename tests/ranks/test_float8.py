@@ -21,7 +21,6 @@ from tests.ranks.test_plan import (
 from torchscan import InputError
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.ranks.plan import plan
-from torchscan.recording.training.float8 import Float8, convert_to_float8
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -31,18 +30,16 @@ LINEAR = 7
 DOUBLE = 8
 
 
-def planned(
-    dp: int, tp: int, recipe: Float8 | None, *, all_gather: bool = False, **options: Any
-) -> RankPlan:
-    def apply(model: Any, mesh: Any) -> Any:
-        if recipe is not None:
-            convert_to_float8(model, recipe, all_gather=all_gather)
-        return shard(model, mesh)
-
+def planned(dp: int, tp: int, recipe: str | None, *, all_gather: bool = False) -> RankPlan:
     tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
-    kwargs = {"input_ids": tokens, "labels": tokens}
-    options = {"training": True, "loss": lambda output: output["loss"], **options}
-    return plan(build, mesh={"dp": dp, "tp": tp}, apply=apply, kwargs=kwargs, **options).ranks[0]
+    options: dict[str, Any] = {
+        "kwargs": {"input_ids": tokens, "labels": tokens},
+        "training": True,
+        "loss": lambda output: output["loss"],
+        "float8": recipe,
+        "float8_all_gather": all_gather,
+    }
+    return plan(build, mesh={"dp": dp, "tp": tp}, apply=shard, **options).ranks[0]
 
 
 def sent(rank: RankPlan, kind: str, num_ranks: int) -> Counter[str]:
@@ -80,7 +77,7 @@ def test_an_all_gather_in_8_bits_halves_the_weights_of_products(tp: int) -> None
         ("mx", 0),
     ],
 )
-def test_tensor_parallelism_reduces_the_largest_values(recipe: Float8, forward: int) -> None:
+def test_tensor_parallelism_reduces_the_largest_values(recipe: str, forward: int) -> None:
     wide, narrow = planned(1, 4, None), planned(1, 4, recipe)
     more = sent(narrow, "all-reduce", 4) - sent(wide, "all-reduce", 4)
     assert more["forward"] == LAYERS * forward

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.analyses.roofline import Fabric
-from torchscan.analyses.roofline.links import Waiting, link_times
-from torchscan.hardware.device_specs import device_named
+from torchscan.analyses.roofline.links import Waiting
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -125,21 +123,6 @@ def test_a_ring_through_machines_has_a_step_for_each_device() -> None:
     )
     (found,) = plan.collectives
     assert found.seconds == pytest.approx(9500 / 1.83e9 + 28 * 3.4e-6 + 4 * 14e-6, rel=1e-2)
-
-
-def test_asynchronous_tensor_parallelism_hides_three_tenths() -> None:
-    plan = torchscan.parallel.plan(
-        lambda: nn.Identity(),
-        mesh={"tp": 8},
-        apply=lambda _, mesh: Telling(mesh, "tp", "all-gather"),
-        args=[torch.zeros(ROWS, WIDTH)],
-        device=DEVICE,
-    )
-    device = device_named(DEVICE)
-    plain, split = Fabric(device=device), Fabric(device=device, async_tp=True)
-    times = [link_times(plan.ranks[0].trace, fabric) for fabric in (plain, split)]
-    ((whole,), (exposed,)) = (each.values() for each in times)
-    assert exposed == pytest.approx(0.7 * whole)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan import InputError, Scan
+from torchscan import Scan, TorchscanError, analyze_roofline, estimate_memory
 from torchscan.recording.execution.block_scales import quantize_mx
 from torchscan.recording.training.float8 import Float8, Float8Linear, convert_to_float8
 
@@ -133,10 +133,65 @@ def test_layers_are_left_out_by_name_and_by_size() -> None:
     assert converted("tensorwise") == ["first"]
     assert converted("rowwise", skip=()) == ["first", "lm_head"]
     assert converted("tensorwise", skip=["first", "tied"]) == ["lm_head"]
-    with pytest.raises(InputError, match="whose sizes are multiples of 32"):
-        converted("mx")
-    with pytest.raises(InputError, match="float8 is 'blockwise'"):
-        converted("blockwise")  # type: ignore[arg-type]
+
+
+def test_estimates_take_a_recipe_and_leave_the_model() -> None:
+    model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).bfloat16()
+    options: dict[str, Any] = {"batch_size": 64, "training": True, "device": "H100"}
+    found = analyze_roofline(model, (256,), float8="rowwise", **options)
+    products = [each for each in found.operators if each.operator == "aten._scaled_mm"]
+    assert {each.precision for each in products} == {"fp8"}
+    # the first input needs no gradient
+    assert sum(each.macs for each in products) == 5 * 64 * 256 * 512
+    assert type(model[0]) is nn.Linear
+    kept = analyze_roofline(model, (256,), float8="rowwise", float8_skip=["2"], **options)
+    assert sum(each.operator == "aten._scaled_mm" for each in kept.operators) == 2
+    wide, narrow = (
+        estimate_memory(model, (256,), float8=recipe, **options) for recipe in (None, "tensorwise")
+    )
+    assert narrow.by_kind["parameters"] == wide.by_kind["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"float8": "blockwise"}, "float8 is 'blockwise'"),
+        ({"float8": "rowwise", "device": "A100-SXM4-80GB"}, "has no 8-bit products"),
+        ({"float8": "mx"}, "has no products with scales of blocks: give device='NVIDIA B200'"),
+        ({"float8": "tensorwise", "float8_skip": ["0"]}, "no layer can be converted"),
+        ({"float8": "tensorwise"}, "multiple of 16 rows .* and there are 1"),
+    ],
+)
+def test_a_recipe_without_products_is_refused(options: dict[str, Any], message: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64))
+    with pytest.raises(TorchscanError, match=message):
+        analyze_roofline(model, (64,), **{"training": True, "device": "H100", **options})
+
+
+def test_selective_checkpoints_keep_every_second_product() -> None:
+    """And the largest values, as torchtitan: one of the input and one of the weight."""
+    layers = [nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(2))) for _ in range(2)]
+    model = Stack(layers).to("meta", torch.bfloat16)
+    options: dict[str, Any] = {"batch_size": 16, "training": True, "float8": "tensorwise"}
+
+    def calls(**more: Any) -> Counter[str]:
+        ops = Scan(model, (64,), **options, **more).steps.ops
+        return Counter(op.signature.operator for op in ops)
+
+    plain, selective, full = calls(), calls(checkpoint="selective"), calls(checkpoint=True)
+    assert selective["aten._scaled_mm"] < full["aten._scaled_mm"]
+    assert selective["aten.max"] == plain["aten.max"] < full["aten.max"]
+
+
+class Stack(nn.Module):
+    def __init__(self, layers: list[nn.Sequential]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        for each in self.layers:
+            states = each(states)
+        return states
 
 
 @pytest.mark.slow

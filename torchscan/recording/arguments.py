@@ -9,11 +9,11 @@ from torch import Tensor
 
 from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
+from torchscan.recording.training.float8 import Float8
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import (
     Checkpoint,
     CrossEntropy,
-    Float8,
     FrozenFormat,
     Offload,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric
-from torchscan.analyses.roofline.numbers import numbers_of, require_format
+from torchscan.analyses.roofline.numbers import numbers_of, require_float8, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 
@@ -27,6 +27,7 @@ __all__ = [
     "Roofline",
     "group",
     "numbers_of",
+    "require_float8",
     "require_format",
     "roofline_of",
     "rounded",

@@ -18,6 +18,7 @@ from torchscan.analyses.generation.serving_costs import (
     prepared_calls,
 )
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
@@ -107,11 +108,8 @@ def roofline_of(
             fabric=fabric,
             graphed=graphed,
         )
-    merged = MergedCalls(trace, frozenset())
-    if compiled and serving is None:
-        merged = merge_equal_calls(trace, costs)
-        trace = merged.trace
-    own = _EngineKernels(left_out=merged.left_out)
+    trace, left_out = _without_equal_calls(trace, served, serving, compiled=compiled)
+    own = _EngineKernels(left_out=left_out)
     if serving is not None:
         own = _engine_kernels(trace, served, routed, serving, rates, compiled=compiled)
         served = own.experts.served(served, serving.compute)
@@ -163,7 +161,9 @@ def roofline_of(
     bounds = {index: each.bound for index, each in shares.items()}
     if compiled:
         bounds = _with_bound_of_whole(trace, rates, costs, runs, bounds, repeats)
-    waits = exposed(trace, times, _computing(trace, timings))
+    seconds = {each.at: each.seconds for each in timings}
+    visible = overlap_with_products(trace, fabric, times, seconds)
+    waits = exposed(trace, visible, _computing(trace, timings))
     timings = [each._replace(seconds=waits.get(each.at, each.seconds)) for each in timings]
     loads = list(map(_Loads(trace, rates, runs, bounds).load, timings))
     warned = [*warnings]
@@ -185,6 +185,15 @@ def roofline_of(
         assumptions=(*result.assumptions, *assumed),
         without_formula=(*unknown, *trace.provenance.unrecorded_modules),
     )
+
+
+def _without_equal_calls(
+    trace: Trace, served: Served, serving: Serving | None, *, compiled: bool
+) -> MergedCalls:
+    """Return the trace as a compiler runs it; inference engines have kernels of their own."""
+    if compiled and serving is None:
+        return merge_equal_calls(trace, served.costs)
+    return MergedCalls(trace, frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,10 @@ class _Merging:
 
     def _merge(self, index: int, op: OpCall, values: tuple[int, ...]) -> None:
         """Number the results of a call, and leave it out if tensors have these values already."""
-        if _is_widening(op):
-            self._converted.update(zip(op.outputs, op.inputs, strict=True))
+        if op.signature.operator == "aten._to_copy" and not op.signature.is_view:
+            (read,), (made,) = op.signature.inputs, op.signature.outputs
+            if made.dtype.itemsize > read.dtype.itemsize:
+                self._converted[op.outputs[0]] = op.inputs[0]
         storages = (self._trace.tensors[each].storage for each in op.inputs)
         key = id(op.signature), values, tuple(self._versions[each] for each in storages)
         results = self._values_by_call.setdefault(key, op.outputs)
@@ -139,15 +141,6 @@ def _has_one_value(op: OpCall) -> bool:
     if torch.Tag.nondeterministic_seeded in op.signature.op.tags:
         return False
     return bool(op.inputs and op.outputs) and op.signature.operator not in COLLECTIVES
-
-
-def _is_widening(op: OpCall) -> bool:
-    """Return whether a call converts a tensor to a wider type."""
-    signature = op.signature
-    if signature.operator != "aten._to_copy" or signature.is_view:
-        return False
-    (read,), (made,) = signature.inputs, signature.outputs
-    return made.dtype.itemsize > read.dtype.itemsize and read.numel == made.numel
 
 
 def _unread_calls(trace: Trace, ops: tuple[OpCall, ...], left_out: Collection[int]) -> set[int]:

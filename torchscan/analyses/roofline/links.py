@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
-    ASYNC_TP_EXPOSED,
     BACKGROUND_COST,
     LATENCY,
     LATENCY_CYCLES,
@@ -65,8 +64,8 @@ class Fabric:
     network: float = 50e9
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
-    #: True if tensor parallelism sends pieces while it multiplies others
-    async_tp: bool = False
+    #: True if collectives of tensor parallelism overlap with the products that they feed or follow
+    overlaps_products: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
@@ -104,10 +103,7 @@ class Fabric:
         )
 
     def seconds(self, op: OpCall) -> float | None:
-        """Return the seconds of a collective, or None for other calls and groups of one rank.
-
-        Of those that asynchronous tensor parallelism splits, the exposed seconds.
-        """
+        """Return the seconds of a collective, or None for other calls and groups of one rank."""
         kind = COLLECTIVES.get(op.signature.operator)
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
@@ -118,11 +114,7 @@ class Fabric:
         is_near = len(self._machines(group)) == 1 and self._has_links(group)
         if self.is_engine and kind == "all-reduce" and is_near and size <= ONE_SHOT_BYTES:
             return ONE_SHOT + sent / (LINK_SHARES[8] * self._link(group))
-        seconds = self._latency(group, kind) + self._transfer(kind, group, sent)
-        is_functional = op.signature.operator.startswith("_c10d_functional.")
-        if self.async_tp and is_near and is_functional and kind in _RINGS:
-            return ASYNC_TP_EXPOSED * seconds
-        return seconds
+        return self._latency(group, kind) + self._transfer(kind, group, sent)
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
         """Seconds that so many bytes take from one device to another."""

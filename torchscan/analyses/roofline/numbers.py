@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from torchscan.analyses.roofline.rates import Numbers, Products
-from torchscan.errors import Argument, InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import PRECISIONS, Precision
 from torchscan.torch_versions import shortened_to_tf32
@@ -19,6 +19,23 @@ def require_format(device: Device, precision: Precision | None) -> None:
         raise InputError(
             Argument("precision"),
             f" is {precision!r}, and {device.name} has no {form}: give {known}",
+        )
+
+
+def require_float8(device: Device, recipe: str | None) -> None:
+    """Refuse a recipe of 8-bit layers whose products the device does not have."""
+    if recipe is None or device.vendor == "CPU":
+        return
+    has_products = "fp8" in device.flops_per_second
+    example, kind = "NVIDIA H100 80GB SXM", "8-bit products"
+    if recipe == "mx":
+        has_products = device.arch.startswith("Blackwell")
+        example, kind = "NVIDIA B200", "products with scales of blocks"
+    if not has_products:
+        raise InputError(
+            Argument("float8"),
+            f" is {recipe!r}, and {device.name} has no {kind}: give ",
+            *(Give("device", example), ", for example"),
         )
 
 

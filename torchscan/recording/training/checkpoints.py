@@ -24,6 +24,7 @@ SELECTIVE = "selective"
 #: operators whose results torchtitan keeps, as far as this version of torch has them
 _KEPT_BY_TORCHTITAN = (
     "aten.mm",
+    "aten._scaled_mm",
     "aten._scaled_dot_product_efficient_attention",
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_flash_attention_for_cpu",
@@ -88,14 +89,15 @@ def _contexts_of_torchtitan() -> Any:
     Products with a bias are computed again too: torchtitan's models have none.
     """
     kept = _operators_named(_KEPT_BY_TORCHTITAN)
-    product = torch.ops.aten.mm.default
+    # torchao's tensors are multiplied by ``mm``, which calls the product in 8 bits
+    products = _operators_named(("aten.mm", "aten._scaled_mm"))
     num_products: Counter[bool] = Counter()
 
     def choose(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        if operator is product:
+        if operator in products:
             num_products[context.is_recompute] += 1
         is_kept = operator in kept
-        if operator is product and num_products[context.is_recompute] % 2 == 0:
+        if operator in products and num_products[context.is_recompute] % 2 == 0:
             is_kept = False
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 

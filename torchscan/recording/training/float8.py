@@ -8,12 +8,12 @@ input and the weight in 16 bits, and casts them again.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Argument, Give, InputError
+from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
 from torchscan.torch_versions import (
     is_sharded_type,
@@ -24,9 +24,6 @@ from torchscan.torch_versions import (
 
 #: the recipes of torchao, by their names there; "mx": blocks of 32 with scales of 8 bits
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
-#: parts of the paths of layers that stay as they are, as in torchtitan: the head of the model
-SKIPPED = ("lm_head", "output", "embed_out")
-
 #: sizes of weights are multiples of this
 _ALIGNED = 16
 #: the smallest divisor of a scale
@@ -74,7 +71,7 @@ def convert_to_float8(
     module: nn.Module,
     recipe: Float8,
     *,
-    skip: Collection[str] = SKIPPED,
+    skip: Collection[str] = ("lm_head",),
     all_gather: bool = False,
 ) -> list[Float8Linear]:
     """Replace linear layers of a copy of a model in place, and return the new layers.
@@ -83,11 +80,9 @@ def convert_to_float8(
     not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
     gathers their weights in 8 bits.
     """
-    require_float8(recipe, all_gather=all_gather)
     multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
-    names = (skip,) if isinstance(skip, str) else tuple(skip)
     converted: dict[int, Float8Linear] = {}
-    for parent, name, layer in _linear_layers(module, names, multiple):
+    for parent, name, layer in _linear_layers(module, skip, multiple):
         if id(layer) not in converted:
             converted[id(layer)] = Float8Linear(layer, recipe, is_gathered=all_gather)
         setattr(parent, name, converted[id(layer)])
@@ -98,18 +93,6 @@ def convert_to_float8(
             f"(torch.nn.Linear) whose sizes are multiples of {multiple}",
         )
     return list(converted.values())
-
-
-def require_float8(recipe: object, *, all_gather: bool) -> None:
-    """Raise an InputError if there is no such recipe, or if its weights are gathered in 16 bits."""
-    if recipe not in get_args(Float8):
-        raise InputError.of_choice("float8", recipe, get_args(Float8))
-    if all_gather and recipe != "tensorwise":
-        raise InputError(
-            Argument("float8_all_gather"),
-            f" is True, and {recipe} scales each row or block: give ",
-            Give("float8", "tensorwise"),
-        )
 
 
 def _linear_layers(
@@ -149,6 +132,7 @@ class Float8Linear(nn.Linear):
         if torch.is_autocast_enabled():
             states = states.to(torch.get_autocast_dtype("cuda"))
         rows = states.reshape(-1, states.shape[-1])
+        self._require_aligned(rows.shape[0])
         multiply: Any = _Float8Product.apply
         if self.recipe == "mx":
             multiply = _MxProduct.apply
@@ -160,6 +144,16 @@ class Float8Linear(nn.Linear):
             product = multiply(rows, self.weight, _CASTS[self.recipe], self.gathered)
         output: Tensor = product.reshape(*states.shape[:-1], product.shape[-1])
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _require_aligned(self, num_rows: int) -> None:
+        """Raise unless the gradient of the weight, a sum over rows, can be computed in 8 bits."""
+        multiple = MX_BLOCK if self.recipe == "mx" else _ALIGNED
+        is_wide = self.recipe == "rowwise_with_gw_hp" or not self.weight.requires_grad
+        if num_rows % multiple and not is_wide:
+            raise ValueError(
+                f"8-bit products need a multiple of {multiple} rows (sequences × tokens), and "
+                f"there are {num_rows}"
+            )
 
 
 class Quantized(NamedTuple):

@@ -73,7 +73,7 @@ class _WeightGather:
         """The process groups of the mesh dimensions along which the weight is sharded."""
         spec = self._parameter._sharding_spec
         placed = zip(range(spec.mesh.ndim), spec.placements, strict=True)
-        return [spec.mesh.get_group(dim) for dim, each in placed if each.is_shard()]
+        return [spec.mesh.get_group(dim) for dim, each in placed if not each.is_replicate()]
 
     def before(self, _mesh: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return what is all-gathered, and what is kept beside it."""

@@ -15,14 +15,13 @@ from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+from torchscan.recording.training.float8 import Float8, convert_to_float8
 
 #: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
 Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
 #: formats of frozen weights: bitsandbytes' and those of Triton kernels for GPTQ and AWQ
 FrozenFormat = Literal["nf4", "nf4-double", "int8", "gptq", "awq"]
 CrossEntropy = Literal["chunked", "liger"]
-#: torchao's recipes
-Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
 Offload = Literal["optimizer", "parameters", "activations"]
 
 
@@ -113,7 +112,7 @@ class Recipe:
         return [name for name in _DEFAULTS if name != "compiled" and _is_given(self, name)]
 
 
-#: options that change the model; float8 in others of its modules
+#: options that change the model
 _OF_MODEL = (
     *("checkpoint", "lora", "weights", "cross_entropy"),
     *("float8", "float8_all_gather", "float8_skip"),
@@ -121,7 +120,7 @@ _OF_MODEL = (
 #: options that no estimate follows
 _UNSUPPORTED = (
     *("weights", "cross_entropy", "optimizer_in_backward", "clip_gradients"),
-    *("accumulation_steps", "float8", "float8_all_gather", "offload"),
+    *("accumulation_steps", "offload"),
 )
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
@@ -169,6 +168,9 @@ def change_model(
             module lists.
     """
     known = layers_of(model) if layers is None else layers
+    if recipe.float8 is not None:
+        skipped, all_gather = recipe.float8_skip, recipe.float8_all_gather
+        convert_to_float8(model, recipe.float8, skip=skipped, all_gather=all_gather)
     if isinstance(recipe.lora, int):
         adapt(model, known, recipe.lora)
     elif recipe.lora is not None:

@@ -1,0 +1,122 @@
+"""Tensor parallelism whose activations between products are divided by sequence.
+
+torch's styles do it: a layer's norms and sums run on a part of each sequence. Inputs of attention
+and of the feed-forward layer are all-gathered, and their results are reduced and scattered, in
+place of the all-reduces of tensor parallelism alone. Modules are those that the plan of a model of
+transformers names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from torchscan.errors import Argument, Give, InputError
+from torchscan.recording.sharding import heads_of, repeat_heads
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_COLUMNS = ("colwise", "colwise_rep", "colwise_gather_output")
+_ROWS = ("rowwise", "rowwise_rep")
+#: modules of a layer that stay whole and run on the sequence that was gathered
+_WHOLE = ("replicate", "replicated_with_grad_allreduce")
+
+
+def shard_sequences(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Shard a model of transformers over "tp", with activations divided by sequence, in place."""
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    tp = mesh["tp"]
+    styles = _styles_by_path(model)
+    heads = heads_of(model, tp.size())
+    repeat_heads(model, heads, styles)
+    plan = _SequencePlan(model, styles)
+    is_tied = plan.is_tied
+    parallelize_module(model, tp, plan.styles())
+    if is_tied:
+        plan.head.weight = plan.embedding.weight
+    return model
+
+
+def _styles_by_path(model: nn.Module) -> dict[str, str]:
+    """Return the styles of the plan that a model brings along, by the paths of its modules."""
+    plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
+    styles: dict[str, str] = expand(dict(plan)) if plan and expand is not None else {}
+    unknown = sorted(set(styles.values()) - {*_COLUMNS, *_ROWS, *_WHOLE, "embedding_rowwise"})
+    if not styles or unknown:
+        reason = f"divides modules by {unknown[0]!r}" if unknown else "does not exist"
+        raise InputError(
+            Argument("sequence_parallel"),
+            f" is True, and the plan of {type(model).__name__} for tensor parallelism {reason}: "
+            "give ",
+            Give("apply"),
+            ", a function of the model and the mesh that shards it",
+        )
+    return styles
+
+
+class _SequencePlan:
+    """The styles of torch for a model, by the paths of its modules."""
+
+    def __init__(self, model: nn.Module, styles: dict[str, str]) -> None:
+        brought: Any = model
+        self._modules = dict(model.named_modules())
+        # the others are those of parameters
+        self._styles = {path: each for path, each in styles.items() if path in self._modules}
+        self.embedding: Any = brought.get_input_embeddings()
+        self.head: Any = brought.get_output_embeddings()
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the head has the weight of the embedding."""
+        return self.head is not None and self.head.weight is self.embedding.weight
+
+    def styles(self) -> dict[str, Any]:
+        """Return all styles. Norms are modules whose weights have one dimension."""
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            SequenceParallel,
+        )
+
+        in_parts: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False}
+        found: dict[str, Any] = {}
+        for path, style in self._styles.items():
+            if style in _COLUMNS:
+                found[path] = ColwiseParallel()
+            elif style in _ROWS:
+                found[path] = RowwiseParallel(**in_parts)
+        blocks = self._blocks(found)
+        found |= {path: self._gathering(path) for path in blocks}
+        for path, module in self._modules.items():
+            is_inside = any(path.startswith(f"{block}.") for block in blocks)
+            weight = module._parameters.get("weight")
+            if weight is not None and weight.dim() == 1 and not is_inside:
+                found[path] = SequenceParallel(use_local_output=False)
+            if module is self.embedding:
+                found[path] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
+            if module is self.head:
+                found[path] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+        return found
+
+    def _blocks(self, divided: dict[str, Any]) -> list[str]:
+        """Return the paths of attention and feed-forward modules, which hold divided layers."""
+        ends = (self._modules[path] for path in divided)
+        outer = {id(self.embedding), id(self.head)}
+        inner = [path for path, end in zip(divided, ends, strict=True) if id(end) not in outer]
+        return list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
+
+    def _gathering(self, path: str) -> Any:
+        """Return the style that all-gathers the input of a module, by name or position."""
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import PrepareModuleInput
+
+        if path.endswith(("attn", "attention")):
+            return PrepareModuleInput(
+                input_kwarg_layouts={"hidden_states": Shard(1)},
+                desired_input_kwarg_layouts={"hidden_states": Replicate()},
+            )
+        return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
