@@ -173,6 +173,33 @@ def test_asynchronous_collectives_run_behind_products() -> None:
     assert saved == pytest.approx(sum(plain) - sum(hidden))
 
 
+def test_layers_of_fsdp_are_compiled_one_by_one() -> None:
+    """The sum at the end of a layer joins the next norm where the whole model is one graph."""
+
+    def kernels(rank: RankPlan) -> int:
+        assert rank.roofline is not None
+        return sum(each.bytes_read > 0 for each in rank.roofline.operators if not each.macs)
+
+    eager, whole = planned({"tp": 1}), planned({"tp": 1}, compiled=True)
+    layers = planned({"dp": 2}, compiled=True)
+    assert eager.roofline is not None
+    assert whole.roofline is not None
+    assert layers.roofline is not None
+    assert whole.roofline.time_estimate < eager.roofline.time_estimate / 2
+    assert layers.roofline.compiled
+    assert kernels(whole) < kernels(layers)
+    written = [
+        {
+            each.layer: each.bytes_written
+            for each in rank.roofline.operators
+            if each.phase == "forward" and each.operator == "aten.add" and each.bytes_written
+        }
+        for rank in (whole, layers)
+        if rank.roofline is not None
+    ]
+    assert written[1].keys() >= written[0].keys()
+
+
 @pytest.mark.parametrize(
     ("mesh", "options", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -198,7 +199,10 @@ def planned(
         )
         scan = asked.of(model)
         try:
-            trace, memory = scan.steps, scan.memory
+            with warnings.catch_warnings():
+                # it is about writing to the output, which nothing does here
+                warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+                trace, memory = scan.steps, scan.memory
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), names_in(devices, mesh)

@@ -89,7 +89,10 @@ class _SequencePlan:
                 found[path] = ColwiseParallel()
             elif style in _ROWS:
                 found[path] = RowwiseParallel(**in_parts)
-        blocks = self._blocks(found)
+        # attention and feed-forward modules, which hold the divided layers
+        ends = (self.embedding, self.head)
+        inner = [path for path in found if self._modules[path] not in ends]
+        blocks = list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
         found |= {path: self._gathering(path) for path in blocks}
         for path, module in self._modules.items():
             is_inside = any(path.startswith(f"{block}.") for block in blocks)
@@ -101,13 +104,6 @@ class _SequencePlan:
             if module is self.head:
                 found[path] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
         return found
-
-    def _blocks(self, divided: dict[str, Any]) -> list[str]:
-        """Return the paths of attention and feed-forward modules, which hold divided layers."""
-        ends = (self._modules[path] for path in divided)
-        outer = {id(self.embedding), id(self.head)}
-        inner = [path for path, end in zip(divided, ends, strict=True) if id(end) not in outer]
-        return list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
 
     def _gathering(self, path: str) -> Any:
         """Return the style that all-gathers the input of a module, by name or position."""

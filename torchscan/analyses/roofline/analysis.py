@@ -24,6 +24,7 @@ from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
 from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.common_subexpressions import MergedCalls, merge_equal_calls
+from torchscan.analyses.roofline.compiled_regions import compiled_regions
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,
@@ -241,7 +242,8 @@ def _kernels(
     kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
     if compiled:
         apart = {*own.experts.head_of, *own.left_out}
-        fused = fused_kernels(trace, served.costs, served.appends, apart)
+        regions = compiled_regions(trace)
+        fused = fused_kernels(trace, served.costs, served.appends, apart, regions)
         kernels = own.experts.joined(fused)
     for index in own.left_out:
         kernels[index] = None

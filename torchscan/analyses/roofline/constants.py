@@ -116,10 +116,11 @@ SYNCHRONOUS_ON_HOPPER = 0.62
 #: share of the peak that the backward pass of asynchronous kernels reaches: cuDNN's on Hopper, 0.31
 #: at 512 to 0.52 at 8,192 keys; those of Blackwell are taken to be alike
 ATTENTION_BACKWARD = 0.45
-#: backward pass of FlashAttention 2, for a tile of 128 keys and each number of a head's width: cycles
-#: of loading operands from shared memory for a query; cycles to begin and to end, with the kernels
-#: before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to 16,384 keys and
-#: widths of 64 and 128, met within 3 %. With them, an A100 reaches 62 % of its peak (published: 63 %)
+#: backward pass of FlashAttention 2, for a tile of 128 keys and each number of a head's width:
+#: cycles of loading operands from shared memory for a query; cycles to begin and to end, with the
+#: kernels before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to 16,384
+#: keys and widths of 64 and 128, met within 5 %. With them, an A100 reaches 62 % of its peak
+#: (published: 63 %)
 BACKWARD_LOADS, BACKWARD_TILE_CYCLES = 0.84, 235.0
 #: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
 #: 9,000
@@ -250,10 +251,11 @@ ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.68
 
 #: the share of the board's power left for arithmetic after memory, links and leakage
 POWER_SHARE = 0.78
-#: the same in a training step, which repeats for hours. The tables of kernels that the energies below
-#: rest on are bursts of milliseconds, in which GPUs exceed their limit. Not on other architectures,
-#: whose energies come from steps that were repeated for seconds. GA100: by two models on one A100;
-#: Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, and it holds for cards with 500 W
+#: the same in a training step, which repeats for hours. The tables of kernels that the energies
+#: below rest on are bursts of milliseconds, in which GPUs exceed their limit. Not on other
+#: architectures, whose energies come from steps that were repeated for seconds. GA100: by two models
+#: on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, and it holds for
+#: cards with 500 W
 SUSTAINED_SHARE: Mapping[str, float] = {
     "Ampere GA100": 0.55,
     "Hopper": 0.38,
@@ -306,11 +308,11 @@ SEND_SHARE = 0.95
 #: On the H200 alone, 0.90
 SWITCH_SHARE = 0.92
 #: of a collective in the background, the time that the computation beside it loses: to the
-#: multiprocessors that NCCL's channels occupy, to bandwidth and to power. By the same rows of MPT, from
-#: steps of few tokens beside steps of many
+#: multiprocessors that NCCL's channels occupy, to bandwidth and to power. By the same rows of MPT,
+#: from steps of few tokens beside steps of many
 BACKGROUND_COST = 0.45
-#: of the time that products and collectives of asynchronous tensor parallelism overlap, the share that
-#: is won. By Llama-3.1-8B in bf16 with and without it
+#: of the time that products and collectives of asynchronous tensor parallelism overlap, the share
+#: that is won. By Llama-3.1-8B in bf16 with and without it
 ASYNC_TP_GAIN = 0.3
 #: of what networks carry
 NETWORK = 0.9

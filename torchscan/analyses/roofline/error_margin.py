@@ -68,7 +68,7 @@ COMPARED = (
 
 
 class Trained(NamedTuple):
-    """Published training steps of language models, on one GPU and with FSDP and tensor parallelism."""
+    """Published training steps of language models, on one GPU and on meshes."""
 
     #: True if linear layers compute in 8 bits
     is_float8: bool
@@ -138,7 +138,7 @@ def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
 
 def _trained_like(device: Device, passed: Passed) -> Trained | None:
     """Return the published training steps that a pass is like, or None."""
-    is_training = passed.mode in ("training", "compiled training")
+    is_training = passed.mode.endswith("training")
     is_narrow = passed.in_half + passed.in_eight > 0.9
     if not (is_training and is_narrow and passed.has_attention and passed.kind is None):
         return None

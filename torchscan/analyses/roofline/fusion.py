@@ -72,6 +72,7 @@ def fused_kernels(
     costs: tuple[OpCost, ...],
     appends: Collection[int] = (),
     apart: Collection[int] = (),
+    regions: Sequence[int] | None = None,
 ) -> list[int | None]:
     """Return for each call the number of its kernel: the index of a call in it. Views are in none.
 
@@ -80,8 +81,9 @@ def fused_kernels(
         costs: the costs of its calls.
         appends: the calls that write at the end of a block, of which they touch nothing else.
         apart: calls that are not fused with others.
+        regions: the part of the model that each call is compiled in; None: all in one.
     """
-    fusion = _Fusion(trace, appends, apart)
+    fusion = _Fusion(trace, appends, apart, regions or [0] * len(trace.ops))
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
     return fusion.kernels
@@ -90,8 +92,15 @@ def fused_kernels(
 class _Fusion:
     """Goes through the calls, joining each to the kernels of its producers if possible."""
 
-    def __init__(self, trace: Trace, appends: Collection[int], apart: Collection[int]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        appends: Collection[int],
+        apart: Collection[int],
+        regions: Sequence[int],
+    ) -> None:
         self._trace = trace
+        self._regions = regions
         self._appends = appends
         self._apart = apart
         self.kernels: list[int | None] = []
@@ -122,8 +131,9 @@ class _Fusion:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
         joined = None
-        if fusible and not begins_kernel(op):
-            joined = self._kernel_to_join(op, size, needed)
+        near = {each for each in needed if self._regions[each] == self._regions[index]}
+        if fusible and near and not begins_kernel(op):
+            joined = self._kernel_to_join(op, size, needed, near)
         kernel = index if joined is None else joined
         self.kernels.append(kernel)
         self._members.setdefault(kernel, []).append(index)
@@ -155,12 +165,14 @@ class _Fusion:
                 self._after[each] |= now
         self._after[kernel], self._last[kernel] = now, index
 
-    def _kernel_to_join(self, op: OpCall, size: int, needed: set[int]) -> int | None:
-        """Return a producer's kernel over the same elements, or None.
+    def _kernel_to_join(
+        self, op: OpCall, size: int, needed: set[int], near: set[int]
+    ) -> int | None:
+        """Return one of the near kernels that is over the same elements, or None.
 
         No other operand may be made after it.
         """
-        for candidate in sorted(needed, reverse=True):
+        for candidate in sorted(near, reverse=True):
             if self._trace.ops[candidate].phase != op.phase:
                 continue
             others = needed - {candidate}
@@ -197,6 +209,8 @@ class _Fusion:
 
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
+        if self._regions[other] != self._regions[kernel]:
+            return False
         if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
             return False
         if self._waits_between(other, kernel):
