@@ -96,7 +96,7 @@ LAUNCHES = 0.5
 
 def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
     """Return the error margin of a pass on a device."""
-    of_kernels = _margin_of_kernels(device, passed)
+    of_kernels = _margin_of_training(device, passed) or _margin_of_kernels(device, passed)
     if passed.launched < 0.05:
         return of_kernels
     share, reason = of_kernels
@@ -112,15 +112,6 @@ def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
 
 
 def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
-    trained = _trained_like(device, passed)
-    if trained is not None:
-        compared = Note.of(
-            "training-validated",
-            steps=trained.steps,
-            sources=trained.sources,
-            bits=8 if trained.is_float8 else 16,
-        )
-        return ErrorMargin(trained.share, compared)
     of_mode = [each for each in COMPARED if (each.gpu, each.mode) == (device.name, passed.mode)]
     known = next((each for each in of_mode if each.kind == passed.kind), None)
     if known is not None and passed.in_half > 0.9:
@@ -136,8 +127,8 @@ def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
     return ErrorMargin(UNKNOWN, Note.of("device-kind-not-validated"))
 
 
-def _trained_like(device: Device, passed: Passed) -> Trained | None:
-    """Return the published training steps that a pass is like, or None."""
+def _margin_of_training(device: Device, passed: Passed) -> ErrorMargin | None:
+    """Return the margin of the published training steps that a pass is like, or None."""
     is_training = passed.mode.endswith("training")
     is_narrow = passed.in_half + passed.in_eight > 0.9
     if not (is_training and is_narrow and passed.has_attention and passed.kind is None):
@@ -145,5 +136,9 @@ def _trained_like(device: Device, passed: Passed) -> Trained | None:
     is_float8 = passed.in_eight > 0.1
     for each in TRAINED:
         if each.is_float8 == is_float8 and device.arch.startswith(each.archs):
-            return each
+            bits = 8 if is_float8 else 16
+            reason = Note.of(
+                "training-validated", steps=each.steps, sources=each.sources, bits=bits
+            )
+            return ErrorMargin(each.share, reason)
     return None
