@@ -20,20 +20,16 @@ from truth_section import Section, lines
 from truth_serving import ENGINES, QWEN, serving
 from truth_streaming import LIGER, streaming
 from truth_times import MEASURED, differences, times
+from truth_training import TABLES as TRAINING
+from truth_training import training
 
 from tests.marked import blocks_of, rows_of, table, with_blocks
 from torchscan.files import write_text
 
 ROOT = Path(__file__).parents[1]
 TABLES = (
-    ZOO,
-    FIELDS,
-    *(each.table for each in MEASURED),
-    *table_names(),
-    LIGER,
-    ENGINES,
-    QWEN,
-    *STEPS,
+    *(ZOO, FIELDS, *(each.table for each in MEASURED), *table_names()),
+    *(LIGER, ENGINES, QWEN, *dict.fromkeys([*STEPS, *TRAINING])),
 )
 HEADINGS = ("question", "compared with", "n", "result")
 
@@ -70,6 +66,7 @@ def _sections(truth: Path) -> Iterator[Section]:
         "kernels": kernels,
         LIGER: streaming,
         ENGINES: serving,
+        "training": training,
         "memory": training_memory,
     }.items():
         start = time.perf_counter()

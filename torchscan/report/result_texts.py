@@ -154,6 +154,11 @@ add(
     "mostly {kind}, lie within this margin ({mode:kind of pass}, this GPU)",
 )
 add(
+    "training-validated",
+    "validated: four of five of {steps:,} published training steps of language models in {bits} "
+    "bits lie within this margin ({sources} sources, GPUs of this architecture)",
+)
+add(
     "not-validated",
     "not validated: no measured {mode:kind of pass} {missing:uncompared} to compare with",
 )

@@ -128,6 +128,7 @@ def roofline_of(
         compiled=compiled,
         turned=turned,
         serving=serving,
+        sustained=any(op.phase != "forward" for op in trace.ops),
     )
     runs = [
         device.run(
@@ -610,9 +611,20 @@ def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
     if compiled:
         mode = "compiled training" if has_backward else "compiled"
     products = [each for each in loads if each.macs]
-    half = [each for each in products if each.precision in ("fp16", "bf16")]
     waiting = [each for each in loads if each.limiter == "launch"]
-    return Passed(mode, kind_of(loads), _share(half, products), _share(waiting, loads))
+    return Passed(
+        mode,
+        kind_of(loads),
+        in_half=_share_of_formats(products, ("fp16", "bf16")),
+        launched=_share(waiting, loads),
+        in_eight=_share_of_formats(products, ("fp8",)),
+        has_attention=any("attention" in each.operator for each in products),
+    )
+
+
+def _share_of_formats(products: Sequence[OperatorLoad], formats: Collection[str]) -> float:
+    """Return the share of the time of products that is spent in these formats."""
+    return _share([each for each in products if each.precision in formats], products)
 
 
 def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:

@@ -4,7 +4,10 @@ torch's compiler divides an all-gather and the products that read it, or a produ
 reduce-scatter after it, into a piece for each rank. While one piece travels, another is multiplied.
 The first piece has nothing to overlap with::
 
-    waiting = max(0, collective − (n − 1)/n · product)
+    waiting = collective − ASYNC_TP_GAIN · min(collective, (n − 1)/n · product)
+
+Pieces of a product take longer than the product, and copies take bandwidth and multiprocessors from
+it, so that a part of what overlaps is won.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from torchscan.analyses.roofline.constants import ASYNC_TP_GAIN
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.ops.communication import COLLECTIVES, group_of
 from torchscan.trace.events import OpCall
@@ -51,7 +55,7 @@ def overlap_with_products(
             continue
         overlapped = (1 - 1 / group.size) * sum(left.get(each, 0.0) for each in products)
         hidden = min(time, overlapped)
-        waits[index] = time - hidden
+        waits[index] = time - ASYNC_TP_GAIN * hidden
         for each in products:  # a product hides each second of collectives once
             left[each] = left.get(each, 0.0) * (1 - hidden / overlapped if overlapped else 1.0)
     return waits

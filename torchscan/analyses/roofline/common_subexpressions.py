@@ -144,7 +144,7 @@ def _has_one_value(op: OpCall) -> bool:
 
 
 def _unread_calls(trace: Trace, ops: tuple[OpCall, ...], left_out: Collection[int]) -> set[int]:
-    """Return the calls whose results only calls that were left out have read."""
+    """Return the calls whose results no call reads that runs."""
     kept = kept_storages(trace)
     was_read = {tensor for op in trace.ops for tensor in op.inputs}
     read: set[int] = set()
@@ -155,8 +155,10 @@ def _unread_calls(trace: Trace, ops: tuple[OpCall, ...], left_out: Collection[in
             continue
         made = set(op.outputs)
         is_kept = any(trace.tensors[each].storage in kept for each in made)
-        has_lost_readers = made <= was_read and not made & read
-        if is_kept or not has_lost_readers or not _has_one_value(op):
+        # a checkpoint computes its results again, of which the backward pass reads a part
+        may_be_unread = made <= was_read or op.origin == "checkpoint"
+        is_unread = may_be_unread and not made & read
+        if is_kept or not is_unread or not _has_one_value(op):
             read.update(op.inputs)
         elif not op.signature.is_view:
             unread.add(index)
