@@ -64,7 +64,9 @@ class AddressedAllocator(CachingAllocator):
     def blocks_by_segment(self, live: list[AllocatedBlock]) -> dict[int, list[AllocatedBlock]]:
         """Return the blocks of each segment, in order, of which these are in use."""
         blocks: dict[int, list[AllocatedBlock]] = {address: [] for address in self.segments}
-        for block in sorted([*live, *chain.from_iterable(self._free.values())], key=self.address_of):
+        for block in sorted(
+            [*live, *chain.from_iterable(self._free.values())], key=self.address_of
+        ):
             blocks[self._segment_of[block.number]].append(block)
         return blocks
 
