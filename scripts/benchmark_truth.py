@@ -14,16 +14,23 @@ from truth_counts import LANGUAGE, ZOO, language_models, zoo
 from truth_fields import FIELDS, fields
 from truth_kernels import kernels
 from truth_left_out import left_out, left_out_before
+from truth_memory import TABLES as STEPS
+from truth_memory import training_memory
 from truth_section import Section, lines
 from truth_serving import ENGINES, QWEN, serving
 from truth_streaming import LIGER, streaming
 from truth_times import MEASURED, differences, times
+from truth_training import TABLES as TRAINING
+from truth_training import training
 
 from tests.marked import blocks_of, rows_of, table, with_blocks
 from torchscan.files import write_text
 
 ROOT = Path(__file__).parents[1]
-TABLES = (ZOO, FIELDS, *(each.table for each in MEASURED), *table_names(), LIGER, ENGINES, QWEN)
+TABLES = (
+    *(ZOO, FIELDS, *(each.table for each in MEASURED), *table_names()),
+    *(LIGER, ENGINES, QWEN, *dict.fromkeys([*STEPS, *TRAINING])),
+)
 HEADINGS = ("question", "compared with", "n", "result")
 
 
@@ -59,6 +66,8 @@ def _sections(truth: Path) -> Iterator[Section]:
         "kernels": kernels,
         LIGER: streaming,
         ENGINES: serving,
+        "training": training,
+        "memory": training_memory,
     }.items():
         start = time.perf_counter()
         yield ask(truth)

@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from memory_runs import TABLES, MemoryRun, runs
+from truth_section import Section, of, percent
 
+from tests.marked import table
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
@@ -25,6 +27,14 @@ from torchscan.errors import TorchscanError
 ROOT = Path(__file__).resolve().parent.parent
 TRUTH = ROOT.parent / "shared" / "truth"
 TRACES = ROOT / "build" / "traces"
+HEADINGS = (
+    *("source", "kind", "value", "rows", "bias"),
+    *("median error", "largest", "inside the range", "wrong verdicts"),
+)
+ROW_HEADINGS = (
+    *("source", "kind", "run", "value", "measured, GiB"),
+    *("estimated ÷ measured", "range, GiB", "fits"),
+)
 _GIB = 2**30
 
 
@@ -65,9 +75,14 @@ def compare_finetuning(truth: Path) -> int:
     if missing:
         print(f"nothing compared: {', '.join(missing)} not found in {truth}")
         return 1
-    rows = list(compared(truth, TRACES, ""))
-    print("\n".join([*list_rows(rows), "", *summarize(rows)]))
+    _print(list(compared(truth, TRACES, "")), only_groups=False)
     return 0
+
+
+def _print(rows: Sequence[ComparedRow], *, only_groups: bool) -> None:
+    if not only_groups:
+        print(table(ROW_HEADINGS, [_cells(row) for row in rows]) + "\n")
+    print(table(HEADINGS, list(_groups(rows))))
 
 
 def compared(truth: Path, traces: Path, only: str) -> Iterator[ComparedRow]:
@@ -116,37 +131,48 @@ def _rows(run: MemoryRun, verdict: Verdict) -> Iterator[ComparedRow]:
             )
 
 
-def list_rows(rows: Sequence[ComparedRow]) -> Iterator[str]:
-    """Yield a Markdown table of all rows."""
-    yield "| source | kind | run | value | measured, GiB | estimated ÷ measured | range, GiB | fits |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for row in rows:
-        bounds = f"{row.lowest / _GIB:.2f} … {row.highest / _GIB:.2f}"
-        fits = "yes" if row.fits else "no"
-        mark = " (wrong)" if row.is_wrong else ""
-        ratio = "–" if row.value == "ran out" else f"{row.ratio:.3f}"
-        cells = (row.source, row.kind, row.name, row.value, f"{row.measured / _GIB:.2f}", ratio)
-        yield f"| {' | '.join(cells)} | {bounds} | {fits}{mark} |"
+def training_memory(truth: Path) -> Section:
+    """Return the comparison of all runs."""
+    rows = list(compared(truth, TRACES, ""))
+    summary = [_summary_of(rows, value) for value in ("allocated", "reserved", "in use")]
+    ran_out = [row for row in rows if row.value == "ran out"]
+    wrong = sum(row.is_wrong for row in rows)
+    verdicts = f"{len(ran_out)} of them ran out of memory; {wrong} verdicts wrong"
+    summary.append(("fits, training steps", "the same", f"{len(rows)}", verdicts))
+    return Section(summary, {"training-memory": f"\n{table(HEADINGS, list(_groups(rows)))}\n"})
 
 
-def summarize(rows: Sequence[ComparedRow]) -> Iterator[str]:
-    """Yield a Markdown table by source, kind and value."""
+def _summary_of(rows: Sequence[ComparedRow], value: str) -> tuple[str, str, str, str]:
+    found = [row for row in rows if row.value == value]
+    errors = [abs(row.ratio - 1) for row in found]
+    inside = sum(row.is_inside for row in found)
+    result = f"median error {percent(statistics.median(errors))}, inside the range {of(inside, len(found))}"
+    return f"memory {value}, training steps", "four tables", f"{len(found)}", result
+
+
+def _groups(rows: Sequence[ComparedRow]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each source, kind and value."""
     groups: dict[tuple[str, str, str], list[ComparedRow]] = defaultdict(list)
     for row in rows:
         groups[row.source, row.kind, row.value].append(row)
-        groups["all", "", row.value].append(row)
-    yield "| source | kind | value | rows | bias | median error | largest | inside | wrong verdicts |"
-    yield "|---|---|---|---|---|---|---|---|---|"
     for (source, kind, value), found in sorted(groups.items()):
-        wrong = sum(row.is_wrong for row in found)
+        wrong = f"{sum(row.is_wrong for row in found)}"
         if value == "ran out":
-            yield f"| {source} | {kind} | {value} | {len(found)} | | | | | {wrong} |"
+            yield source, kind, value, f"{len(found)}", "–", "–", "–", "–", wrong
             continue
         errors = [abs(row.ratio - 1) for row in found]
-        bias = statistics.geometric_mean([row.ratio for row in found])
-        inside = statistics.mean([row.is_inside for row in found])
-        figures = f"{bias:.3f} | {statistics.median(errors):.1%} | {max(errors):.1%} | {inside:.0%}"
-        yield f"| {source} | {kind} | {value} | {len(found)} | {figures} | {wrong} |"
+        bias = f"{statistics.geometric_mean([row.ratio for row in found]):.3f}"
+        inside = of(sum(row.is_inside for row in found), len(found))
+        shares = percent(statistics.median(errors)), percent(max(errors))
+        yield source, kind, value, f"{len(found)}", bias, *shares, inside, wrong
+
+
+def _cells(row: ComparedRow) -> tuple[str, ...]:
+    bounds = f"{row.lowest / _GIB:.2f} … {row.highest / _GIB:.2f}"
+    ratio = "–" if row.value == "ran out" else f"{row.ratio:.3f}"
+    fits = ("yes" if row.fits else "no") + (" (wrong)" if row.is_wrong else "")
+    measured = f"{row.measured / _GIB:.2f}"
+    return row.source, row.kind, row.name, row.value, measured, ratio, bounds, fits
 
 
 def main() -> None:
@@ -165,8 +191,7 @@ def main() -> None:
             writer = csv.DictWriter(file, list(asdict(rows[0])))
             writer.writeheader()
             writer.writerows([asdict(row) for row in rows])
-    lines = [] if options.table else [*list_rows(rows), ""]
-    print("\n".join([*lines, *summarize(rows)]))
+    _print(rows, only_groups=options.table)
 
 
 if __name__ == "__main__":

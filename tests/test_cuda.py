@@ -261,3 +261,67 @@ def test_the_device_at_hand_can_be_measured(
     assert device.flops_per_second["fp16"] > 1e12
     assert device.bytes_per_second is not None
     assert device.bytes_per_second > 5e10
+
+
+# -- memory snapshots ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stacks", ["python", "all"])
+def test_a_snapshot_of_torch_agrees_with_its_counts(tmp_path: Path, stacks: str) -> None:
+    """The sum of the parts is what torch reports, and parameters and states are all there."""
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(stacks=stacks, clear_history=True)
+    try:
+        model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.zeros(4096, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        reserved = torch.cuda.memory_reserved()
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    end = torchscan.read_snapshot(tmp_path / "snapshot.pickle", model, moment="end")
+    assert end.reserved_bytes == reserved
+    assert end.requested_bytes + end.rounding_bytes + end.free_bytes == reserved
+    weights = sum(each.nbytes for each in model.parameters())
+    assert end.by_kind["parameters"] == weights
+    assert end.by_kind["optimizer"] == 2 * weights
+    peak = torchscan.read_snapshot(tmp_path / "snapshot.pickle", model)
+    assert peak.by_kind["activations"] >= 4096 * 2048 * 4
+    assert peak.by_kind["backward"] > 0
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_error_of_a_full_gpu_is_explained(recorded: bool) -> None:
+    """Without a recording, too: what the model and the step hold is known by address."""
+    torch.cuda.empty_cache()
+    if recorded:
+        torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    _, total = torch.cuda.mem_get_info()
+    limit = torch.cuda.memory_reserved() + 512 * 2**20
+    torch.cuda.set_per_process_memory_fraction(limit / total)
+
+    def train() -> None:
+        for rows in (1024, 2**20):
+            model(torch.zeros(rows, 512, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    try:
+        with pytest.raises(torch.OutOfMemoryError) as caught, torchscan.inspect(model) as run:
+            train()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.memory._record_memory_history(enabled=None)
+    found = run.out_of_memory
+    assert found is not None
+    weights = sum(each.nbytes for each in model.parameters())
+    assert found.by_kind["parameters"] == weights
+    assert found.by_kind["optimizer"] >= 2 * weights
+    assert found.failed_bytes == 2**20 * 512 * 4  # of the inputs
+    assert any(note.startswith("torchscan: a request of ") for note in caught.value.__notes__)

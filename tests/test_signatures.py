@@ -322,7 +322,6 @@ OLD_ATTRIBUTES = {
 }
 #: arguments that have another type or default somewhere -> why
 DIFFERENT = {
-    "apply": "plan() has no way to shard a model by itself",
     "batch_size": "analyze_generation() also takes several",
     "checkpoint": "search() checkpoints all layers or none",
     "inputs": "of a module, or by name of a prompt",

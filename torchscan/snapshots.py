@@ -75,11 +75,9 @@ def _index_of(data: SnapshotData, given: int | None) -> int:
                 Give("device", f"cuda:{known[0] if known else 0}"),
             )
         return given
-    failed = [
-        index for index in traced if any(event.action == "oom" for event in data.traces[index])
-    ]
-    if failed:
-        return failed[-1]
+    for index in reversed(traced):
+        if any(event.action == "oom" for event in data.traces[index]):
+            return index
     return max(known, key=lambda index: reserved[index], default=0)
 
 

@@ -65,6 +65,7 @@ __all__ = [
     "current_stream",
     "default_device",
     "engine",
+    "exchange_rows",
     "extend_all_gather",
     "forget_hooks",
     "forget_placements",
@@ -89,6 +90,7 @@ __all__ = [
     "is_sharded_type",
     "is_transforming",
     "is_wrapped_by_ddp",
+    "joined_mesh",
     "keeps_for_gradients",
     "local_part",
     "making_ordinary_tensors",
@@ -913,6 +915,16 @@ def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
     return found
 
 
+def exchange_rows(rows: Tensor, group: Any) -> Tensor:
+    """Return rows of all ranks, of which each sends as many to each other one; differentiable."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    size = group.size()
+    parts = [rows.shape[0] // size] * size
+    parts[-1] += rows.shape[0] % size
+    return all_to_all_single_autograd(rows, parts, parts, group)
+
+
 def is_sharded_by_fsdp(module: nn.Module) -> bool:
     """Return whether ``fully_shard`` was called on a module, or on one inside it."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -1006,6 +1018,13 @@ def local_part(tensor: Tensor) -> Tensor:
     if is_sharded_type(type(part)):
         part = part._local_tensor
     return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
+
+
+def joined_mesh(mesh: Any, names: Sequence[str]) -> Any:
+    """Return the dimensions of a mesh as one."""
+    if len(names) == 1:
+        return mesh[names[0]]
+    return mesh[tuple(names)]._flatten("_".join(names))
 
 
 def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:

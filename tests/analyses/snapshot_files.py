@@ -64,7 +64,9 @@ class AddressedAllocator(CachingAllocator):
     def blocks_by_segment(self, live: list[AllocatedBlock]) -> dict[int, list[AllocatedBlock]]:
         """Return the blocks of each segment, in order, of which these are in use."""
         blocks: dict[int, list[AllocatedBlock]] = {address: [] for address in self.segments}
-        for block in sorted([*live, *chain.from_iterable(self._free.values())], key=self.address_of):
+        for block in sorted(
+            [*live, *chain.from_iterable(self._free.values())], key=self.address_of
+        ):
             blocks[self._segment_of[block.number]].append(block)
         return blocks
 
@@ -171,7 +173,8 @@ class SnapshotRecorder(TorchDispatchMode):
         in_use = [block for _, block, _, _ in self._live.values()]
         segments = []
         for address, members in self.allocator.blocks_by_segment(in_use).items():
-            blocks, position = [], address
+            position = address
+            blocks: list[dict[str, Any]] = []
             for block in members:
                 requested, trace = live.get(id(block), (0, None))
                 state = "active_allocated" if id(block) in live else "inactive"

@@ -280,6 +280,63 @@ def test_a_long_prompt_takes_its_products_and_a_softmax() -> None:
     assert attended(8192, 8192) == pytest.approx(FLOOR + cycles / clock, rel=0.01)
 
 
+#: TFLOP/s of FlashAttention 2 on an H100, by heads' width and length: its published backward pass,
+#: not causal, of 16,384 tokens of 2,048 numbers
+BACKWARD = {
+    64: {512: 198, 1024: 238, 2048: 264, 4096: 279, 8192: 287, 16384: 291},
+    128: {512: 214, 1024: 260, 2048: 291, 4096: 310, 8192: 318, 16384: 322},
+}
+
+
+def attended_backward(width: int, length: int, *, device: str, is_causal: bool = False) -> float:
+    """Return the seconds of the backward pass of 16,384 tokens of 2,048 numbers."""
+    batch, heads = 16384 // length, 2048 // width
+    operands = (meta(batch, heads, length, width, dtype=torch.bfloat16) for _ in range(5))
+    sums = meta(batch, heads, length)
+
+    def differentiate(gradient: Tensor, *given: Tensor) -> Tensor:
+        seed = torch.zeros((), dtype=torch.long, device="meta")
+        lengths = (None, None, length, length)
+        options = (0.0, is_causal, seed, seed)
+        found: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            gradient, *given, *lengths, *options
+        )[0]
+        return found
+
+    return seconds(device, differentiate, *operands, sums, precision=None)
+
+
+@pytest.mark.parametrize(
+    ("width", "length", "rate"),
+    [(width, *pair) for width, rates in BACKWARD.items() for pair in rates.items()],
+)
+def test_backward_attention_on_hopper_takes_as_long_as_published(
+    width: int, length: int, rate: float
+) -> None:
+    estimate = attended_backward(width, length, device="H100")
+    assert 10 * 16384 * length * 2048 / estimate / 1e12 == pytest.approx(rate, rel=0.05)
+
+
+def test_backward_attention_waits_for_shared_memory() -> None:
+    """Sixteen tiles of 128 keys for each of 8 · 16 heads, on 108 multiprocessors.
+
+    For a query, five products of 128 · 128 numbers take 89 cycles, and their loads 0.84 · 128.
+    """
+    of_query = 0.84 * 128 + 128 * (1 / 16 + 6 / 64)
+    tile = 235 * 128 + 2048 * of_query
+    cycles = ((16 * 128 * tile / 108) ** 2 + tile**2) ** 0.5
+    estimate = attended_backward(128, 2048, device="A100")
+    assert estimate == pytest.approx(cycles / 1.41e9, rel=0.01)
+
+
+def test_causal_backward_attention_skips_blocks() -> None:
+    whole, half = (
+        attended_backward(128, 16384, device="A100", is_causal=is_causal)
+        for is_causal in (False, True)
+    )
+    assert half == pytest.approx(0.51 * whole, rel=0.03)
+
+
 def engine_attended(operator: str, *operands: Tensor, **options: Any) -> float:
     """Return the seconds of an operator that inference engines have, on the A100."""
     attend = getattr(torch.ops.torchscan, operator)
@@ -676,6 +733,33 @@ def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None
     assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(
         2 * 8192**3 / (rate * min(1.0, share))
     )
+
+
+@pytest.mark.parametrize(
+    ("arch", "picojoules", "issued", "share"),
+    [
+        ("Ampere GA100", 1.1, 0.9, 0.55),
+        ("Hopper", 0.72, 1.0, 0.38),
+        ("Blackwell GB100", 0.67, 1.0, 0.38),
+        ("Ada", 1.8, 1.0, 0.78),
+    ],
+)
+def test_a_training_step_has_less_power_than_a_burst(
+    arch: str, picojoules: float, issued: float, share: float
+) -> None:
+    """Of 150 W; kernel tables of data-center GPUs are bursts, those of others are not."""
+    rates = {"fp32": 1e6, "fp16": 400}
+    register_device(
+        "warm", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=150, arch=arch
+    )
+    layer = nn.Linear(8192, 8192, bias=False, device="meta").half()
+    result = analyze_roofline(
+        layer, args=(meta(8192, 8192, dtype=torch.float16),), device="warm", training=True
+    )
+    products = [each for each in result.operators if each.macs]
+    demanded = picojoules * 1e-12 * 400e12
+    rate = 400e12 * min(issued, issued**0.5 * (share * 150 / demanded) ** 0.5)
+    assert products[0].time_estimate - CALL - LAUNCH == exactly(2 * 8192**3 / rate)
 
 
 #: TFLOP/s of products in single precision that others measured, and the sheet that they are shares of

@@ -564,6 +564,19 @@ def test_logits_are_known_by_the_size_of_the_loss(file: Path) -> None:
     assert found.suggestions[0].values["size"] == 96 * MIB
 
 
+def test_a_model_that_a_loss_function_calls_is_not_the_loss(file: Path) -> None:
+    """Trainers call the model in a function such as ``compute_loss``."""
+    caller = {"name": "compute_loss", "filename": "/p/transformers/trainer.py", "line": 3800}
+    product = {"name": "cross_entropy", "filename": "/p/torch/nn/functional.py", "line": 3500}
+    blocks = [
+        block(MIB, frames=[*FORWARD[:4], caller, FORWARD[-1]]),
+        block(2 * MIB, frames=[product, caller, FORWARD[-1]]),
+        block(4 * MIB, frames=[product, *FORWARD[2:4], caller, FORWARD[-1]]),
+    ]
+    found = read(file, [segment(blocks)])
+    assert found.by_kind == {"loss": 6 * MIB, "activations": MIB}
+
+
 def test_tensors_that_are_kept_from_step_to_step_are_a_leak(tmp_path: Path) -> None:
     recorder = SnapshotRecorder()
     kept: list[Tensor] = []

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import InputError, analyze_roofline, crawl_module, register_device
-from torchscan.analyses.roofline.error_margin import COMPARED
+from torchscan.analyses.roofline.error_margin import COMPARED, TRAINED
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.hardware import device_specs
 from torchscan.notes import Note
@@ -1096,6 +1096,39 @@ def test_models_without_convolutions_were_not_compared() -> None:
     )
     assert result.error_margin.share == pytest.approx(0.4, abs=0.01)
     assert result.error_margin.reason.values["missing"] == "convolutions"
+
+
+def attending(*, device: str = "H100", **options: Any) -> Roofline:
+    """Return the roofline of a layer with attention of 4,096 tokens in bf16."""
+
+    def attend(states: Any, x: Tensor) -> Tensor:
+        heads = states.joined(x).view(*x.shape[:2], 3, 16, 128).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        mixed: Tensor = states.out(found.transpose(1, 2).flatten(2))
+        return mixed
+
+    model = Calls(attend, joined=nn.Linear(2048, 3 * 2048), out=nn.Linear(2048, 2048))
+    shape = (4096, 2048)
+    return analyze_roofline(
+        model.bfloat16(), shape, torch.bfloat16, batch_size=8, device=device, **options
+    )
+
+
+@pytest.mark.parametrize(("is_float8", "bits"), [(False, 16), (True, 8)])
+def test_training_of_language_models_has_the_range_of_published_steps(
+    is_float8: bool, bits: int
+) -> None:
+    options: dict[str, Any] = {"float8": "tensorwise", "compiled": True} if is_float8 else {}
+    margin = attending(training=True, **options).error_margin
+    (known,) = (each for each in TRAINED if each.is_float8 == is_float8)
+    assert margin.share == known.share
+    assert margin.reason.code == "training-validated"
+    assert f"training steps of language models in {bits} bits" in str(margin.reason)
+
+
+def test_inference_and_other_gpus_have_no_published_steps() -> None:
+    for result in (attending(), attending(device="L40S", training=True)):
+        assert result.error_margin.reason.code == "not-validated"
 
 
 def test_the_range_begins_no_lower_than_the_bound() -> None:

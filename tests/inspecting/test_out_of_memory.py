@@ -6,7 +6,7 @@ import contextlib
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchscan import inspect, open_run
 from torchscan.inspecting import out_of_memory
-from torchscan.types import MemorySnapshot
+from torchscan.types import MemorySnapshot, RunFacts
 
 ROWS, WIDTH = 256, 32
 MESSAGE = (
@@ -40,6 +40,7 @@ class Failing(nn.Module):
     def __init__(self, after: int) -> None:
         super().__init__()
         self.after = after
+        self.scale: Tensor
         self.register_buffer("scale", torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,12 +51,11 @@ class Failing(nn.Module):
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that has the tensors of this process: there is none whose allocator could be asked."""
     monkeypatch.setattr(out_of_memory, "allocator_snapshot", _snapshot_of_process)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    yield
 
 
 def _snapshot_of_process() -> dict[str, Any]:
@@ -122,6 +122,7 @@ def test_what_held_the_memory_is_known_by_module() -> None:
     )
     assert run.out_of_memory.failed_bytes == 2 * 2**30
     assert run.out_of_memory.other_bytes == 79 * 2**30 - run.out_of_memory.reserved_bytes
+    assert {note.code for note in run.out_of_memory.notes} <= {"snapshot-no-owner"}
     assert run.verdict is not None
     assert run.verdict.code == "verdict-out-of-memory"
     (note,) = caught.value.__notes__
@@ -131,9 +132,13 @@ def test_what_held_the_memory_is_known_by_module() -> None:
 @pytest.mark.usefixtures("gpu")
 def test_gradients_have_the_modules_of_their_parameters() -> None:
     model = failing_model(after=1)
+
+    def accumulate() -> None:
+        for _ in range(2):
+            model(torch.randn(ROWS, WIDTH)).sum().backward()
+
     with pytest.raises(torch.OutOfMemoryError), inspect(model) as run:
-        model(torch.randn(ROWS, WIDTH)).sum().backward()
-        model(torch.randn(ROWS, WIDTH))
+        accumulate()
     assert run.out_of_memory is not None
     assert sizes(run.out_of_memory)["gradients", "*.up"] == 2 * (2 * WIDTH * WIDTH + 2 * WIDTH) * 4
 
@@ -147,19 +152,19 @@ def test_the_exception_is_the_users_own(tmp_path: Any) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    model[2].register_forward_pre_hook(fail)  # type: ignore[operator]
+    model.register_forward_pre_hook(fail)
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    try:
-        with inspect(model) as run:
-            take_steps(model, 1)
-    except torch.OutOfMemoryError as caught:
-        assert caught is error
-        assert caught.args is arguments
-        assert caught.__cause__ is None
-        assert caught.__context__ is None
+    with pytest.raises(torch.OutOfMemoryError) as caught, inspect(model) as run:
+        take_steps(model, 1)
+    assert caught.value is error
+    assert error.args is arguments
+    assert error.__cause__ is None
+    assert error.__context__ is None
     assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
     run.save(tmp_path / "run.json")
-    assert open_run(tmp_path / "run.json").verdict == run.verdict
+    saved = open_run(tmp_path / "run.json")
+    assert isinstance(saved, RunFacts)
+    assert saved.verdict == run.verdict
 
 
 @pytest.mark.usefixtures("gpu")
@@ -211,3 +216,44 @@ def test_without_a_gpu_nothing_is_explained() -> None:
     if not torch.cuda.is_initialized():
         assert run.out_of_memory is None
         assert not hasattr(caught.value, "__notes__")
+
+
+class FailingBackward(torch.autograd.Function):
+    """Raises torch's error when its gradient is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError(MESSAGE)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_backward_pass_that_fails_shows_what_the_graph_still_holds() -> None:
+    """The graph of the last block has run; those before it hold what they saved."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = Block(), Block()
+
+        def forward(self, x: Tensor) -> Tensor:
+            middle: Tensor = FailingBackward.apply(self.first(x))
+            return self.last(middle)
+
+    model = Model()
+
+    def step() -> None:
+        loss = model(torch.randn(ROWS, WIDTH)).sum()
+        loss.backward()
+
+    with pytest.raises(torch.OutOfMemoryError), inspect(model) as run:
+        step()
+    assert run.out_of_memory is not None
+    found = sizes(run.out_of_memory)
+    # the result of the relu, which the product and the relu itself need; of the last block none
+    of_first = {path: size for (kind, path), size in found.items() if kind == "activations"}
+    assert sum(of_first.values()) >= ROWS * 2 * WIDTH * 4
+    assert all(path.startswith("first") for path in of_first)

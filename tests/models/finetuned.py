@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +18,6 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 
 FINETUNING = "finetune_fms_acceleration_a100.csv.gz"
 CARD = "NVIDIA A100-SXM4-80GB"
-_ALLOCATED = "mem_peak_torch_mem_alloc_in_bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,26 +31,6 @@ class FinetuningRun:
     tokens: int
     #: ``max_memory_allocated`` of the first card
     allocated_bytes: int
-
-
-def full_finetuning(table: Path) -> Iterator[FinetuningRun]:
-    """Yield the runs of plain full fine-tuning whose memory was measured."""
-    with gzip.open(table, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if _is_plain(row):
-                yield FinetuningRun(
-                    name=row["model_name_or_path"],
-                    cards=int(row["num_gpus"]),
-                    batch=int(row["per_device_train_batch_size"]),
-                    tokens=round(float(row["seq_len"])),
-                    allocated_bytes=round(float(row[_ALLOCATED])),
-                )
-
-
-def _is_plain(row: Mapping[str, str]) -> bool:
-    has_model = row["model_name_or_path"] in MODELS
-    is_full = row["framework_config"] == "none" and not row["peft_method"]
-    return has_model and is_full and bool(row[_ALLOCATED])
 
 
 def _santacoder() -> nn.Module:

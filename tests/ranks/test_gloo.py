@@ -15,6 +15,7 @@ from tests.ranks.processes import in_processes
 from tests.sweeps import some_of
 from torchscan import InputError, RecordError, Scan, parallel
 from torchscan.analyses.collectives import collectives_of
+from torchscan.ranks.flat_parameters import flatten_parameters
 from torchscan.ranks.plan import plan
 from torchscan.trace.trace import Trace
 
@@ -34,6 +35,14 @@ def data_parallel(model: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     for each in (model[0], model[2], model):
+        fully_shard(each, mesh=mesh["dp"])
+
+
+def flat(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for each in (model[0], model[2], model):
+        flatten_parameters(each)
         fully_shard(each, mesh=mesh["dp"])
 
 
@@ -69,6 +78,7 @@ class Case(NamedTuple):
 
 CASES = {
     "fsdp": Case({"dp": 2}, data_parallel),
+    "flat": Case({"dp": 2}, flat),
     "fsdp and tp": Case({"dp": 2, "tp": 2}, in_both_ways),
     "tp": Case({"tp": 4}, tensor_parallel),
     "ddp": Case({"dp": 2}, replicated),
@@ -223,7 +233,7 @@ class OfTwo(NamedTuple):
 
 
 def in_two(rank: int, _: None) -> OfTwo:
-    recorded = {name: record(rank, name) for name in ("fsdp", "ddp")}
+    recorded = {name: record(rank, name) for name in ("fsdp", "flat", "ddp")}
     trained_on = train_on(rank, "fsdp")
     return OfTwo(recorded, trained_on, record_alone(rank, "fsdp"))  # one ends there
 
@@ -237,7 +247,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[OfTwo]:
 
 
 def test_two_processes_record_what_is_planned_for_them(two: list[OfTwo]) -> None:
-    expect_as_planned("fsdp", [each.recorded["fsdp"] for each in two])
+    for name in ("fsdp", "flat"):
+        expect_as_planned(name, [each.recorded[name] for each in two])
 
 
 @pytest.mark.sweep

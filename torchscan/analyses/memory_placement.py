@@ -6,15 +6,13 @@ step finds it there, and needs room around it. Both are replayed from one trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from torchscan.analyses.memory_blocks import Block
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_streams import streams_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
+from torchscan.analyses.step_replay import ReplayedBlock, StepReplay
+from torchscan.hardware.allocator import CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
 from torchscan.ops.communication import group_of
@@ -110,7 +108,7 @@ class Placement:
 
     def reserved_by_step(self) -> tuple[int, ...]:
         """Bytes in segments after each step, on a device without limits."""
-        return tuple([allocator.peak_reserved for allocator in self._stepwise(None)])
+        return tuple([allocator.peak_reserved for allocator in self.replay.run()])
 
     def verdict(self) -> Verdict:
         """The numbers of the estimate."""
@@ -136,7 +134,7 @@ class Placement:
     def _range_around(self, reserved: int) -> tuple[int, int]:
         """Return the range from no workspaces of cuDNN to twice as much, and the margins beyond.
 
-        It is no less than the tensors and, if they fit, no more than the device has.
+        It is at least what tensors take and, if they fit, at most what the device has.
         """
         less, _ = self._margin
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
@@ -180,80 +178,36 @@ class Placement:
         return 2 if self._trace.provenance.backward else 1
 
     def _replay(self, capacity: int | None, *, workspaces: bool = True) -> CachingAllocator:
-        *_, allocator = self._stepwise(capacity, workspaces=workspaces)
+        *_, allocator = self.replay.run(capacity, workspaces=workspaces)
         return allocator
 
-    def _stepwise(
-        self, capacity: int | None, *, workspaces: bool = True
-    ) -> Iterator[CachingAllocator]:
-        """The allocator, after each step."""
-        allocator = CachingAllocator(capacity=capacity)
-        for _ in range(self._threads):
-            allocator.allocate(self._device.cublas_workspace_bytes)
-        held: dict[int, AllocatedBlock | None] = {}
-        for step in self._steps:
-            self._release_what_is_over(allocator, held)
-            self._take(step, allocator, held, workspaces=workspaces)
-            yield allocator
-
     @once
-    def _streams(self) -> Mapping[int, int]:
-        return streams_of(self._trace)
-
-    @once
-    def _steps(self) -> tuple[_BlockLifetimes, ...]:
-        """The step as recorded, and, if an optimizer keeps a state, the one before it, which makes that state."""
-        blocks, moments = self._timeline.blocks, len(self._trace.ops)
-        made = _moments_of_state(self._trace)
-        recorded = _by_moment(blocks, moments)
-        if not any(blocks[number].size for number in made):
-            return (recorded,)
-        before = [
-            block._replace(first=made.get(number, block.first))
-            for number, block in enumerate(blocks)
+    def replay(self) -> StepReplay:
+        """The requests of a training loop to the allocator."""
+        streams, created = streams_of(self._trace), _moments_of_state(self._trace)
+        pairs = zip(self._trace.storages, self._timeline.blocks, strict=True)
+        blocks = [
+            ReplayedBlock(
+                block.size,
+                block.first,
+                block.end,
+                stream=streams.get(number, 0),
+                stays=_stays(storage),
+                created=created.get(number),
+            )
+            for number, (storage, block) in enumerate(pairs)
         ]
-        return _by_moment(before, moments), recorded
-
-    def _take(
-        self,
-        step: _BlockLifetimes,
-        allocator: CachingAllocator,
-        held: dict[int, AllocatedBlock | None],
-        *,
-        workspaces: bool,
-    ) -> None:
-        for moment, op in enumerate(self._trace.ops):
-            for block in step.ends[moment]:
-                allocator.free(held.pop(block, None))
-            for block in step.begins[moment]:
-                if block not in held:
-                    size, stream = self._timeline.blocks[block].size, self._streams.get(block, 0)
-                    held[block] = allocator.allocate(size, stream)
-            with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
-                allocator.free(allocator.allocate(_convolution_workspace(op) * workspaces))
-
-    def _release_what_is_over(
-        self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]
-    ) -> None:
-        """Between two steps: gradients, inputs and results."""
-        for block in [each for each in held if not _stays(self._trace.storages[each])]:
-            allocator.free(held.pop(block))
-
-
-class _BlockLifetimes(NamedTuple):
-    """For each moment, the blocks that begin and those that have ended."""
-
-    begins: Sequence[Sequence[int]]
-    ends: Sequence[Sequence[int]]
-
-
-def _by_moment(blocks: Iterable[Block], moments: int) -> _BlockLifetimes:
-    begins: list[list[int]] = [[] for _ in range(moments + 2)]
-    ends: list[list[int]] = [[] for _ in range(moments + 2)]
-    for number, block in enumerate(blocks):
-        begins[block.first].append(number)
-        ends[block.end].append(number)
-    return _BlockLifetimes(begins, ends)
+        workspaces = {
+            moment: size
+            for moment, op in enumerate(self._trace.ops)
+            if (size := _convolution_workspace(op))
+        }
+        return StepReplay(
+            blocks=blocks,
+            num_moments=len(self._trace.ops),
+            fixed=[self._device.cublas_workspace_bytes] * self._threads,
+            workspaces=workspaces,
+        )
 
 
 def _stays(storage: StorageRecord) -> bool:

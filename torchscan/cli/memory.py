@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from functools import partial
 from typing import Any
 
@@ -12,13 +14,13 @@ from torchscan.cli.options import (
     colours_of,
     first_given,
     model_command,
-    on_generating,
     on_scan,
     put_suggestions,
     put_table,
     to_complete_json,
 )
 from torchscan.errors import Argument, Give, InputError
+from torchscan.progress import progress
 
 #: options that a snapshot does not use
 _NOT_OF_SNAPSHOTS = (
@@ -59,29 +61,12 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.estimator import memory_of
+    from torchscan.report.memory_table import format_memory, memory_table
+
     if options.snapshot is not None:
         _explain_snapshot(options)
-    else:
-        _estimate(options)
-
-
-def _explain_snapshot(options: argparse.Namespace) -> None:
-    from torchscan.report.snapshot_table import all_places_table, snapshot_table
-    from torchscan.snapshots import read_snapshot
-
-    given = first_given(options, *_NOT_OF_SNAPSHOTS)
-    if given is not None:
-        raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
-    read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)
-    if options.target is None:
-        snapshot = read()
-    else:
-        snapshot = on_generating(options.target, lambda built: read(built.module))
-    table = (all_places_table if options.format == "csv" else snapshot_table)(snapshot)
-    put_table(table, options, json=partial(to_complete_json, snapshot))
-
-
-def _estimate(options: argparse.Namespace) -> None:
+        return
     if options.target is None:
         raise InputError(
             "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
@@ -90,9 +75,6 @@ def _estimate(options: argparse.Namespace) -> None:
         raise InputError(
             Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
         )
-    from torchscan.estimator import memory_of
-    from torchscan.report.memory_table import format_memory, memory_table
-
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.memory)
         return
@@ -103,3 +85,22 @@ def _estimate(options: argparse.Namespace) -> None:
     estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
     text = partial(format_memory, estimate, options.width, colours=colours_of(options))
     put_table(memory_table(estimate), options, text=text, json=partial(to_complete_json, estimate))
+
+
+def _explain_snapshot(options: argparse.Namespace) -> None:
+    from torchscan.report.snapshot_table import all_places_table, snapshot_table
+    from torchscan.snapshots import read_snapshot
+    from torchscan.targets import parse_target, with_model
+
+    given = first_given(options, *_NOT_OF_SNAPSHOTS)
+    if given is not None:
+        raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
+    read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)
+    if options.target is None:
+        snapshot = read()
+    else:
+        target = parse_target(options.target)
+        with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
+            snapshot = with_model(target, lambda built: read(built.module))
+    table = (all_places_table if options.format == "csv" else snapshot_table)(snapshot)
+    put_table(table, options, json=partial(to_complete_json, snapshot))

@@ -184,9 +184,9 @@ class _Options:
     snapshot = Option("Show what held the memory, by this file of "
                       "torch.cuda.memory._dump_snapshot(), or its dict as JSON", "FILE", Path,
                       python="path")
-    moment = Option("Show what held it when the last request failed, at the peak, or at the end of the "
-                "recording (default: the first of these that it has)",
-                choices="analyses/memory_snapshot/allocator_history.py:SnapshotMoment")
+    moment = Option("Show what held it when the last request failed, at the peak, or at the end of "
+                    "the recording (default: the first of these that it has)",
+                    choices="analyses/memory_snapshot/allocator_history.py:SnapshotMoment")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
     context = Option("Set the number of tokens of prompt and answer, instead of --prompt", "N",

@@ -96,7 +96,7 @@ class Inspector:
         self._model_parameters = known = ModelParameters(model)
         self._pass_steps = ModelSteps(model, known, known.find_again, StepCounter())
         self._backward_watch = BackwardWatch(self._note_backward_pass)
-        self._optimizer_watch = OptimizerWatch(self._before_optimizer, self._after_optimizer)
+        self._optimizer_watch = OptimizerWatch(self.note_optimizer, self._after_optimizer)
         #: those that have begun a step of the model
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._errors = InternalErrors("inspecting", self._stop_following)
@@ -319,7 +319,8 @@ class Inspector:
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
 
-    def _before_optimizer(self, optimizer: Optimizer) -> None:
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer begins its step."""
         self._step.note_optimizer(is_start=True)
         self._optimizers.add(optimizer)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from traceback import walk_tb
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -161,25 +160,20 @@ class TensorOwners:
 
 
 def _variables_of(error: BaseException) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in variables of the frames that the exception left, with their places."""
-    for frame, line in walk_tb(error.__traceback__):
-        file = PurePath(frame.f_code.co_filename).name
-        for name, value in _copy_variables(frame):
-            if isinstance(value, Tensor):
-                yield f"{file}:{line} {frame.f_code.co_name}, {name}", value
-
-
-def _copy_variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the variables of a frame, of which the frame itself then keeps no copies.
+    """Yield the tensors in variables of the frames that the exception left, with their places.
 
     Python before 3.13 copies the variables of a function into a dict, which would hold tensors that
     the function drops when it goes on after the error.
     """
-    variables = frame.f_locals
-    copied = list(variables.items())
-    if _COPIES_VARIABLES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        variables.clear()
-    return copied
+    for frame, line in walk_tb(error.__traceback__):
+        variables = frame.f_locals
+        copied = list(variables.items())
+        if _COPIES_VARIABLES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            variables.clear()
+        file = PurePath(frame.f_code.co_filename).name
+        for name, value in copied:
+            if isinstance(value, Tensor):
+                yield f"{file}:{line} {frame.f_code.co_name}, {name}", value
 
 
 def _with_failure(data: SnapshotData, device: SnapshotDevice, message: str) -> SnapshotData:

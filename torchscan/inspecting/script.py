@@ -122,9 +122,9 @@ def run_program(
 ) -> int:
     """Run a program in this process as Python would, and return its exit status.
 
-    An exception that it does not catch is explained, and shown as by Python. If it ``is_last``, the process ends
-    with it, and nothing is restored: its threads and ``atexit`` functions still run then, and look
-    for its classes in ``__main__``.
+    An exception that it does not catch is explained, and shown as by Python. If it ``is_last``, the
+    process ends with it, and nothing is restored: its threads and ``atexit`` functions still run
+    then, and look for its classes in ``__main__``.
     """
     with _as_started(program, is_last=is_last):
         if program.is_module:

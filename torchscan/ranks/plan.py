@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -21,6 +22,7 @@ from torchscan.notes import Note
 from torchscan.ops.communication import group_of
 from torchscan.progress import progress as told
 from torchscan.question import asking
+from torchscan.ranks.sharding_kinds import Sharding, optimizer_for, sharding_plan
 from torchscan.recording.arguments import RecipeArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
@@ -52,7 +54,10 @@ def plan(
     dtype: DTypes | None = None,
     *,
     mesh: Mapping[str, int],
-    apply: Apply,
+    apply: Apply | None = None,
+    sharding: Sharding | None = None,
+    sequence_parallel: bool = False,
+    async_tp: bool = False,
     ranks: Ranks = 0,
     device: str | None = None,
     per_machine: int = 8,
@@ -81,6 +86,10 @@ def plan(
         dtype: of the inputs that are made from it.
         mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``. Neighbours in the last one are in one machine.
         apply: shards the model, in place or by returning another: ``apply(model, mesh)``, with torch's ``DeviceMesh``.
+            By default, layers are sharded along the mesh dimensions "replicate", "dp", "cp", "tp".
+        sharding: that of "dp" and "cp" without ``apply``: "fsdp2", "fsdp1", "zero1" or "zero2".
+        sequence_parallel: divide activations between products along "tp" by sequence.
+        async_tp: overlap collectives of ``sequence_parallel`` with products, as torch's compiler.
         ranks: the processes to plan: a number, several, or "ends": the first, the one in the middle and the last. As a rule
             all do the same, and the first has the most, where parameters cannot be divided evenly.
         device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
@@ -105,15 +114,25 @@ def plan(
         batch_size=batch_size,
         training=training,
         loss=loss,
-        optimizer=optimizer,
+        optimizer=optimizer_for(sharding, optimizer),
         accumulate=accumulate,
         holds_output=holds_output,
         recipe=recipe_for(training, recipe),
     )
+    apply = sharding_plan(
+        apply,
+        sharding=sharding,
+        sequence_parallel=sequence_parallel,
+        async_tp=async_tp,
+        compiled=asked.recipe.compiled,
+    )
     fabric: Fabric | None = None
     if can_estimate_for(device):
         fabric = Fabric(
-            device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs
+            device=device_named(device),
+            per_machine=per_machine,
+            network=1e9 * network_gbs,
+            overlaps_products=async_tp,
         )
         require_float8(fabric.device, asked.recipe.float8)
     chosen = _chosen(ranks, size_of(mesh))
@@ -181,7 +200,10 @@ def planned(
         )
         scan = asked.of(model)
         try:
-            trace, memory = scan.steps, scan.memory
+            with warnings.catch_warnings():
+                # it is about writing to the output, which nothing does here
+                warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+                trace, memory = scan.steps, scan.memory
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), names_in(devices, mesh)

@@ -74,6 +74,8 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
                 stack.enter_context(overridden(*verb, _left_where_it_is))
             stack.enter_context(_without_complaints())
             forget_placements()
+            stack.callback(_open.pop)
+            _open.append(stack)
             yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
@@ -81,6 +83,18 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         sys.excepthook = hook
         if cache is None:
             os.environ.pop(_CACHE, None)
+
+
+#: what is entered until the simulated group ends, of groups in their order
+_open: list[contextlib.ExitStack] = []
+
+
+def until_end(context: contextlib.AbstractContextManager[object]) -> None:
+    """Enter a context until the simulated group ends, or for good in a real group."""
+    if _open:
+        _open[-1].enter_context(context)
+    else:
+        context.__enter__()
 
 
 def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -74,13 +74,9 @@ class _SequencePlan:
         return self.head is not None and self.head.weight is self.embedding.weight
 
     def styles(self) -> dict[str, Any]:
-        """Return all styles. Norms are modules whose weights have one dimension."""
+        """Return all styles."""
         from torch.distributed.tensor import Replicate, Shard
-        from torch.distributed.tensor.parallel import (
-            ColwiseParallel,
-            RowwiseParallel,
-            SequenceParallel,
-        )
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
         in_parts: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False}
         found: dict[str, Any] = {}
@@ -89,40 +85,39 @@ class _SequencePlan:
                 found[path] = ColwiseParallel()
             elif style in _ROWS:
                 found[path] = RowwiseParallel(**in_parts)
-        blocks = self._blocks(found)
+        # attention and feed-forward modules, which hold the divided layers
+        ends = (self.embedding, self.head)
+        inner = [path for path in found if self._modules[path] not in ends]
+        blocks = list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
         found |= {path: self._gathering(path) for path in blocks}
-        for path, module in self._modules.items():
-            is_inside = any(path.startswith(f"{block}.") for block in blocks)
-            if not is_inside and _is_norm(module):
-                found[path] = SequenceParallel(use_local_output=False)
-            if module is self.embedding:
-                found[path] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
-            if module is self.head:
-                found[path] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+        found |= self._norms(blocks)
+        paths = {module: path for path, module in self._modules.items()}
+        found[paths[self.embedding]] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
+        if self.head is not None:
+            head = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+            found[paths[self.head]] = head
         return found
 
-    def _blocks(self, divided: dict[str, Any]) -> list[str]:
-        """Return the paths of attention and feed-forward modules, which hold divided layers."""
-        ends = (self._modules[path] for path in divided)
-        outer = {id(self.embedding), id(self.head)}
-        inner = [path for path, end in zip(divided, ends, strict=True) if id(end) not in outer]
-        return list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
+    def _norms(self, blocks: list[str]) -> dict[str, Any]:
+        """Return the style of norms outside of blocks, whose weights have one dimension."""
+        from torch.distributed.tensor.parallel import SequenceParallel
+
+        found = {}
+        for path, module in self._modules.items():
+            is_inside = any(path.startswith(f"{block}.") for block in blocks)
+            weight = module._parameters.get("weight")
+            if weight is not None and weight.dim() == 1 and not is_inside:
+                found[path] = SequenceParallel(use_local_output=False)
+        return found
 
     def _gathering(self, path: str) -> Any:
         """Return the style that all-gathers the input of a module, by name or position."""
         from torch.distributed.tensor import Replicate, Shard
         from torch.distributed.tensor.parallel import PrepareModuleInput
 
-        if path.endswith("attn") or path.endswith("attention"):
+        if path.endswith(("attn", "attention")):
             return PrepareModuleInput(
                 input_kwarg_layouts={"hidden_states": Shard(1)},
                 desired_input_kwarg_layouts={"hidden_states": Replicate()},
             )
         return PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a norm: it has a weight of one dimension, and no submodules."""
-    weight = getattr(module, "weight", None)
-    has_children = any(True for _ in module.children())
-    return weight is not None and weight.dim() == 1 and not has_children

@@ -154,6 +154,11 @@ add(
     "mostly {kind}, lie within this margin ({mode:kind of pass}, this GPU)",
 )
 add(
+    "training-validated",
+    "validated: four of five of {steps:,} published training steps of language models in {bits} "
+    "bits lie within this margin ({sources} sources, GPUs of this architecture)",
+)
+add(
     "not-validated",
     "not validated: no measured {mode:kind of pass} {missing:uncompared} to compare with",
 )
@@ -327,7 +332,7 @@ add(
     "no-room", "the memory of {device} is too small for {batch_size:sequences} of {tokens:,} tokens"
 )
 
-# -- memory snapshots --------------------------------------------------------------------------------
+# -- memory snapshots ------------------------------------------------------------------------------
 
 add(
     "snapshot-fragmented",
@@ -349,13 +354,13 @@ add(
 )
 add(
     "snapshot-private-pools",
-    "one memory pool for all CUDA graphs (torch.cuda.graph(graph, pool=…)), because {saves:memory} "
-    "are free in private pools, which nothing else can use",
+    "one memory pool for all CUDA graphs, which torch.cuda.graph takes, because {saves:memory} are "
+    "free in private pools, which nothing else can use",
 )
 add(
     "snapshot-other-streams",
-    "allocating on fewer streams, because {saves:memory} are free in blocks of other streams, which "
-    "stream {stream} cannot use",
+    "allocating on fewer streams, because {saves:memory} are free in blocks of other streams, "
+    "which stream {stream} cannot use",
 )
 add(
     "snapshot-process-limit",
@@ -379,8 +384,8 @@ add(
 )
 add(
     "snapshot-recomputed",
-    "checkpoints around smaller parts of the model, or smaller batches: recomputed activations hold "
-    "{size:memory} ({share:share})",
+    "checkpoints around smaller parts of the model, or smaller batches: recomputed activations "
+    "hold {size:memory} ({share:share})",
 )
 add(
     "snapshot-logits",
@@ -389,8 +394,8 @@ add(
 )
 add(
     "snapshot-optimizer",
-    "an optimizer with 8-bit states, which saves about {saves:memory}, or sharding over ranks (ZeRO, "
-    "FSDP): optimizer states hold {size:memory} ({share:share})",
+    "an optimizer with 8-bit states, which saves about {saves:memory}, or sharding over ranks "
+    "(ZeRO, FSDP): optimizer states hold {size:memory} ({share:share})",
 )
 add(
     "snapshot-parameters",
@@ -412,11 +417,16 @@ add(
     "no stacks were recorded, so blocks have no places: call "
     "torch.cuda.memory._record_memory_history() before the run",
 )
+add(
+    "snapshot-no-owner",
+    "{size:memory} belong to no tensor that is known: the code is known if the program calls "
+    "torch.cuda.memory._record_memory_history() first",
+)
 add("snapshot-unknown", "{size:memory} were allocated before the recording, without stacks")
 add(
     "snapshot-backward",
-    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames of "
-    "Python",
+    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames "
+    "of Python",
 )
 add("snapshot-pending", "{size:memory} are freed, but wait for another stream")
 add(

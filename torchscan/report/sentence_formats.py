@@ -117,7 +117,7 @@ def describe_uncompared(missing: str) -> str:
 def describe_kernels(margin: Mapping[str, Any]) -> str:
     """Return what the error margin of kernels rests on, from the note of it."""
     note = from_plain(Note, margin)
-    if note.code == "validated":
+    if note.code in ("validated", "training-validated"):
         return "as measured"
     if note.code == "not-validated":
         kind = name_kind_of_pass(note.values["mode"])

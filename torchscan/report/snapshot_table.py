@@ -32,6 +32,10 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
     changes that would have helped.
     """
     shown = snapshot.held[:top]
+    kinds = []
+    for kind, size in snapshot.by_kind.items():
+        share = size / max(snapshot.requested_bytes, 1)
+        kinds.append([*total(kind, kind, size, units.memory), Cell(share, units.share(share))])
     remarks = _left_out(snapshot, len(shown))
     remarks += [FullRemark(f"Would help: {note}.") for note in snapshot.suggestions]
     remarks += [FullRemark(note.sentence) for note in snapshot.notes]
@@ -40,7 +44,7 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
         _columns(snapshot),
         shown,
         summary=[_summary(snapshot)],
-        totals=[_account(snapshot), _by_kind(snapshot)],
+        totals=[_account(snapshot), totals_table(kinds, ("", "", ""))],
         totals_first=True,
         remarks=remarks,
         noun="places",
@@ -53,11 +57,13 @@ def all_places_table(snapshot: MemorySnapshot) -> Table:
 
 
 def _summary(snapshot: MemorySnapshot) -> str:
+    requested = units.memory(snapshot.requested_bytes)
     others = []
     for moment, size in snapshot.bytes_by_moment.items():
-        if size != snapshot.requested_bytes:
-            others.append(f"{units.memory(size)} {_MOMENTS[moment]}")
-    used = f"{units.memory(snapshot.requested_bytes)} in use"
+        text = units.memory(size)
+        if text != requested:
+            others.append(f"{text} {_MOMENTS[moment]}")
+    used = f"{requested} in use"
     if others:
         used += f" ({', '.join(others)})"
     gpu = f"cuda:{snapshot.device}"
@@ -89,19 +95,15 @@ def _account(snapshot: MemorySnapshot) -> Table:
     return totals_table(rows)
 
 
-def _by_kind(snapshot: MemorySnapshot) -> Table:
-    rows = []
-    for kind, size in snapshot.by_kind.items():
-        share = size / max(snapshot.requested_bytes, 1)
-        rows.append([*total(kind, kind, size, units.memory), Cell(share, units.share(share))])
-    return totals_table(rows, ("", "", ""))
-
-
 def _columns(snapshot: MemorySnapshot) -> list[ColumnOf[HeldMemory]]:
     requested = max(snapshot.requested_bytes, 1)
 
     def share(held: HeldMemory) -> float:
         return held.size / requested
+
+    def place(held: HeldMemory) -> Cell:
+        unknown = "" if held.path else _NO_PLACE.get(held.kind, "torch")
+        return Cell(held.place, held.place or unknown)
 
     columns = [
         words("kind", "Kind", min_width=11, priority=1),
@@ -111,15 +113,10 @@ def _columns(snapshot: MemorySnapshot) -> list[ColumnOf[HeldMemory]]:
     ]
     has_places = any(held.place or not held.path for held in snapshot.held)
     if has_places:
-        columns.insert(0, words("place", "Place", _place_cell, min_width=22))
+        columns.insert(0, words("place", "Place", place, min_width=22))
     if any(held.path for held in snapshot.held):
-        columns.insert(0, words("path", "Layer", min_width=8))
+        columns.insert(0, words("path", "Layer", min_width=12))
     return columns
-
-
-def _place_cell(held: HeldMemory) -> Cell:
-    unknown = "" if held.path else _NO_PLACE.get(held.kind, "torch")
-    return Cell(held.place, held.place or unknown)
 
 
 def _left_out(snapshot: MemorySnapshot, num_shown: int) -> list[str]:

@@ -90,7 +90,11 @@ class AllocatorHistory:
         self._free = "free_completed" if "free_completed" in actions else "free_requested"
         self._allocations = self._match_allocations()
         self._last = self._last_blocks()
-        self.failed_at = self._find_last_failure()
+        #: index of the last failed request, or None
+        self.failed_at: int | None = None
+        for index, event in enumerate(self.events):
+            if event.action == "oom":
+                self.failed_at = index
         self.peak_at, self.peak_bytes = self._find_peak()
 
     @property
@@ -119,16 +123,28 @@ class AllocatorHistory:
             num_events = self.peak_at
         blocks = tuple(self._undo_blocks(num_events).values())
         is_last = all(event.action in _MARKS for event in self.events[num_events:])
+        reserved = sum(segment.total_size for segment in self.segments)
+        for event in self.events[num_events:]:
+            reserved -= _GROWTH.get(event.action, 0) * event.size
         free = self._last_free_blocks() if is_last else self._find_gaps(num_events, blocks)
         return AllocatorState(
             moment=moment,
             num_events=num_events,
             blocks=blocks,
             free_blocks=tuple(free),
-            reserved_bytes=self._reserved_after(num_events),
+            reserved_bytes=max(reserved, 0),
             requested_bytes=sum(block.size for block in blocks),
             failure=failure,
         )
+
+    def bytes_at(self, moment: SnapshotMoment) -> int:
+        """Return the requested bytes of all blocks at one of the moments."""
+        if moment == "peak":
+            return self.peak_bytes
+        num_events = len(self.events)
+        if moment == "oom" and self.failed_at is not None:
+            num_events = self.failed_at
+        return sum(block.size for block in self._undo_blocks(num_events).values())
 
     # -- blocks ------------------------------------------------------------------------------------
 
@@ -178,12 +194,6 @@ class AllocatorHistory:
                 blocks[event.address] = LiveBlock(event.address, event.size, origin, allocated)
         return blocks
 
-    def _find_last_failure(self) -> int | None:
-        for index in range(len(self.events) - 1, -1, -1):
-            if self.events[index].action == "oom":
-                return index
-        return None
-
     def _find_peak(self) -> tuple[int, int]:
         """Return after how many events most bytes were in use, and how many bytes."""
         total = sum(block.size for block in self._last.values())
@@ -199,12 +209,6 @@ class AllocatorHistory:
         return peak_at, peak
 
     # -- segments ----------------------------------------------------------------------------------
-
-    def _reserved_after(self, num_events: int) -> int:
-        reserved = sum(segment.total_size for segment in self.segments)
-        for event in self.events[num_events:]:
-            reserved -= _GROWTH.get(event.action, 0) * event.size
-        return max(reserved, 0)
 
     def _last_free_blocks(self) -> list[FreeBlock]:
         return [

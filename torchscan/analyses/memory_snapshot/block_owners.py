@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
@@ -101,12 +102,25 @@ def python_frames(origin: Origin) -> list[Frame]:
 
 
 def _frames_of_python(origin: Origin) -> list[Frame]:
-    return [frame for frame in origin.frames if not _CPP_FILE.search(frame.filename)]
+    return [frame for frame in origin.frames if not is_cpp_file(frame.filename)]
 
 
 def is_torch_file(filename: str) -> bool:
     """Return whether a file belongs to torch."""
-    return _TORCH_FILE.search(filename) is not None
+    return _path_in_torch(filename) is not None
+
+
+@lru_cache(maxsize=4096)
+def _path_in_torch(filename: str) -> str | None:
+    """Return the path of a file within torch, such as "nn/functional.py", or None."""
+    match = _TORCH_FILE.search(filename)
+    return None if match is None else match[1]
+
+
+@lru_cache(maxsize=4096)
+def is_cpp_file(filename: str) -> bool:
+    """Return whether a file is that of a frame of C++."""
+    return _CPP_FILE.search(filename) is not None
 
 
 def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
@@ -131,10 +145,20 @@ def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
     kind = _kind_of_communication(python) or _kind_of_state(names, files)
     if kind is not None:
         return kind
-    if "nn/modules/loss.py" in files or any(map(_LOSS.search, names)):
+    if _is_loss(python):
         return "loss"
     is_compiled = any("torchinductor" in frame.filename for frame in python)
     return "activations" if is_compiled or "_call_impl" in names else "other"
+
+
+def _is_loss(python: Sequence[Frame]) -> bool:
+    """Return whether a loss is computed, and not a module that its function calls."""
+    for frame in python:
+        if frame.name == "_call_impl":
+            return False
+        if _LOSS.search(frame.name) or frame.filename.endswith("torch/nn/modules/loss.py"):
+            return True
+    return False
 
 
 def _kind_of_state(names: Set[str], files: Set[str]) -> OwnerKind | None:
@@ -169,8 +193,8 @@ def _is_recomputed(python: Sequence[Frame]) -> bool:
 
 
 def _torch_files(frames: Sequence[Frame]) -> frozenset[str]:
-    matches = [_TORCH_FILE.search(frame.filename) for frame in frames]
-    return frozenset(match[1] for match in matches if match is not None)
+    paths = {_path_in_torch(frame.filename) for frame in frames}
+    return frozenset(path for path in paths if path is not None)
 
 
 def _outside_torch(frames: Sequence[Frame]) -> Frame | None:

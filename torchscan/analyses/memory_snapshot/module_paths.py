@@ -19,6 +19,7 @@ from typing import NamedTuple
 from torch import nn
 
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame
+from torchscan.analyses.parameters import enclosing_modules
 
 #: the number of a block in its list, as a part of a path
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -94,7 +95,11 @@ class ModulePaths:
         if caller is None:
             return tuple(sorted(candidates))
         outer = set(outer)
-        inner = [path for path in candidates if _is_within(path, outer)]
+        inner = [
+            path
+            for path in candidates
+            if path and outer.intersection(("", *enclosing_modules(path)))
+        ]
         calling_code, line = caller
         names = re.findall(r"\w+", linecache.getline(calling_code.filename, line))
         named = [path for path in inner if path.rpartition(".")[2] in names]
@@ -117,9 +122,3 @@ def path_pattern(paths: Sequence[str]) -> str:
             break
         common.append(parts[0])
     return ".".join(common)
-
-
-def _is_within(path: str, outer: set[str]) -> bool:
-    """Return whether a module is within one of these; in ``""``, which is the model, all are."""
-    parts = path.split(".") if path else []
-    return any(".".join(parts[:number]) in outer for number in range(len(parts)))

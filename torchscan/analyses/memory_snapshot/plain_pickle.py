@@ -31,6 +31,9 @@ _BINGET: Final = ord("h")
 _LONG_BINGET: Final = ord("j")
 _BININT1: Final = ord("K")
 _FLOAT: Final = Struct(">d")
+#: several of these opcodes in a row, as the list of a stack's frames has them, and each of them
+_LONG_BINGETS: Final = re.compile(rb"(?:j[\0-\xff]{4}){1,4096}")
+_INDICES: Final = Struct("<cI")
 
 
 def load_plain(data: bytes) -> Any:
@@ -72,8 +75,11 @@ class _PlainUnpickler:
                     position += 1
                     continue
                 if opcode == _LONG_BINGET:
-                    stack.append(memo[int.from_bytes(data[position : position + 4], "little")])
-                    position += 4
+                    run = _LONG_BINGETS.match(data, position - 1)
+                    assert run is not None  # noqa: S101 - there is room for one
+                    indices = _INDICES.iter_unpack(run[0])
+                    stack += [memo[index] for _, index in indices]
+                    position = run.end()
                     continue
                 if opcode == _BININT1:
                     stack.append(data[position])

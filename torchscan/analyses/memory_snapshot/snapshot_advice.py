@@ -98,13 +98,24 @@ def _suggest_for_failure(
         yield Note.of("snapshot-other-streams", saves=elsewhere, stream=failure.stream)
     if free < request or not same or is_expandable:
         return
-    # Expandable segments give complete pages within free blocks back, to map them elsewhere.
-    page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT
-    pages = sum(block.size // page * page for block in usual) + (failure.device_free or 0)
     largest = max(block.size for block in same)
     values = {"free": free, "largest": largest, "num": len(same), "request": request}
-    code = "snapshot-fragmented" if pages >= request else "snapshot-fragmented-finely"
+    is_solved = _has_pages(usual, failure)
+    code = "snapshot-fragmented" if is_solved else "snapshot-fragmented-finely"
     yield Note.of(code, saves=free, **values)
+
+
+def _has_pages(free: Iterable[FreeBlock], failure: TraceEvent) -> bool:
+    """Return whether a request would be served if free blocks were in expandable segments.
+
+    They give complete pages within free blocks back to CUDA, to map them elsewhere.
+    """
+    request = failure.size
+    page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT
+    available = failure.device_free or 0
+    for block in free:
+        available += block.size // page * page
+    return available >= request
 
 
 def _bytes_in(blocks: Iterable[FreeBlock]) -> int:

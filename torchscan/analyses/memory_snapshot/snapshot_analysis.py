@@ -59,7 +59,7 @@ def analyze_snapshot(
 
     bytes_by_moment = {}
     for each in history.moments:
-        bytes_by_moment[each] = history.state(each).requested_bytes
+        bytes_by_moment[each] = history.bytes_at(each)
     by_kind: Counter[OwnerKind] = Counter()
     for owned in blocks:
         by_kind[owned.kind] += owned.block.size
@@ -87,7 +87,7 @@ def analyze_snapshot(
         by_kind=dict(by_kind.most_common()),
         free_pools=_group_free_blocks(state.free_blocks),
         suggestions=suggestions,
-        notes=tuple(_notes(data, history, blocks)),
+        notes=tuple(_notes(data, history, blocks, has_owners=bool(known_owners))),
     )
 
 
@@ -150,7 +150,11 @@ def _group_free_blocks(blocks: Iterable[FreeBlock]) -> tuple[FreePool, ...]:
 
 
 def _notes(
-    data: SnapshotData, history: AllocatorHistory, blocks: Sequence[OwnedBlock]
+    data: SnapshotData,
+    history: AllocatorHistory,
+    blocks: Sequence[OwnedBlock],
+    *,
+    has_owners: bool,
 ) -> Iterable[Note]:
     """Yield what could not be found out."""
     sizes: Counter[str] = Counter()
@@ -159,7 +163,10 @@ def _notes(
         if owned.block.is_pending:
             sizes["pending"] += owned.block.size
     if not history.has_stacks:
-        yield Note.of("snapshot-no-stacks")
+        if not has_owners:
+            yield Note.of("snapshot-no-stacks")
+        elif sizes["unknown"]:
+            yield Note.of("snapshot-no-owner", size=sizes["unknown"])
         sizes["unknown"] = 0
     for kind in ("unknown", "backward", "pending"):
         if sizes[kind]:

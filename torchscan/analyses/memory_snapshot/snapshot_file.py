@@ -27,6 +27,8 @@ _MAX_ENTRIES: Final = 2**22
 _MAX_BRACKETS, _MAX_COMMAS = 2**24, 2**26
 #: frames of a stack, from the innermost on; torch's own stacks have up to some 200
 _MAX_FRAMES: Final = 1024
+#: characters of a name, and of the end of a path
+_MAX_TEXT: Final = 1024
 #: integers of 64 bits, with or without a sign
 _MAX_INTEGER: Final = 2**64
 #: where a snapshot file comes from, in errors
@@ -116,6 +118,8 @@ class SnapshotData:
 
 def read_snapshot_file(path: Path) -> SnapshotData:
     """Return the content of a file, or raise an InputError that names the file."""
+    if path.exists() and not path.is_file():  # reading it may never end
+        raise InputError(f"{shortened(str(path))} is not a file: {_ADVICE}")
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -159,6 +163,7 @@ class _SnapshotParser:
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         #: by identity of the lists, which the content keeps alive
         self._origins: dict[tuple[int, int], Origin] = {}
+        self._origins_by_value: dict[Origin, Origin] = {}
         self._frame_by_identity: dict[int, Frame] = {}
 
     def snapshot(self, content: Any) -> SnapshotData:
@@ -256,10 +261,11 @@ class _SnapshotParser:
         key = (id(frames), id(forward))
         known = self._origins.get(key)
         if known is None:
-            known = Origin(
+            origin = Origin(
                 self._shared(self._parsed_frames(frames, f"{where}frames")),
                 self._shared(_formatted_frames(forward, f"{where}forward_frames")),
             )
+            known = self._origins_by_value.setdefault(origin, origin)
             # JSON repeats every list, so that identities of short-lived ones say nothing
             if frames and type(frames) is list:
                 self._origins[key] = known
@@ -278,14 +284,15 @@ class _SnapshotParser:
                 line = frame.get("line", 0)
                 if type(name) is not str or type(filename) is not str or type(line) is not int:
                     raise InputError(f"{where}[{index}] has no name, filename and line")
-                known = self._frame_by_identity[id(entry)] = Frame(name, filename, line)
+                known = Frame(name[:_MAX_TEXT], filename[-_MAX_TEXT:], line)
+                self._frame_by_identity[id(entry)] = known
             yield known
 
 
 def _formatted_frames(lines: Any, where: str) -> Iterator[Frame]:
     """Yield frames of a formatted stack, which has the innermost last."""
     for line in reversed(_list_of(lines, where)[:_MAX_FRAMES]):
-        match = _FORMATTED_FRAME.search(line[:_MAX_FRAMES]) if type(line) is str else None
+        match = _FORMATTED_FRAME.search(line[:_MAX_TEXT]) if type(line) is str else None
         if match is not None:
             filename, number, name = match.groups()
             yield Frame(name, filename, int(number[:9]))

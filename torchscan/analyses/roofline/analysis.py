@@ -18,11 +18,13 @@ from torchscan.analyses.generation.serving_costs import (
     prepared_calls,
 )
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
 from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.common_subexpressions import MergedCalls, merge_equal_calls
+from torchscan.analyses.roofline.compiled_regions import compiled_regions
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,
@@ -107,11 +109,8 @@ def roofline_of(
             fabric=fabric,
             graphed=graphed,
         )
-    merged = MergedCalls(trace, frozenset())
-    if compiled and serving is None:
-        merged = merge_equal_calls(trace, costs)
-        trace = merged.trace
-    own = _EngineKernels(left_out=merged.left_out)
+    trace, left_out = _without_equal_calls(trace, served, serving, compiled=compiled)
+    own = _EngineKernels(left_out=left_out)
     if serving is not None:
         own = _engine_kernels(trace, served, routed, serving, rates, compiled=compiled)
         served = own.experts.served(served, serving.compute)
@@ -129,6 +128,7 @@ def roofline_of(
         compiled=compiled,
         turned=turned,
         serving=serving,
+        sustained=any(op.phase != "forward" for op in trace.ops),
     )
     runs = [
         device.run(
@@ -162,7 +162,9 @@ def roofline_of(
     bounds = {index: each.bound for index, each in shares.items()}
     if compiled:
         bounds = _with_bound_of_whole(trace, rates, costs, runs, bounds, repeats)
-    waits = exposed(trace, times, _computing(trace, timings))
+    seconds = {each.at: each.seconds for each in timings}
+    visible = overlap_with_products(trace, fabric, times, seconds)
+    waits = exposed(trace, visible, _computing(trace, timings))
     timings = [each._replace(seconds=waits.get(each.at, each.seconds)) for each in timings]
     loads = list(map(_Loads(trace, rates, runs, bounds).load, timings))
     warned = [*warnings]
@@ -184,6 +186,15 @@ def roofline_of(
         assumptions=(*result.assumptions, *assumed),
         without_formula=(*unknown, *trace.provenance.unrecorded_modules),
     )
+
+
+def _without_equal_calls(
+    trace: Trace, served: Served, serving: Serving | None, *, compiled: bool
+) -> MergedCalls:
+    """Return the trace as a compiler runs it; inference engines have kernels of their own."""
+    if compiled and serving is None:
+        return merge_equal_calls(trace, served.costs)
+    return MergedCalls(trace, frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +242,8 @@ def _kernels(
     kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
     if compiled:
         apart = {*own.experts.head_of, *own.left_out}
-        fused = fused_kernels(trace, served.costs, served.appends, apart)
+        regions = compiled_regions(trace)
+        fused = fused_kernels(trace, served.costs, served.appends, apart, regions)
         kernels = own.experts.joined(fused)
     for index in own.left_out:
         kernels[index] = None
@@ -599,9 +611,20 @@ def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
     if compiled:
         mode = "compiled training" if has_backward else "compiled"
     products = [each for each in loads if each.macs]
-    half = [each for each in products if each.precision in ("fp16", "bf16")]
     waiting = [each for each in loads if each.limiter == "launch"]
-    return Passed(mode, kind_of(loads), _share(half, products), _share(waiting, loads))
+    return Passed(
+        mode,
+        kind_of(loads),
+        in_half=_share_of_formats(products, ("fp16", "bf16")),
+        launched=_share(waiting, loads),
+        in_eight=_share_of_formats(products, ("fp8",)),
+        has_attention=any("attention" in each.operator for each in products),
+    )
+
+
+def _share_of_formats(products: Sequence[OperatorLoad], formats: Collection[str]) -> float:
+    """Return the share of the time of products that is spent in these formats."""
+    return _share([each for each in products if each.precision in formats], products)
 
 
 def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:

@@ -144,6 +144,7 @@ class CallTimes:
         compiled: bool,
         turned: bool,
         serving: Serving | None = None,
+        sustained: bool = False,
     ) -> None:
         """Prepare to time calls.
 
@@ -153,12 +154,14 @@ class CallTimes:
             compiled: True if a compiler has fused the calls.
             turned: True if convolutions find and leave their operands with the channels last.
             serving: the way in which a language model is served, or None.
+            sustained: True if the device computes for seconds, as in training.
         """
         self._rates = rates
         self._numbers = numbers
         self._compiled = compiled
         self._turned = turned
         self._serving = serving or AS_IT_IS
+        self._sustained = sustained
         self._kernels: dict[tuple[int, bool], tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -222,6 +225,7 @@ class CallTimes:
             vector_lanes=rates.vector_lanes or 128.0,
             is_hopper=is_hopper,
             has_async_attention=self._serving.has_flash_3 and device.arch.startswith(ASYNC_ARCHS),
+            has_async_backward=device.arch.startswith("Blackwell GB100"),
             product_traffic=STREAMING * rates.products_stream,
             l2_bytes=device.l2_bytes,
             cycles_of_element=rates.cycles_of_element,
@@ -298,7 +302,9 @@ class CallTimes:
         utilization = 1.0
         if not kernel.keeps_busy:
             utilization = flops / (overlapped * self._rates.peak(form))
-        on_matrices = at_full_clock / self._rates.clock_share(form, utilization)
+        on_matrices = at_full_clock / self._rates.clock_share(
+            form, utilization, sustained=self._sustained
+        )
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {
             "matrix": on_matrices,

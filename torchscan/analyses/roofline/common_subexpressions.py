@@ -84,8 +84,10 @@ class _Merging:
 
     def _merge(self, index: int, op: OpCall, values: tuple[int, ...]) -> None:
         """Number the results of a call, and leave it out if tensors have these values already."""
-        if _is_widening(op):
-            self._converted.update(zip(op.outputs, op.inputs, strict=True))
+        if op.signature.operator == "aten._to_copy" and not op.signature.is_view:
+            (read,), (made,) = op.signature.inputs, op.signature.outputs
+            if made.dtype.itemsize > read.dtype.itemsize:
+                self._converted[op.outputs[0]] = op.inputs[0]
         storages = (self._trace.tensors[each].storage for each in op.inputs)
         key = id(op.signature), values, tuple(self._versions[each] for each in storages)
         results = self._values_by_call.setdefault(key, op.outputs)
@@ -141,17 +143,8 @@ def _has_one_value(op: OpCall) -> bool:
     return bool(op.inputs and op.outputs) and op.signature.operator not in COLLECTIVES
 
 
-def _is_widening(op: OpCall) -> bool:
-    """Return whether a call converts a tensor to a wider type."""
-    signature = op.signature
-    if signature.operator != "aten._to_copy" or signature.is_view:
-        return False
-    (read,), (made,) = signature.inputs, signature.outputs
-    return made.dtype.itemsize > read.dtype.itemsize and read.numel == made.numel
-
-
 def _unread_calls(trace: Trace, ops: tuple[OpCall, ...], left_out: Collection[int]) -> set[int]:
-    """Return the calls whose results only calls that were left out have read."""
+    """Return the calls whose results no call reads that runs."""
     kept = kept_storages(trace)
     was_read = {tensor for op in trace.ops for tensor in op.inputs}
     read: set[int] = set()
@@ -162,8 +155,10 @@ def _unread_calls(trace: Trace, ops: tuple[OpCall, ...], left_out: Collection[in
             continue
         made = set(op.outputs)
         is_kept = any(trace.tensors[each].storage in kept for each in made)
-        has_lost_readers = made <= was_read and not made & read
-        if is_kept or not has_lost_readers or not _has_one_value(op):
+        # a checkpoint computes its results again, of which the backward pass reads a part
+        may_be_unread = made <= was_read or op.origin == "checkpoint"
+        is_unread = may_be_unread and not made & read
+        if is_kept or not is_unread or not _has_one_value(op):
             read.update(op.inputs)
         elif not op.signature.is_view:
             unread.add(index)

@@ -113,8 +113,15 @@ EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
 #: share of Hopper's peak that synchronous instructions reach. Not fitted: with it, FlashAttention 2
 #: reaches 0.4 of the peak there
 SYNCHRONOUS_ON_HOPPER = 0.62
-#: share of the peak that the backward pass reaches
+#: share of the peak that the backward pass of asynchronous kernels reaches: cuDNN's on Hopper, 0.31
+#: at 512 to 0.52 at 8,192 keys; those of Blackwell are taken to be alike
 ATTENTION_BACKWARD = 0.45
+#: backward pass of FlashAttention 2, for a tile of 128 keys and each number of a head's width:
+#: cycles of loading operands from shared memory for a query; cycles to begin and to end, with the
+#: kernels before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to 16,384
+#: keys and widths of 64 and 128, met within 5 %. With them, an A100 reaches 62 % of its peak
+#: (published: 63 %)
+BACKWARD_LOADS, BACKWARD_TILE_CYCLES = 0.84, 235.0
 #: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
 #: 9,000
 ATTENTION_FLOOR_CYCLES = 8.6e3
@@ -244,6 +251,16 @@ ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.68
 
 #: the share of the board's power left for arithmetic after memory, links and leakage
 POWER_SHARE = 0.78
+#: the same in a training step, which repeats for hours. The tables of kernels that the energies
+#: below rest on are bursts of milliseconds, in which GPUs exceed their limit. Not on other
+#: architectures, whose energies come from steps that were repeated for seconds. GA100: by two models
+#: on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, and it holds for
+#: cards with 500 W
+SUSTAINED_SHARE: Mapping[str, float] = {
+    "Ampere GA100": 0.55,
+    "Hopper": 0.38,
+    "Blackwell GB100": 0.38,
+}
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {
@@ -281,6 +298,8 @@ LOW_POWER = 75.0
 #: share of the data sheet's links that collectives reach, by the number of devices: each pair uses
 #: few of them. 0.55; 0.65 to 0.71; 0.68 to 0.71
 LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
+#: how much more all-gathers and reduce-scatters reach on Hopper and later. On the H200 alone
+RINGS_ON_HOPPER = 1.09
 #: the same of PCIe, which devices share, and cross between sockets. On the L40S alone
 PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
 #: of a message from one device to another over its links (vidur's table of A100)
@@ -288,11 +307,21 @@ SEND_SHARE = 0.95
 #: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later.
 #: On the H200 alone, 0.90
 SWITCH_SHARE = 0.92
+#: of a collective in the background, the time that the computation beside it loses: to the
+#: multiprocessors that NCCL's channels occupy, to bandwidth and to power. By the same rows of MPT,
+#: from steps of few tokens beside steps of many
+BACKGROUND_COST = 0.45
+#: of the time that products and collectives of asynchronous tensor parallelism overlap, the share
+#: that is won. By Llama-3.1-8B in bf16 with and without it
+ASYNC_TP_GAIN = 0.3
 #: of what networks carry
 NETWORK = 0.9
 #: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.
 #: The fit finds 10,400 to 13,600 cycles, with which the H200 is too slow; 0.7 to 1.0 µs; not fitted
 LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
+#: seconds of a step of a ring through several machines, inside of one and between two: NCCL's
+#: ``hwLat`` of its protocol for large messages
+STEP_INSIDE, STEP_BETWEEN = 3.4e-6, 14e-6
 #: the same where the clock is not known
 LATENCY = 6e-6
 #: seconds until a pipeline is full, and the bytes from which half of that counts. 14 to 26 µs; 1.5

@@ -37,6 +37,10 @@ class Passed(NamedTuple):
     in_half: float
     #: of all time, the share that waits for launches
     launched: float
+    #: of the time of products, the share in 8 bits
+    in_eight: float = 0.0
+    #: True if it has fused attention, as language models have
+    has_attention: bool = False
 
 
 class Compared(NamedTuple):
@@ -61,6 +65,26 @@ COMPARED = (
     Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.17),
     Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.16),
 )
+
+
+class Trained(NamedTuple):
+    """Published training steps of language models, on one GPU and on meshes."""
+
+    #: True if linear layers compute in 8 bits
+    is_float8: bool
+    #: architectures of GPUs
+    archs: tuple[str, ...]
+    sources: int
+    steps: int
+    #: contains four of five steps of each source
+    share: float
+
+
+#: as ``scripts/truth_training.py --margins`` derives them
+TRAINED = (
+    Trained(False, ("Ampere GA100", "Hopper"), 4, 71, 0.12),
+    Trained(True, ("Hopper",), 2, 18, 0.23),
+)
 #: on a card of NVIDIA's that was not compared, in other number formats, and of models without convolutions: as far as others
 #: have found earlier versions to be off in the median where they were worst
 ELSEWHERE = 0.4
@@ -72,7 +96,7 @@ LAUNCHES = 0.5
 
 def error_margin_of(device: Device, passed: Passed) -> ErrorMargin:
     """Return the error margin of a pass on a device."""
-    of_kernels = _margin_of_kernels(device, passed)
+    of_kernels = _margin_of_training(device, passed) or _margin_of_kernels(device, passed)
     if passed.launched < 0.05:
         return of_kernels
     share, reason = of_kernels
@@ -101,3 +125,20 @@ def _margin_of_kernels(device: Device, passed: Passed) -> ErrorMargin:
             missing = "convolutions"
         return ErrorMargin(ELSEWHERE, Note.of("not-validated", mode=passed.mode, missing=missing))
     return ErrorMargin(UNKNOWN, Note.of("device-kind-not-validated"))
+
+
+def _margin_of_training(device: Device, passed: Passed) -> ErrorMargin | None:
+    """Return the margin of the published training steps that a pass is like, or None."""
+    is_training = passed.mode.endswith("training")
+    is_narrow = passed.in_half + passed.in_eight > 0.9
+    if not (is_training and is_narrow and passed.has_attention and passed.kind is None):
+        return None
+    is_float8 = passed.in_eight > 0.1
+    for each in TRAINED:
+        if each.is_float8 == is_float8 and device.arch.startswith(each.archs):
+            bits = 8 if is_float8 else 16
+            reason = Note.of(
+                "training-validated", steps=each.steps, sources=each.sources, bits=bits
+            )
+            return ErrorMargin(each.share, reason)
+    return None

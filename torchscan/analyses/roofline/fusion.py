@@ -15,7 +15,7 @@ from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
-from torchscan.trace.events import OpCall
+from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
@@ -72,6 +72,7 @@ def fused_kernels(
     costs: tuple[OpCost, ...],
     appends: Collection[int] = (),
     apart: Collection[int] = (),
+    regions: Sequence[int] | None = None,
 ) -> list[int | None]:
     """Return for each call the number of its kernel: the index of a call in it. Views are in none.
 
@@ -80,8 +81,9 @@ def fused_kernels(
         costs: the costs of its calls.
         appends: the calls that write at the end of a block, of which they touch nothing else.
         apart: calls that are not fused with others.
+        regions: the part of the model that each call is compiled in; None: all in one.
     """
-    fusion = _Fusion(trace, appends, apart)
+    fusion = _Fusion(trace, appends, apart, regions or [0] * len(trace.ops))
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
     return fusion.kernels
@@ -90,8 +92,15 @@ def fused_kernels(
 class _Fusion:
     """Goes through the calls, joining each to the kernels of its producers if possible."""
 
-    def __init__(self, trace: Trace, appends: Collection[int], apart: Collection[int]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        appends: Collection[int],
+        apart: Collection[int],
+        regions: Sequence[int],
+    ) -> None:
         self._trace = trace
+        self._regions = regions
         self._appends = appends
         self._apart = apart
         self.kernels: list[int | None] = []
@@ -123,7 +132,7 @@ class _Fusion:
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
         joined = None
         if fusible and not begins_kernel(op):
-            joined = self._kernel_to_join(op, size, needed)
+            joined = self._kernel_to_join(index, size, needed)
         kernel = index if joined is None else joined
         self.kernels.append(kernel)
         self._members.setdefault(kernel, []).append(index)
@@ -155,13 +164,14 @@ class _Fusion:
                 self._after[each] |= now
         self._after[kernel], self._last[kernel] = now, index
 
-    def _kernel_to_join(self, op: OpCall, size: int, needed: set[int]) -> int | None:
+    def _kernel_to_join(self, index: int, size: int, needed: set[int]) -> int | None:
         """Return a producer's kernel over the same elements, or None.
 
-        No other operand may be made after it.
+        No other operand may be made after it, and it must be of the same phase and region.
         """
+        op, place = self._trace.ops[index], self._place(index)
         for candidate in sorted(needed, reverse=True):
-            if self._trace.ops[candidate].phase != op.phase:
+            if self._place(candidate) != place:
                 continue
             others = needed - {candidate}
             if any(self._after[kernel] >> candidate & 1 for kernel in others):
@@ -174,6 +184,10 @@ class _Fusion:
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
         return None
+
+    def _place(self, index: int) -> tuple[Phase, int]:
+        """Return the phase and the region of a call, or of a kernel."""
+        return self._trace.ops[index].phase, self._regions[index]
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
         """Return whether this kernel only makes one of the tensors that a call joins.
@@ -197,7 +211,7 @@ class _Fusion:
 
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
-        if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
+        if self._place(other) != self._place(kernel):
             return False
         if self._waits_between(other, kernel):
             return False

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
+    BACKGROUND_COST,
     LATENCY,
     LATENCY_CYCLES,
     LATENCY_OF_MACHINES,
@@ -34,7 +35,10 @@ from torchscan.analyses.roofline.constants import (
     PCIE_SHARES,
     PIPELINE,
     PIPELINE_BYTES,
+    RINGS_ON_HOPPER,
     SEND_SHARE,
+    STEP_BETWEEN,
+    STEP_INSIDE,
     SWITCH_SHARE,
 )
 from torchscan.errors import Argument, InputError
@@ -46,6 +50,8 @@ from torchscan.trace.trace import Trace
 
 #: between two devices, at once instead of in pieces
 _MESSAGES: tuple[Kind, ...] = ("send", "receive")
+#: in a single ring through all machines, where an all-reduce has trees
+_RINGS: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,8 @@ class Fabric:
     network: float = 50e9
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
+    #: True if collectives of tensor parallelism overlap with the products that they feed or follow
+    overlaps_products: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no machine has."""
@@ -123,6 +131,9 @@ class Fabric:
         devices = max(machines)
         clock = self.device.clock_hz
         kernel = LATENCY_CYCLES / clock if clock else LATENCY
+        if len(machines) > 1 and kind in _RINGS:
+            inside = group.size - len(machines)
+            return kernel + STEP_INSIDE * inside + STEP_BETWEEN * len(machines)
         steps = 1 if kind in _MESSAGES else devices - 1
         if kind == "all-reduce":
             steps *= 2
@@ -147,7 +158,8 @@ class Fabric:
         has_switch = (self.device.capability or 0) >= 9 and devices >= 8
         if kind == "all-reduce" and has_switch:
             return SWITCH_SHARE
-        return _share_of(LINK_SHARES, devices)
+        is_faster = (self.device.capability or 0) >= 9 and kind in _RINGS
+        return _share_of(LINK_SHARES, devices) * (RINGS_ON_HOPPER if is_faster else 1.0)
 
     def _has_links(self, group: GroupSpec) -> bool:
         """Return whether links join all devices of the group that are in one machine."""
@@ -211,8 +223,11 @@ class Waiting(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Exposed seconds of collectives in the background: those beyond the computation."""
-        return max(0.0, self.behind - self.computing)
+        """Seconds by which collectives in the background prolong a phase.
+
+        They take multiprocessors and bandwidth from the computation, and go on if that has ended.
+        """
+        return max(BACKGROUND_COST * self.behind, self.behind - self.computing)
 
 
 def waiting(

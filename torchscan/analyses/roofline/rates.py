@@ -20,6 +20,7 @@ from torchscan.analyses.roofline.constants import (
     PRODUCTS_STREAM,
     SLOWER_MEMORY,
     STREAMING,
+    SUSTAINED_SHARE,
 )
 from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError, PythonOnly
@@ -174,7 +175,7 @@ class Rates:
         issued = (share for name, share in ISSUED.items() if self.device.arch.startswith(name))
         return self.peak(form) * next(issued, 1.0)
 
-    def clock_share(self, form: Format, utilization: float) -> float:
+    def clock_share(self, form: Format, utilization: float, *, sustained: bool = False) -> float:
         """Return the share of the full clock that the power limit allows.
 
         Formats of less than 32 bits take as much power as there are bits in them.
@@ -183,19 +184,28 @@ class Rates:
             form: the format of the operations.
             utilization: the share of the peak that is computed at full clock. Multiprocessors that
                 wait take little power.
+            sustained: True if the device computes for seconds, so that no burst above its limit is
+                left.
         """
         if self.device.is_measured or form == "fp64" or utilization <= 0:
             return 1.0
         if form == "fp32":
-            return self._powered("fp32", PICOJOULES_SINGLE, utilization)
-        return self._powered("fp16", PICOJOULES, utilization)
+            return self._powered("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
+        share = POWER_SHARE
+        if sustained:
+            arch = self.device.arch
+            known = (each for name, each in SUSTAINED_SHARE.items() if arch.startswith(name))
+            share = next(known, POWER_SHARE)
+        return self._powered("fp16", PICOJOULES, utilization, share)
 
     @property
     def power_factor(self) -> float:
         """The share of the matrix units' peak that the power limit allows."""
         return self.clock_share("fp16", 1.0)
 
-    def _powered(self, form: Format, picojoules: Mapping[str, float], utilization: float) -> float:
+    def _powered(
+        self, form: Format, picojoules: Mapping[str, float], utilization: float, share: float
+    ) -> float:
         """``min(1, (share of power · watts / (joules per operation · operations))^e)``, where these are known.
 
         ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
@@ -209,7 +219,7 @@ class Rates:
             return 1.0
         exponent = 1 - min(1.0, max(0.0, watts / LOW_POWER - 1)) / 2
         demanded = energy * 1e-12 * peak * utilization
-        return min(1.0, float((POWER_SHARE * watts / demanded) ** exponent))
+        return min(1.0, float((share * watts / demanded) ** exponent))
 
     @property
     def streamed(self) -> float:

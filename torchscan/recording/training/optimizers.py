@@ -81,6 +81,18 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     return _checked(lambda: make(trainable))
 
 
+def class_of(choice: OptimizerChoice) -> type[Optimizer]:
+    """Return the class of an optimizer, by name if a name is given."""
+    kind: Any = _class_named(choice) if isinstance(choice, str) else choice
+    if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
+        raise OptimizerError(
+            Argument("optimizer"),
+            f" is a {type(choice).__name__}: give its name or its class, because its state is "
+            "divided among ranks",
+        )
+    return kind
+
+
 def require_known(choice: OptimizerChoice | None) -> None:
     """Raise if it is a name that no optimizer has."""
     if isinstance(choice, str):
@@ -146,7 +158,9 @@ def needs_closure(optimizer: Optimizer) -> bool:
 
 def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
     """The tensors that it keeps: of which parameter, under which name."""
-    for parameter, state in optimizer.state.items():
+    # torch's ZeRO optimizer has another one for the parameters of this rank
+    owner: Any = getattr(optimizer, "optim", optimizer)
+    for parameter, state in owner.state.items():
         for name, value in state.items():
             values = value if isinstance(value, list | tuple) else [value]
             yield from ((parameter, name, each) for each in values if isinstance(each, Tensor))

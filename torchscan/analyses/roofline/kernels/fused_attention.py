@@ -16,6 +16,8 @@ from torchscan.analyses.roofline.constants import (
     ATTENTION_SPLIT_KEYS,
     ATTENTION_TAIL,
     ATTENTION_TILE_START,
+    BACKWARD_LOADS,
+    BACKWARD_TILE_CYCLES,
     EXPONENTIALS_PER_CYCLE,
     FLASH_2,
     FLASH_3,
@@ -41,6 +43,8 @@ HEAD_WIDTH = 128
 MAX_HEAD_WIDTH = 256
 _KERNELS = ("flash", "efficient", "cudnn")
 _OF_ENGINES = "torchscan.fused_attention"
+#: scores again, and the gradients of scores, queries, keys and values
+_BACKWARD_PRODUCTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +175,32 @@ def _latent_attention(signature: OpSignature, _cost: OpCost, machine: Machine) -
     *(f"_scaled_dot_product_{name}_attention_backward" for name in _KERNELS),
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-def _attention_backward(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+def _attention_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
+    """A tile is 128 keys, for which it goes through the queries."""
     shape = AttentionShape.of(signature, first=1)
-    return Kernel(
-        matrices=ATTENTION_BACKWARD, min_share=shape.min_share, executed=shape.computed_share
-    )
+    is_async = machine.is_hopper and "cudnn" in signature.operator
+    share = ATTENTION_BACKWARD
+    if machine.flops_per_cycle is not None and not (is_async or machine.has_async_backward):
+        elapsed = _elapsed_cycles_backward(shape, machine, machine.flops_per_cycle)
+        computed = _BACKWARD_PRODUCTS / 2 * shape.computed_flops / machine.multiprocessors
+        share = computed / (elapsed * machine.flops_per_cycle)
+    return Kernel(matrices=share, min_share=shape.min_share, executed=shape.computed_share)
+
+
+def _elapsed_cycles_backward(
+    shape: AttentionShape, machine: Machine, flops_per_cycle: float
+) -> float:
+    """Return the cycles until the last tile is done.
+
+    FlashAttention 2 has five products, whose operands come from shared memory. That takes as many
+    cycles on each GPU, so the products wait for it where matrix units are fast.
+    """
+    products = 2 * _BACKWARD_PRODUCTS * TILE_QUERIES * shape.mean_width / flops_per_cycle
+    loads = BACKWARD_LOADS * shape.mean_width
+    cycles_of_query = max(products, loads) + TILE_QUERIES * _cycles_of_score(machine)
+    tiles = shape.batch * shape.heads * math.ceil(shape.keys / TILE_QUERIES)
+    start = BACKWARD_TILE_CYCLES * shape.mean_width
+    return _cycles_of_tiles(tiles, start, cycles_of_query, shape, machine)
 
 
 def _attend_prompt(shape: AttentionShape, machine: Machine) -> Kernel:
@@ -206,8 +231,15 @@ def _elapsed_cycles(shape: AttentionShape, machine: Machine, flops_per_cycle: fl
         cycles_of_key /= SYNCHRONOUS_ON_HOPPER
     cycles_of_key += flash.exposed * TILE_QUERIES * _cycles_of_score(machine)
 
-    longest = flash.tile_cycles + shape.longest_tile * cycles_of_key
-    mean = flash.tile_cycles + shape.mean_tile * cycles_of_key
+    return _cycles_of_tiles(tiles, flash.tile_cycles, cycles_of_key, shape, machine)
+
+
+def _cycles_of_tiles(
+    tiles: int, start: float, cycles_of_step: float, shape: AttentionShape, machine: Machine
+) -> float:
+    """Return the cycles of all tiles; the longest one ends last where tiles are few."""
+    longest = start + shape.longest_tile * cycles_of_step
+    mean = start + shape.mean_tile * cycles_of_step
     filled = tiles * mean / machine.multiprocessors
     return float((filled**ATTENTION_TAIL + longest**ATTENTION_TAIL) ** (1 / ATTENTION_TAIL))
 

@@ -31,6 +31,8 @@ class Machine:
     is_hopper: bool = False
     #: True if attention runs as FlashAttention 3, with the asynchronous instructions of Hopper
     has_async_attention: bool = False
+    #: True if torch runs the backward pass of attention with asynchronous instructions
+    has_async_backward: bool = False
     #: bytes of the second-level cache, or None if they are not known
     l2_bytes: int | None = None
     #: cycles for each element of pointwise kernels that load one at a time, beyond its traffic

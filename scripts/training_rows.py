@@ -1,0 +1,188 @@
+"""Published training steps of language models, as they can be asked."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+FOUNDRY = "train_llmfoundry_mpt.csv.gz"
+TITAN = "train_torchtitan_torchao.csv.gz"
+FINETUNING = "finetune_fms_acceleration_a100.csv.gz"
+LITGPT = "finetune_litgpt.csv.gz"
+
+Source = Literal["llm-foundry", "torchtitan", "torchao", "transformers"]
+#: recomputed layers: none, all, every second one, or torchtitan's selection of operators
+Checkpoint = Literal["none", "full", "every 2nd", "selective"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRow:
+    """A published training step."""
+
+    source: Source
+    #: name of the model
+    model: str
+    #: the GPU: "H100", "H100 96GB" (torchtitan's) or "A100"
+    device: str
+    #: sizes of the mesh
+    dp: int
+    tp: int = 1
+    cp: int = 1
+    #: tokens of a sequence, sequences of a copy of the model at once, and passes of a step
+    length: int
+    batch: int
+    accumulation: int = 1
+    checkpoint: Checkpoint = "none"
+    compiled: bool = False
+    #: "bf16", or "bf16-mixed": weights in 32 bits
+    precision: str = "bf16-mixed"
+    #: name of the recipe of float8, or empty
+    float8: str = ""
+    #: True if FSDP gathers weights in 8 bits
+    gathers_float8: bool = False
+    async_tp: bool = False
+    #: rank of adapters, or 0
+    lora: int = 0
+    #: layers
+    layers: int
+    #: False if weights stay whole between the passes of a step
+    reshard: bool = True
+    #: tokens of one GPU in a second
+    tokens_per_second: float
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return self.dp * self.tp * self.cp
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        tokens = self.length * self.batch * self.accumulation
+        return tokens / (self.tokens_per_second * self.tp * self.cp)
+
+    @property
+    def name(self) -> str:
+        """A short description."""
+        parts = [self.source, self.model, f"{self.dp}"]
+        parts += [f"tp{self.tp}"] if self.tp > 1 else []
+        parts += [f"cp{self.cp}"] if self.cp > 1 else []
+        parts += [f"{self.length}x{self.batch}x{self.accumulation}", self.checkpoint]
+        parts += ["compiled"] if self.compiled else []
+        parts += [self.float8] if self.float8 else []
+        parts += ["async"] if self.async_tp else []
+        parts += [f"lora{self.lora}"] if self.lora else []
+        return " ".join(parts)
+
+
+def rows_of(truth: Path) -> Iterator[TrainingRow]:
+    """Yield all rows that can be asked."""
+    yield from foundry_rows(truth)
+    yield from titan_rows(truth)
+    yield from finetuning_rows(truth)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def foundry_rows(truth: Path) -> Iterator[TrainingRow]:
+    """Yield the rows of llm-foundry: FSDP1, eager, FlashAttention 1 by Triton."""
+    for row in _read(truth / FOUNDRY):
+        yield TrainingRow(
+            source="llm-foundry",
+            model=f"mpt-{row['model']}",
+            device="H100",
+            dp=int(row["gpus"]),
+            length=int(row["seq_len"]),
+            batch=int(row["micro_batch_per_gpu"]),
+            accumulation=int(row["grad_accum"]),
+            checkpoint="full" if row["activation_checkpointing"] == "True" else "none",
+            layers=int(row["n_layers"]),
+            reshard=row["fsdp_sharding"] == "FULL_SHARD",
+            tokens_per_second=float(row["tokens_per_s_per_gpu"]),
+        )
+
+
+_CHECKPOINTS: Mapping[str, Checkpoint] = {
+    "selective op": "selective",
+    "full": "full",
+    "none": "none",
+    "selective layer (every 2nd)": "every 2nd",
+}
+_FLOAT8 = {
+    "float8 linears": "tensorwise",
+    "float8 tensorwise": "tensorwise",
+    "float8 rowwise": "rowwise",
+    "float8 rowwise, bf16 all-gather": "rowwise",
+    "float8 tensorwise, float8 all-gather": "tensorwise",
+    "float8nocompile": "",
+    "float8": "tensorwise",
+}
+
+
+def titan_rows(truth: Path) -> Iterator[TrainingRow]:
+    """Yield the rows of torchtitan and torchao: FSDP2, SDPA."""
+    for row in _read(truth / TITAN):
+        _, _, float8 = row["precision"].partition(" + ")
+        if "96GB" in row["device"]:
+            float8_name = _FLOAT8[float8] if float8 else ""
+        elif float8 == "float8nocompile":
+            continue
+        else:
+            float8_name = _FLOAT8[float8] if float8 else ""
+        size = "70B" if "70B" in row["model"] else "8B"
+        yield TrainingRow(
+            source="torchao" if row["repo"] == "pytorch/ao" else "torchtitan",
+            model=f"llama-{size}",
+            device="H100 96GB",
+            dp=int(row["dp_shard"]),
+            tp=int(row["tp"]),
+            cp=int(row["cp"]),
+            length=int(row["seq_len"]),
+            batch=int(row["local_batch"].rstrip("?")),
+            checkpoint=_CHECKPOINTS[row["ac"]],
+            compiled=row["compile"] == "True",
+            float8=float8_name,
+            # of float8 with torch.compile beside float8nocompile, nothing is said about it
+            gathers_float8=float8_name == "tensorwise" and "nocompile" not in row["path"],
+            async_tp=row["async_tp"] == "True",
+            layers=80 if size == "70B" else 32,
+            tokens_per_second=float(row["tokens_per_s_per_gpu"]),
+        )
+
+
+#: layers by the name of a model
+_FINETUNED = {
+    "bigcode/gpt_bigcode-santacoder": ("santacoder", 24),
+    "ibm/PowerLM-3b": ("powerlm-3b", 40),
+    "meta-llama/Meta-Llama-3-8B": ("llama-3-8b", 32),
+}
+
+
+def finetuning_rows(truth: Path) -> Iterator[TrainingRow]:
+    """Yield the rows of fms-acceleration whose layers are those of transformers."""
+    for row in _read(truth / FINETUNING):
+        if row["model_name_or_path"] not in _FINETUNED or not row["train_tokens_per_second"]:
+            continue
+        if row["framework_config"] != "none":
+            continue
+        model, layers = _FINETUNED[row["model_name_or_path"]]
+        yield TrainingRow(
+            source="transformers",
+            model=model,
+            device="A100",
+            dp=int(row["num_gpus"]),
+            length=2048 if model == "santacoder" else 4096,
+            batch=int(row["per_device_train_batch_size"]),
+            checkpoint="full",
+            precision="bf16",
+            lora=round(float(row["r"])) if row["peft_method"] == "lora" else 0,
+            layers=layers,
+            tokens_per_second=float(row["train_tokens_per_second"]),
+        )

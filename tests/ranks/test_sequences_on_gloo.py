@@ -1,0 +1,79 @@
+"""A small Llama whose sequences are divided between two real processes, beside one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from tests.ranks.processes import in_processes
+from torchscan.analyses.collectives import collectives_of
+from torchscan.ranks.plan import plan
+from torchscan.ranks.sharding_kinds import ShardingPlan
+from torchscan.recording.sequence_parallel import shard_sequences
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+def build() -> Any:
+    torch.manual_seed(11)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        use_cache=False,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def step(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, and the gradient of the embedding."""
+    tokens = (torch.arange(32) * 7 % 64).reshape(2, 16)
+    loss = model(input_ids=tokens, labels=tokens)["loss"]
+    loss.backward()
+    gradient = model.get_input_embeddings().weight.grad
+    whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    return loss.detach(), whole
+
+
+def kinds(trace: Any) -> list[Any]:
+    found = collectives_of(trace)
+    return [(each.kind, each.num_ranks, each.phase, each.layer, each.bytes) for each in found]
+
+
+def train(_rank: int, _: None) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from torchscan import Scan
+
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    loss, gradient = step(shard_sequences(build(), mesh))
+    recorded = shard_sequences(build(), mesh)
+    tokens = torch.zeros(2, 16, dtype=torch.long)
+    kwargs = {"input_ids": tokens, "labels": tokens}
+    scan = Scan(recorded, kwargs=kwargs, training=True, loss=lambda output: output["loss"])
+    return loss, gradient, kinds(scan.steps)
+
+
+def test_divided_sequences_train_as_whole_ones_and_as_planned(tmp_path: Path) -> None:
+    loss, gradient = step(build())
+    tokens = torch.zeros(2, 16, dtype=torch.long)
+    planned = plan(
+        build,
+        mesh={"tp": 2},
+        apply=ShardingPlan(sequence_parallel=True),
+        kwargs={"input_ids": tokens, "labels": tokens},
+        training=True,
+        loss=lambda output: output["loss"],
+    )
+    for found_loss, found_gradient, found_kinds in in_processes(2, train, None, tmp_path):
+        torch.testing.assert_close(found_loss, loss)
+        torch.testing.assert_close(found_gradient, gradient)
+        assert found_kinds == kinds(planned.ranks[0].trace)
