@@ -19,6 +19,7 @@ from torchscan.torch_versions import (
     aten,
     is_sharded_type,
     local_part,
+    prepare_optimizers,
     sharded_from,
     take_wide_gradients,
 )
@@ -81,6 +82,8 @@ def convert_to_float8(
     not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
     gathers their weights in 8 bits.
     """
+    # imported within a pass, it would keep the frames of the pass, and their tensors
+    prepare_optimizers()
     multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, skip, multiple):
