@@ -243,3 +243,63 @@ def test_a_compiler_casts_an_input_of_several_layers_once() -> None:
     size = 4096 * 4096
     assert moved(1) == pytest.approx((2 + 2 + 1) * size, rel=0.02)
     assert moved(3) == pytest.approx((2 + 2 + 1) * size, rel=0.04)
+
+
+class Gated(nn.Module):
+    """A norm, two layers with the same input, and a third one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(256)
+        self.gate = nn.Linear(256, 512, bias=False)
+        self.up = nn.Linear(256, 512, bias=False)
+        self.down = nn.Linear(512, 256, bias=False)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(states)
+        inner = torch.nn.functional.silu(self.gate(normed)) * self.up(normed)
+        return states + self.down(inner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward"),
+    [
+        # two inputs and three weights; three gradients
+        ("tensorwise", 5, 3),
+        # and in the backward pass, the same five along the other dimension, and gradients twice
+        ("rowwise", 5, 5 + 2 * 3),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiler_computes_as_many_largest_values_as_the_roofline_has(
+    recipe: Float8, forward: int, backward: int
+) -> None:
+    """In graphs as torch's compiler divides them between the passes."""
+    aot = pytest.importorskip("torch._dynamo.backends.common")
+    partitioners = pytest.importorskip("functorch.compile")
+    operators = ("aten.max", "aten.amax")
+    model = Gated().bfloat16()
+    options: dict[str, Any] = {"float8": recipe, "compiled": True, "device": "H100"}
+    rows = torch.zeros(64, 256, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    found = analyze_roofline(model, args=(rows,), training=True, **options)
+    estimated = Counter(each.phase for each in found.operators if each.operator in operators)
+
+    compiled: list[int] = []
+
+    def count(graph: Any, _inputs: Any) -> Any:
+        names = [str(each.target).removesuffix(".default") for each in graph.graph.nodes]
+        compiled.append(sum(name in operators for name in names))
+        return partitioners.make_boxed_func(graph.forward)
+
+    backend = aot.aot_autograd(
+        fw_compiler=count,
+        bw_compiler=count,
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+    )
+    convert_to_float8(model, recipe)
+    torch._dynamo.reset()
+    data = torch.randn(64, 256, dtype=torch.bfloat16, requires_grad=True)
+    torch.compile(model, backend=backend)(data).sum().backward()
+    assert compiled == [forward, backward]
+    assert estimated == {"forward": forward, "backward": backward}

@@ -1,6 +1,6 @@
 """Expert parallelism in training: each rank has some experts, and tokens travel to them and back.
 
-Each pick of a token is a row that is sent to the rank of its expert by an all-to-all, and returns by
+Each pick of a token is a row that an all-to-all sends to the rank of its expert. It returns by
 another. Gradients travel the other way. Picks are taken as balanced: each rank gets as many rows
 as it sends.
 """
