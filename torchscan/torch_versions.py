@@ -64,6 +64,7 @@ __all__ = [
     "current_stream",
     "default_device",
     "engine",
+    "exchange_rows",
     "extend_all_gather",
     "forget_hooks",
     "forget_placements",
@@ -911,6 +912,16 @@ def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
     made = ops.reduce_scatter_tensor(tensor.contiguous(), "sum", group.size(), group.group_name)
     found: Tensor = ops.wait_tensor(made)
     return found
+
+
+def exchange_rows(rows: Tensor, group: Any) -> Tensor:
+    """Return rows of all ranks, of which each sends as many to each other one; differentiable."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    size = group.size()
+    parts = [rows.shape[0] // size] * size
+    parts[-1] += rows.shape[0] % size
+    return all_to_all_single_autograd(rows, parts, parts, group)
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:

@@ -150,6 +150,48 @@ def test_context_parallelism_sends_keys_and_values_around(cp: int) -> None:
     assert rank.macs - 3 * BATCH * LENGTH // cp * products == LAYERS * 3.5 * scores * steps
 
 
+EXPERTS, PICKS, EXPERT_WIDTH, NARROW = 8, 2, 128, 256
+
+
+def build_experts() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3MoeConfig(
+        hidden_size=NARROW,
+        moe_intermediate_size=EXPERT_WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=1000,
+        num_experts=EXPERTS,
+        num_experts_per_tok=PICKS,
+        use_cache=False,
+    )
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def test_expert_parallelism_sends_tokens_to_experts_and_back() -> None:
+    """Each pick of a token is a row that travels there and back, in both passes."""
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    options: dict[str, Any] = {
+        "kwargs": {"input_ids": tokens, "labels": tokens},
+        "training": True,
+        "loss": lambda output: output["loss"],
+    }
+    meshes: tuple[dict[str, int], ...] = ({"dp": 8}, {"dp": 1, "ep": 4}, {"dp": 2, "ep": 4})
+    whole, alone, both = (plan(build_experts, mesh=mesh, **options).ranks[0] for mesh in meshes)
+    rows = BYTES * BATCH * LENGTH * PICKS * NARROW
+    experts = 2 * EXPERTS * 3 * NARROW * EXPERT_WIDTH
+    for rank in (alone, both):
+        found = sent(rank)
+        assert found["all-to-all", "forward", 4] == 2 * 2 * rows
+        assert found["all-to-all", "backward", 4] == 2 * 2 * rows
+        assert rank.macs == whole.macs
+    # experts of a rank are gathered along dp, all other parameters along both
+    assert sent(both)["all-gather", "forward", 2] == BYTES * experts // 4
+    assert both.local_params == whole.local_params
+
+
 def test_asynchronous_collectives_run_behind_products() -> None:
     """Each waits as long as without, but for three quarters of its product at most."""
     options: dict[str, Any] = {"sequence_parallel": True, "compiled": True}
@@ -204,12 +246,14 @@ def test_layers_of_fsdp_are_compiled_one_by_one() -> None:
     ("mesh", "options", "message"),
     [
         ({"dp": 2}, {"sharding": "zero3"}, "sharding is 'zero3'"),
-        ({"ddp": 2}, {}, "a dimension ddp: choose from replicate, dp, cp, tp"),
+        ({"ddp": 2}, {}, "a dimension ddp: choose from replicate, dp, cp, ep, tp"),
         ({"dp": 2}, {"async_tp": True}, "give sequence_parallel=True"),
         ({"tp": 2}, {"async_tp": True, "sequence_parallel": True}, "give compiled=True"),
         ({"dp": 2, "tp": 2}, {"sharding": "zero1"}, "data parallelism alone"),
         ({"dp": 2}, {"sharding": "zero1", "optimizer": lambda given: None}, "give its name"),
         ({"cp": 3}, {}, "cannot be divided among cp 3: give a multiple of 6"),
+        ({"ep": 2}, {}, "give a size of dp"),
+        ({"dp": 1, "ep": 2}, {}, "LlamaForCausalLM has no experts"),
         ({"dp": 2}, {"apply": lambda model, mesh: model, "sharding": "zero2"}, "both given"),
     ],
 )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, Give, InputError
 from torchscan.ranks.flat_parameters import flatten_parameters
 from torchscan.recording.context_parallel import divide_context
+from torchscan.recording.expert_parallel import divide_experts
 from torchscan.recording.sequence_parallel import shard_sequences
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice, class_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 #: same, and parameters stay complete until the backward pass is over; "zero1": DDP, and optimizer
 #: states are divided
 Sharding = Literal["fsdp2", "fsdp1", "zero1", "zero2"]
-DIMENSIONS = ("replicate", "dp", "cp", "tp")
+DIMENSIONS = ("replicate", "dp", "cp", "ep", "tp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,25 @@ class ShardingPlan:
             model = divide(model, mesh)
         if sizes.get("cp", 1) > 1:
             divide_context(model, mesh["cp"])
-        along = [name for name in ("replicate", "dp", "cp") if name in sizes]
+        along = [name for name in ("replicate", "dp", "cp", "ep") if name in sizes]
+        if sizes.get("ep", 1) > 1:
+            self._divide_experts(model, mesh)
         if not along:
             return model
         if self.sharding == "zero1":
             return _replicate(model, mesh, along)
         return self._shard(model, layers, _data_mesh(mesh, along))
+
+    def _divide_experts(self, model: nn.Module, mesh: DeviceMesh) -> None:
+        """Divide experts along "ep", and shard those of a rank along "dp"."""
+        if "dp" not in (mesh.mesh_dim_names or ()) or self.sharding == "fsdp1":
+            raise InputError(
+                Argument("mesh"),
+                " has a dimension ep, whose experts FSDP2 shards along dp: give a size of dp, 1 "
+                "for example, before it",
+            )
+        for each in divide_experts(model, mesh["ep"]):
+            self._shard(each, [], mesh["dp"])
 
     def _shard(self, model: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
         """Shard each layer by FSDP2, and what is outside of layers."""

@@ -74,13 +74,9 @@ class _SequencePlan:
         return self.head is not None and self.head.weight is self.embedding.weight
 
     def styles(self) -> dict[str, Any]:
-        """Return all styles. Norms are modules whose weights have one dimension."""
+        """Return all styles."""
         from torch.distributed.tensor import Replicate, Shard
-        from torch.distributed.tensor.parallel import (
-            ColwiseParallel,
-            RowwiseParallel,
-            SequenceParallel,
-        )
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
         in_parts: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False}
         found: dict[str, Any] = {}
@@ -94,15 +90,24 @@ class _SequencePlan:
         inner = [path for path in found if self._modules[path] not in ends]
         blocks = list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
         found |= {path: self._gathering(path) for path in blocks}
+        found |= self._norms(blocks)
+        paths = {module: path for path, module in self._modules.items()}
+        found[paths[self.embedding]] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
+        if self.head is not None:
+            head = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+            found[paths[self.head]] = head
+        return found
+
+    def _norms(self, blocks: list[str]) -> dict[str, Any]:
+        """Return the style of norms outside of blocks, whose weights have one dimension."""
+        from torch.distributed.tensor.parallel import SequenceParallel
+
+        found = {}
         for path, module in self._modules.items():
             is_inside = any(path.startswith(f"{block}.") for block in blocks)
             weight = module._parameters.get("weight")
             if weight is not None and weight.dim() == 1 and not is_inside:
                 found[path] = SequenceParallel(use_local_output=False)
-            if module is self.embedding:
-                found[path] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
-            if module is self.head:
-                found[path] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
         return found
 
     def _gathering(self, path: str) -> Any:

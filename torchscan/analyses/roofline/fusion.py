@@ -15,7 +15,7 @@ from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
-from torchscan.trace.events import OpCall
+from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
@@ -131,9 +131,8 @@ class _Fusion:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
         needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
         joined = None
-        near = {each for each in needed if self._regions[each] == self._regions[index]}
-        if fusible and near and not begins_kernel(op):
-            joined = self._kernel_to_join(op, size, needed, near)
+        if fusible and not begins_kernel(op):
+            joined = self._kernel_to_join(index, size, needed)
         kernel = index if joined is None else joined
         self.kernels.append(kernel)
         self._members.setdefault(kernel, []).append(index)
@@ -165,15 +164,14 @@ class _Fusion:
                 self._after[each] |= now
         self._after[kernel], self._last[kernel] = now, index
 
-    def _kernel_to_join(
-        self, op: OpCall, size: int, needed: set[int], near: set[int]
-    ) -> int | None:
-        """Return one of the near kernels that is over the same elements, or None.
+    def _kernel_to_join(self, index: int, size: int, needed: set[int]) -> int | None:
+        """Return a producer's kernel over the same elements, or None.
 
-        No other operand may be made after it.
+        No other operand may be made after it, and it must be of the same phase and region.
         """
-        for candidate in sorted(near, reverse=True):
-            if self._trace.ops[candidate].phase != op.phase:
+        op, place = self._trace.ops[index], self._place(index)
+        for candidate in sorted(needed, reverse=True):
+            if self._place(candidate) != place:
                 continue
             others = needed - {candidate}
             if any(self._after[kernel] >> candidate & 1 for kernel in others):
@@ -186,6 +184,10 @@ class _Fusion:
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
         return None
+
+    def _place(self, index: int) -> tuple[Phase, int]:
+        """Return the phase and the region of a call, or of a kernel."""
+        return self._trace.ops[index].phase, self._regions[index]
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
         """Return whether this kernel only makes one of the tensors that a call joins.
@@ -209,9 +211,7 @@ class _Fusion:
 
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
-        if self._regions[other] != self._regions[kernel]:
-            return False
-        if self._trace.ops[other].phase != self._trace.ops[kernel].phase:
+        if self._place(other) != self._place(kernel):
             return False
         if self._waits_between(other, kernel):
             return False

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
 from torchscan.torch_versions import (
+    aten,
     is_sharded_type,
     local_part,
     sharded_from,
@@ -219,7 +220,7 @@ def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: 
         scales = (scales[0].new_ones(()), scales[1].new_ones(()))
     if is_rowwise and dtype != torch.bfloat16:
         out_dtype = torch.bfloat16  # the only one that it writes
-    product = torch._scaled_mm(
+    product: Tensor = aten._scaled_mm(
         values,
         others,
         scale_a=scales[0],
@@ -357,6 +358,7 @@ def _multiply_blocks(one: Tensor, other: Tensor, dim: int, other_dim: int) -> Te
         return sharded_from(part, sharded.device_mesh, placements)
     values, scales = quantize_mx(one, dim)
     others, other_scales = quantize_mx(other, other_dim)
-    return torch._scaled_mm(
+    product: Tensor = aten._scaled_mm(
         values, others.t(), scale_a=scales, scale_b=other_scales, out_dtype=one.dtype
     )
+    return product

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.training.float8 import Float8Linear, Quantized, cast_scaled, scale_of
-from torchscan.torch_versions import extend_all_gather, sharded_from, shards_of_fsdp
+from torchscan.torch_versions import aten, extend_all_gather, sharded_from, shards_of_fsdp
 
 _DTYPE = torch.float8_e4m3fn
 
@@ -44,7 +44,7 @@ def _compute_scales(gathers: list[_WeightGather]) -> None:
     import torch.distributed as distributed
 
     shards = [each.shard for each in gathers]
-    largest = torch.stack(torch._foreach_norm(shards, ord=math.inf))
+    largest = torch.stack(aten._foreach_norm(shards, math.inf))
     for group in gathers[0].groups:
         distributed.all_reduce(largest, op=distributed.ReduceOp.MAX, group=group)
     scales = scale_of(largest, _DTYPE)
