@@ -83,7 +83,7 @@ def compare_meshes() -> None:
             "meshes": [{"dp": _GPUS}],
         }
         asked = {
-            "gpus": _GPUS,
+            "num_gpus": _GPUS,
             "device": each.device,
             "length": each.length,
             "batch_size": each.batch,
