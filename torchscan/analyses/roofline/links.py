@@ -100,7 +100,12 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        size = whole_bytes(op.signature)
+        return self.collective_time(kind, group, whole_bytes(op.signature))
+
+    def collective_time(self, kind: Kind, group: GroupSpec, size: int) -> float:
+        """Return the seconds of a collective; ``size`` is that of the complete tensor in bytes."""
+        if group.size < 2:
+            return 0.0
         sent = sent_bytes(kind, size, group.size)
         # an engine reads all other devices at once, instead of using a ring
         is_near = len(self._machines(group)) == 1 and self._has_links(group)

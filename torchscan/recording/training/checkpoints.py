@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from torchscan.recording.patches import overridden
+from torchscan.torch_versions import OpOverload
+
+#: torchtitan's choice of operators, there called "op"
+SELECTIVE = "selective"
+#: operators whose results torchtitan keeps, as far as this version of torch has them
+_KEPT_BY_TORCHTITAN = (
+    "aten.mm",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu",
+    "aten._scaled_dot_product_cudnn_attention",
+    "aten._scaled_dot_product_attention_math",
+    "aten._scaled_dot_product_fused_attention_overrideable",
+    "aten.max",
+    "_c10d_functional.reduce_scatter_tensor",
+    "_c10d_functional.all_to_all_single",
+)
 
 
 @contextlib.contextmanager
@@ -23,3 +47,61 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
         for module in modules:
             stack.enter_context(overridden(module, "forward", again))
         yield
+
+
+def checkpoint_layers(layers: Sequence[nn.Module], choice: Any) -> None:
+    """Checkpoint layers of a copy: all, every n-th one, or with the operators that a policy keeps.
+
+    Layers of transformers do it themselves, as ``gradient_checkpointing_enable`` makes them: they
+    keep no keys and values then, which would be added twice.
+    """
+    options: dict[str, Any] = {"use_reentrant": False}
+    every = 1
+    if choice == SELECTIVE:
+        options["context_fn"] = _contexts_of_torchtitan
+    elif callable(choice) or is_operator_list(choice):
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, choice)
+    else:
+        every = int(choice)
+    for each in layers[every - 1 :: every]:
+        layer: Any = each
+        if isinstance(getattr(layer, "gradient_checkpointing", None), bool):
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(checkpoint, **options)
+        else:
+            layer.forward = partial(checkpoint, layer.forward, **options)
+
+
+def is_operator_list(choice: object) -> bool:
+    """Return whether a value is a list of torch's operators, none of them a packet of overloads."""
+    return isinstance(choice, list) and all(isinstance(each, OpOverload) for each in choice)
+
+
+def _contexts_of_torchtitan() -> Any:
+    """Return the contexts of a layer in which every second product is computed again.
+
+    Products with a bias are computed again too: torchtitan's models have none.
+    """
+    kept = _operators_named(_KEPT_BY_TORCHTITAN)
+    product = torch.ops.aten.mm.default
+    num_products: Counter[bool] = Counter()
+
+    def choose(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        if operator is product:
+            num_products[context.is_recompute] += 1
+        is_kept = operator in kept
+        if operator is product and num_products[context.is_recompute] % 2 == 0:
+            is_kept = False
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(choose)
+
+
+def _operators_named(names: Sequence[str]) -> frozenset[Any]:
+    operators = []
+    for name in names:
+        namespace, _, operator = name.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), operator, None)
+        if packet is not None and hasattr(packet, "default"):
+            operators.append(packet.default)
+    return frozenset(operators)

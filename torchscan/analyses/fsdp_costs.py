@@ -1,0 +1,102 @@
+"""Closed forms of FSDP: what a rank holds, gathers, reduces and copies, for any number of ranks.
+
+Each parameter is sharded along its first dimension; ranks whose share would be smaller are padded.
+With ``p`` bytes of a unit and ``n`` ranks, an all-gather or a reduce-scatter sends ``(n − 1)/n · p``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torchscan.analyses.roofline import Fabric
+from torchscan.ops.communication import Kind, sent_bytes
+from torchscan.trace.events import GroupSpec
+
+
+class ParameterShape(NamedTuple):
+    """A parameter as a rank has it before it is sharded over data-parallel ranks."""
+
+    rows: int
+    #: elements of a row
+    width: int
+    #: bytes of an element: as stored, as all-gathered, and of a gradient that is reduced
+    stored: int
+    gathered: int
+    reduced: int
+    is_trained: bool
+
+    def shard(self, num_ranks: int) -> int:
+        """Return the elements of the largest shard, to which all are padded."""
+        return -(-self.rows // num_ranks) * self.width
+
+
+class UnitBytes(NamedTuple):
+    """A unit of FSDP, such as a layer, on one of its ranks. All numbers are bytes."""
+
+    #: parameters that the rank holds, and those of them that are trained
+    stored: int
+    trained: int
+    #: complete parameters and gradients
+    gathered: int
+    gradients: int
+    #: complete gradients as they are reduced, and the part of a rank
+    reduced: int
+    reduced_shard: int
+    #: parameters that a rank contributes to an all-gather
+    contributed: int
+    #: elements that the rank holds, without padding on average
+    numel: int
+
+
+def unit_bytes(shapes: Sequence[ParameterShape], num_ranks: int) -> UnitBytes:
+    """Return the bytes of a unit over a number of ranks."""
+    trained = [each for each in shapes if each.is_trained]
+    return UnitBytes(
+        stored=sum(each.shard(num_ranks) * each.stored for each in shapes),
+        trained=sum(each.shard(num_ranks) * each.stored for each in trained),
+        gathered=num_ranks * sum(each.shard(num_ranks) * each.gathered for each in shapes),
+        gradients=sum(each.rows * each.width * each.gathered for each in trained),
+        reduced=num_ranks * sum(each.shard(num_ranks) * each.reduced for each in trained),
+        reduced_shard=sum(each.shard(num_ranks) * each.reduced for each in trained),
+        contributed=sum(each.shard(num_ranks) * each.gathered for each in shapes),
+        numel=sum(each.shard(num_ranks) for each in shapes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """The groups of ranks that share parameters (FSDP), and that hold copies of them (HSDP)."""
+
+    fabric: Fabric
+    shards: GroupSpec
+    copies: GroupSpec
+
+    def gather_time(self, unit: UnitBytes) -> float:
+        """Return the seconds of an all-gather of the parameters."""
+        return self._seconds("all-gather", self.shards, unit.gathered)
+
+    def reduce_time(self, unit: UnitBytes) -> float:
+        """Return the seconds in which gradients are reduced, over shards and copies."""
+        return self.scatter_time(unit) + self.copy_time(unit)
+
+    def scatter_time(self, unit: UnitBytes) -> float:
+        """Return the seconds of the reduce-scatter."""
+        return self._seconds("reduce-scatter", self.shards, unit.reduced)
+
+    def copy_time(self, unit: UnitBytes) -> float:
+        """Return the seconds of the all-reduce among copies."""
+        return self._seconds("all-reduce", self.copies, unit.reduced_shard)
+
+    def gather_sends(self, unit: UnitBytes) -> int:
+        """Return the bytes that a rank sends in an all-gather."""
+        return sent_bytes("all-gather", unit.gathered, self.shards.size)
+
+    def reduce_sends(self, unit: UnitBytes) -> int:
+        """Return the bytes that a rank sends to reduce the gradients."""
+        scattered = sent_bytes("reduce-scatter", unit.reduced, self.shards.size)
+        return scattered + sent_bytes("all-reduce", unit.reduced_shard, self.copies.size)
+
+    def _seconds(self, kind: Kind, group: GroupSpec, size: int) -> float:
+        return self.fabric.collective_time(kind, group, size) if size else 0.0

@@ -1,0 +1,248 @@
+"""Costs of the parts of a model on one rank: what comes before its layers, each kind of layer, and what comes after.
+
+They follow from the trace of a short model that is not sharded over data-parallel ranks, so they
+hold for any number of these. Times and bytes grow linearly with the sequences of a micro batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+from torchscan.analyses.memory_timeline import KINDS, MemoryTimeline
+from torchscan.analyses.model_products import products_of
+from torchscan.analyses.roofline import Fabric, Roofline
+from torchscan.analyses.roofline.links import is_in_background, link_times
+from torchscan.ops.communication import COLLECTIVES, group_of, sent_bytes, whole_bytes
+from torchscan.trace.events import OpCall, Phase
+from torchscan.trace.trace import Trace
+
+#: the parts outside of layers
+BEFORE, AFTER = "before", "after"
+#: memory that a pass allocates, in contrast to what stays from step to step
+_OF_PASS = [KINDS.index(kind) for kind in ("inputs", "activations", "temporary", "gathered")]
+_Costs = TypeVar("_Costs", bound=tuple[Any, ...])
+
+
+class PassCosts(NamedTuple):
+    """A forward or backward pass of a part, for one micro batch."""
+
+    #: seconds of computation
+    computing: float = 0.0
+    #: seconds of collectives whose result the computation waits for
+    waited_for: float = 0.0
+    #: seconds of collectives in the background
+    behind: float = 0.0
+    #: largest number of bytes at once, beyond what earlier parts saved
+    peak_bytes: float = 0.0
+
+
+class PartCosts(NamedTuple):
+    """A part of the model on one rank, for one micro batch."""
+
+    forward: PassCosts = PassCosts()
+    backward: PassCosts = PassCosts()
+    #: seconds of the backward pass that compute gradients of parameters only
+    weight_gradients: float = 0.0
+    #: bytes that the forward pass saves for the backward pass
+    saved_bytes: float = 0.0
+    #: bytes of the result
+    output_bytes: float = 0.0
+    #: bytes that tensor parallelism sends
+    sent_bytes: float = 0.0
+    #: MACs as computed once, and with all scores of attention
+    macs: float = 0.0
+    dense_macs: float = 0.0
+    #: bytes of keys and values
+    key_bytes: float = 0.0
+
+
+class OptimizerCosts(NamedTuple):
+    """The optimizer, for each byte of a trained parameter."""
+
+    seconds: float
+    state_bytes: float
+    temporary_bytes: float
+
+
+def scaled(one: _Costs, two: _Costs, sequences: float) -> _Costs:
+    """Return the costs of a number of sequences from those of one and of two, on a line."""
+    values = (
+        scaled(first, second, sequences)
+        if isinstance(first, tuple)
+        else max(0.0, first + (sequences - 1) * (second - first))
+        for first, second in zip(one, two, strict=True)
+    )
+    return type(one)(*values)
+
+
+class LocalTrace:
+    """A trace of a short model on one rank, by parts."""
+
+    def __init__(self, trace: Trace, roofline: Roofline, fabric: Fabric, layers: Sequence[str]) -> None:
+        """``layers`` are the paths of the layers in the short model."""
+        self._trace = trace
+        self._layer_by_call = [_enclosing(call.path, layers) for call in trace.modules]
+        self._parts = self._assign_parts()
+        self._links = link_times(trace, fabric)
+        self._seconds = _seconds_by_op(trace, roofline)
+        timeline = MemoryTimeline(trace)
+        self._live = [sum(moment.bytes_by_kind[kind] for kind in _OF_PASS) for moment in timeline.moments]
+        self._moments = timeline.moments
+        self._blocks = [each for each in timeline.blocks if KINDS.index(each.kind) in _OF_PASS]
+
+    def parts(self) -> dict[str, PartCosts]:
+        """Return the costs of each part, by the path of its layer."""
+        names = dict.fromkeys((BEFORE, *self._parts_of("forward"), AFTER))
+        saved = self._saved_before(names)
+        products = products_of(self._trace)
+        found: dict[str, PartCosts] = {}
+        for name in names:
+            own = [index for index, part in enumerate(self._parts) if part == name]
+            macs = [products[index] for index in own]
+            found[name] = PartCosts(
+                forward=self._pass(own, "forward", saved[name].before),
+                backward=self._pass(own, "backward", saved[name].before),
+                weight_gradients=math.fsum(
+                    self._seconds.get(index, 0.0) for index in own if self._is_weight_gradient(index)
+                ),
+                saved_bytes=saved[name].after - saved[name].before,
+                output_bytes=self._output_bytes(name),
+                sent_bytes=sum(map(_sent, (self._trace.ops[index] for index in own))),
+                macs=sum(each.computed for each in macs),
+                dense_macs=sum(each.dense for each in macs),
+                key_bytes=sum(_key_bytes(self._trace.ops[index]) for index in own),
+            )
+        return found
+
+    def optimizer(self) -> OptimizerCosts:
+        """Return the costs of the optimizer for each byte of a trained parameter."""
+        steps = [index for index, op in enumerate(self._trace.ops) if op.phase == "optimizer"]
+        trained = sum(
+            self._trace.storages[storage].size
+            for storage in {
+                storage
+                for each in self._trace.parameters
+                if each.requires_grad and not each.is_buffer
+                for storage in each.storages
+            }
+        )
+        if not steps or not trained:
+            return OptimizerCosts(0.0, 0.0, 0.0)
+        state = self._moments[-1].by_kind["optimizer"]
+        start = self._live[steps[0] - 1] if steps[0] else 0
+        beyond = max(self._live[index] for index in steps) - min(start, self._live[steps[-1]])
+        seconds = math.fsum(self._seconds.get(index, 0.0) for index in steps)
+        return OptimizerCosts(seconds / trained, state / trained, max(0, beyond) / trained)
+
+    def _assign_parts(self) -> list[str]:
+        """Return the part of each operator call.
+
+        What lies between two layers belongs to the first of them in the order of the pass.
+        """
+        layers = [self._layer_by_call[op.module_call] for op in self._trace.ops]
+        parts = [""] * len(layers)
+        for phase, first, last in (("forward", BEFORE, AFTER), ("backward", AFTER, BEFORE)):
+            own = [index for index, op in enumerate(self._trace.ops) if op.phase == phase]
+            inside = [index for index in own if layers[index]]
+            current = first
+            for index in own:
+                current = layers[index] or current
+                is_over = bool(inside) and index > inside[-1]
+                parts[index] = last if is_over else current
+        return parts
+
+    def _parts_of(self, phase: Phase) -> Iterator[str]:
+        for op, part in zip(self._trace.ops, self._parts, strict=True):
+            if op.phase == phase:
+                yield part
+
+    def _saved_before(self, names: Iterable[str]) -> dict[str, _Saved]:
+        """Return the bytes that are kept for the backward pass, before and after each part."""
+        ops = self._trace.ops
+        start = next((index for index, op in enumerate(ops) if op.phase == "backward"), len(ops))
+        created = [0] * (len(ops) + 1)
+        for block in self._blocks:
+            if block.end > start:
+                created[block.first] += block.size
+        kept = list(accumulate(created))
+        saved: dict[str, _Saved] = {}
+        before = 0
+        for name in names:
+            own = [index for index in range(start) if self._parts[index] == name]
+            after = kept[own[-1]] if own else before
+            saved[name] = _Saved(before, after)
+            before = after
+        return saved
+
+    def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
+        here = [index for index in own if self._trace.ops[index].phase == phase]
+        links = [index for index in here if index in self._links]
+        behind = [index for index in links if is_in_background(self._trace.ops[index])]
+        waited_for = math.fsum(self._links[index] for index in links)
+        in_background = math.fsum(self._links[index] for index in behind)
+        return PassCosts(
+            computing=math.fsum(self._seconds.get(index, 0.0) for index in here),
+            waited_for=waited_for - in_background,
+            behind=in_background,
+            peak_bytes=max((self._live[index] for index in here), default=saved) - saved,
+        )
+
+    def _is_weight_gradient(self, index: int) -> bool:
+        op = self._trace.ops[index]
+        storages = [self._trace.storages[self._trace.tensors[each].storage] for each in op.outputs]
+        is_gradient = bool(storages) and all(each.kind == "gradient" for each in storages)
+        return op.phase == "backward" and is_gradient
+
+    def _output_bytes(self, name: str) -> int:
+        call = next((each for each in self._trace.modules if each.path == name), None)
+        if call is None or not call.outputs:
+            return 0
+        return self._trace.tensors[call.outputs[0]].spec.stored_bytes
+
+
+class _Saved(NamedTuple):
+    """Bytes alive before and after a part."""
+
+    before: int
+    after: int
+
+
+def _enclosing(path: str, layers: Sequence[str]) -> str:
+    return next((each for each in layers if path == each or path.startswith(f"{each}.")), "")
+
+
+def _seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
+    """Return the seconds of each call that computes; loads have the order of the calls."""
+    found: dict[int, float] = {}
+    place = 0
+    for load in roofline.operators:
+        key = (load.operator, load.phase, load.layer)
+        while place < len(trace.ops) and _key(trace, trace.ops[place]) != key:
+            place += 1
+        if load.limiter != "links":
+            found[place] = load.time_estimate
+        place += 1
+    return found
+
+
+def _key(trace: Trace, op: OpCall) -> tuple[str, Phase, str]:
+    return op.signature.operator, op.phase, trace.path_of(op)
+
+
+def _sent(op: OpCall) -> int:
+    kind, group = COLLECTIVES.get(op.signature.operator), group_of(op.signature)
+    if kind is None or group is None:
+        return 0
+    return sent_bytes(kind, whole_bytes(op.signature), group.size)
+
+
+def _key_bytes(op: OpCall) -> int:
+    """Return the bytes of keys and values that attention reads in the forward pass."""
+    inputs = op.signature.inputs
+    is_attention = "attention" in op.signature.operator and len(inputs) > 2
+    if op.phase != "forward" or not is_attention:
+        return 0
+    return inputs[1].stored_bytes + inputs[2].stored_bytes
