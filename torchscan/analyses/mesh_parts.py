@@ -7,8 +7,8 @@ hold for any number of these. Times and bytes grow linearly with the sequences o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 from torchscan.analyses.memory_timeline import KINDS, MemoryTimeline
@@ -91,7 +91,11 @@ class LocalTrace:
         timeline = MemoryTimeline(trace)
         self._live = [sum(moment.bytes_by_kind[kind] for kind in _OF_PASS) for moment in timeline.moments]
         self._moments = timeline.moments
-        self._blocks = [each for each in timeline.blocks if KINDS.index(each.kind) in _OF_PASS]
+        self._blocks = [
+            (storage, block)
+            for storage, block in enumerate(timeline.blocks)
+            if KINDS.index(block.kind) in _OF_PASS
+        ]
 
     def parts(self) -> dict[str, PartCosts]:
         """Return the costs of each part, by the path of its layer."""
@@ -163,18 +167,22 @@ class LocalTrace:
         """Return the bytes that are kept for the backward pass, before and after each part."""
         ops = self._trace.ops
         start = next((index for index, op in enumerate(ops) if op.phase == "backward"), len(ops))
-        created = [0] * (len(ops) + 1)
-        for block in self._blocks:
-            if block.end > start:
-                created[block.first] += block.size
-        kept = list(accumulate(created))
+        results = {
+            self._trace.tensors[call.outputs[0]].storage
+            for call in self._trace.modules
+            if call.outputs and self._layer_by_call[call.index] == call.path
+        }
+        kept: Counter[str] = Counter()
+        for storage, block in self._blocks:
+            if block.first < start < block.end:
+                # the result of a layer is kept by the next one, if that needs it
+                owner = block.end - 1 if storage in results else block.first
+                kept[self._parts[min(owner, len(ops) - 1)]] += block.size
         saved: dict[str, _Saved] = {}
         before = 0
         for name in names:
-            own = [index for index in range(start) if self._parts[index] == name]
-            after = kept[own[-1]] if own else before
-            saved[name] = _Saved(before, after)
-            before = after
+            saved[name] = _Saved(before, before + kept[name])
+            before += kept[name]
         return saved
 
     def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
