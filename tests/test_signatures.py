@@ -324,7 +324,9 @@ OLD_ATTRIBUTES = {
 DIFFERENT = {
     "apply": "plan() has no way to shard a model by itself",
     "batch_size": "analyze_generation() also takes several",
+    "checkpoint": "search() checkpoints all layers or none",
     "inputs": "of a module, or by name of a prompt",
+    "lora": "search() takes a rank",
     "max_depth": "tables of times are short, summary() is complete",
     "mesh": "plan() is about one",
     "module": "plan() also takes a function that makes the model",
@@ -335,6 +337,7 @@ DIFFERENT = {
     "step": "a number in watch(), a function that calls a language model",
     "strict": "budgets refuse lower bounds, reports mark them",
     "title": "tables of models have one",
+    "weights": "engines have other formats than training",
     "width": "summary() prints to a terminal, which has one",
 }
 #: types that modules import for type checkers alone

@@ -86,16 +86,11 @@ def analyze_roofline(
     module: nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
-    *,
-    compiled: bool = False,
     **asked: Unpack[StepArguments],
 ) -> Roofline:
     """Estimate the time of a pass on a device, and what limits each operator.
 
     Only shapes are computed. By default, the device is this machine's; :func:`register_device` adds
     others.
-
-    Args:
-        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its compiler does.
     """
-    return Scan(module, input_shape, dtype, compiled=compiled, **asked).roofline
+    return Scan(module, input_shape, dtype, **asked).roofline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,17 @@ from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.recipe import (
+    Checkpoint,
+    CrossEntropy,
+    Float8,
+    FrozenFormat,
+    Offload,
+    Recipe,
+    recipe_arguments,
+    recipe_for,
+    with_recipe,
+)
 from torchscan.signatures import spelled_out
 from torchscan.suggestions import Change
 from torchscan.units import bytes_of
@@ -34,6 +45,17 @@ class Question(Inputs):
     precision: Precision | None = None
     device: str | None = None
     cuda_context: int | str | None = None
+    checkpoint: Checkpoint = False
+    lora: int | Any | None = None
+    weights: FrozenFormat | None = None
+    cross_entropy: CrossEntropy | None = None
+    optimizer_in_backward: bool = False
+    clip_gradients: bool = False
+    accumulation_steps: int = 1
+    float8: Float8 | None = None
+    float8_all_gather: bool = False
+    float8_skip: Sequence[str] = ("lm_head",)
+    offload: Offload | Sequence[Offload] | None = None
     compiled: bool = False
     progress: bool = True
 
@@ -47,7 +69,6 @@ class Question(Inputs):
             ("training", self.training),
             ("accumulate", self.accumulate),
             ("holds_output", self.holds_output),
-            ("compiled", self.compiled),
             ("progress", self.progress),
         ):
             if not isinstance(flag, bool):
@@ -69,6 +90,13 @@ class Question(Inputs):
         if refused is not None and not self.training:
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
+        self.recipe  # noqa: B018 - raises if its options contradict each other
+
+    @property
+    def recipe(self) -> Recipe:
+        """The options of the training step."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return recipe_for(self.training, given)
 
     @property
     def cuda_context_bytes(self) -> int | None:
@@ -96,6 +124,7 @@ class Question(Inputs):
             optimizer=None,
             accumulate=False,
             holds_output=False,
+            **recipe_arguments(Recipe(compiled=self.compiled)),
         )
 
     def decomposed_pass(self, kernels: KernelDevice, change: Change | None = None) -> PassRequest:
@@ -111,7 +140,7 @@ class Question(Inputs):
             checkpointed=() if change is None else change.checkpointed,
         )
         step = with_channels_last(step) if change is not None and change.channels_last else step
-        return in_precision(step, checked_precision(self.precision))
+        return with_recipe(in_precision(step, checked_precision(self.precision)), self.recipe)
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}

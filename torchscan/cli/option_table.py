@@ -143,7 +143,7 @@ class _Options:
     optimizer = Option("Take the step with this optimizer of torch.optim, such as AdamW", "NAME")
     precision = Option("Convert the model to this precision; …-mixed is autocast",
                        choices="precisions.py:Precision")
-    compiled = _flag("{}", files=("estimator.py",))
+    compiled = _flag("{}", files=_PASS)
     device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
                     short="-d")
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")

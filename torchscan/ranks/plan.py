@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
@@ -19,17 +19,23 @@ from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import group_of
 from torchscan.progress import progress as told
+from torchscan.question import asking
+from torchscan.recording.arguments import RecipeArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.recipe import (
+    Recipe,
+    change_model,
+    recipe_arguments,
+    recipe_for,
+)
 from torchscan.scan import Scan
 from torchscan.torch_versions import is_offloaded
 from torchscan.trace.trace import Trace
-from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
 
 _OFFLOADED = Note.of("offloaded-counted")
@@ -38,7 +44,7 @@ _OFFLOADED = Note.of("offloaded-counted")
 Ranks = int | Sequence[int] | Literal["ends"]
 
 
-@explain_wrong_types
+@asking
 def plan(
     module: Callable[[], nn.Module] | nn.Module,
     input_shape: Shapes | None = None,
@@ -59,6 +65,7 @@ def plan(
     accumulate: bool = False,
     holds_output: bool = False,
     progress: bool = True,
+    **recipe: Unpack[RecipeArguments],
 ) -> Plan:
     """Plan a sharded model: memory, computation and communication of each rank.
 
@@ -100,6 +107,7 @@ def plan(
         optimizer=optimizer,
         accumulate=accumulate,
         holds_output=holds_output,
+        recipe=recipe_for(training, recipe),
     )
     fabric: Fabric | None = None
     if can_estimate_for(device):
@@ -127,12 +135,17 @@ class Asked:
     optimizer: OptimizerChoice | None
     accumulate: bool = False
     holds_output: bool = False
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def change(self, module: nn.Module) -> None:
+        """Change a copy of the model as the recipe says."""
+        change_model(module, self.recipe)
 
     def of(self, module: nn.Module) -> Scan:
-        """The question about a model."""
-        return Scan(
-            module, **{each.name: getattr(self, each.name) for each in fields(self)}, progress=False
-        )
+        """The question about a model that follows the recipe already."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        del given["recipe"]
+        return Scan(module, **given, **recipe_arguments(self.recipe.of_step), progress=False)
 
 
 def _chosen(ranks: object, size: int) -> list[int]:
@@ -161,7 +174,9 @@ def planned(
 ) -> RankPlan:
     """One process; ``dtype``: what a model that exists is converted to."""
     with pretended(mesh, rank) as devices:
-        model = sharded(build, apply, devices, training=asked.training, dtype=dtype)
+        model = sharded(
+            build, apply, devices, training=asked.training, dtype=dtype, change=asked.change
+        )
         scan = asked.of(model)
         try:
             trace, memory = scan.steps, scan.memory

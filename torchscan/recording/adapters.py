@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +29,14 @@ class Adapted(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
-        place = {"device": base.weight.device, "dtype": torch.float32}
         self.base = base
         self.dropout = nn.Dropout(_DROPPED)
-        self.into = nn.Linear(base.in_features, rank, bias=False, **place)
-        self.out_of = nn.Linear(rank, base.out_features, bias=False, **place)
+        self.into = nn.Linear(base.in_features, rank, bias=False, device="meta")
+        self.out_of = nn.Linear(rank, base.out_features, bias=False, device="meta")
+        for each in (self.into, self.out_of):
+            # as the base has it: without data, or a proxy tensor
+            made = base.weight.detach().new_empty(each.weight.shape, dtype=torch.float32)
+            each.weight = nn.Parameter(made)
 
     @property
     def weight(self) -> Tensor:
@@ -67,3 +73,37 @@ def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
         for name, each in list(parent.named_children()):
             if isinstance(each, nn.Linear) and id(each) in inside:
                 setattr(parent, name, adapted.setdefault(id(each), Adapted(each, rank)))
+
+
+def is_adapter_config(value: object) -> bool:
+    """Return whether a value is a ``peft.LoraConfig``."""
+    peft: Any = sys.modules.get("peft")
+    return peft is not None and isinstance(value, peft.LoraConfig)
+
+
+def inject_adapters(module: nn.Module, config: Any) -> None:
+    """Put peft's own adapters into a copy of a model without data, and freeze the rest.
+
+    They have 32 bits where weights have 16, as ``peft.get_peft_model`` makes them.
+    """
+    import peft
+
+    name = "default"
+    likeness = next(module.parameters())
+    known = {id(each) for each in module.parameters()}
+    try:
+        # The config is copied, because peft completes it.
+        peft.inject_adapter_in_model(copy.deepcopy(config), module, name, low_cpu_mem_usage=True)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        problem = str(error).partition("\n")[0]
+        raise InputError(
+            Argument("lora"), f" does not suit the model ({problem}): give another peft.LoraConfig"
+        ) from error
+    for path, owner in list(module.named_modules()):
+        for key, tensor in list(owner._parameters.items()):
+            if tensor is None or id(tensor) in known:
+                continue
+            is_adapter = ".lora_" in f".{path}.{key}"
+            dtype = torch.float32 if is_adapter else tensor.dtype
+            made = likeness.detach().new_empty(tensor.shape, dtype=dtype)
+            owner._parameters[key] = nn.Parameter(made, tensor.requires_grad)

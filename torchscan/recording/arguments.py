@@ -10,17 +10,26 @@ from torch import Tensor
 from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.recipe import (
+    Checkpoint,
+    CrossEntropy,
+    Float8,
+    FrozenFormat,
+    Offload,
+)
 
 
 class InputArguments(TypedDict, total=False):
     """Arguments for the model and its inputs.
 
     Args:
-        module: the model. It is left unchanged, even if its forward pass raises; it may be on the meta device.
-        input_shape: the shape of one sample, without the batch dimension; for several inputs, a list of shapes, a dict
-            of shapes by argument name, or one shape after the other: ``(10,), (20,)``.
-        dtype: the type of inputs made from ``input_shape``: one for all, or one per input (a list, or a dict by argument name);
-            by default the model's own.
+        module: the model. It is left unchanged, even if its forward pass raises; it may be on the
+            meta device.
+        input_shape: the shape of one sample, without the batch dimension; for several inputs, a
+            list of shapes, a dict of shapes by argument name, or one shape after the other:
+            ``(10,), (20,)``.
+        dtype: the type of inputs made from ``input_shape``: one for all, or one per input (a list,
+            or a dict by argument name); by default the model's own.
         args: positional arguments themselves, for anything that ``input_shape`` can't express.
         kwargs: keyword arguments of the forward pass.
         batch_size: the batch dimension of inputs made from ``input_shape``.
@@ -37,10 +46,12 @@ class PassArguments(InputArguments, total=False):
     """Arguments for the kind of pass: inference, or a training step.
 
     Args:
-        mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a training step, else "eval".
+        mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a
+            training step, else "eval".
         training: a training step (forward and backward pass, and the optimizer's step if one is given) instead of an inference
             without gradients, in any ``mode``. No ``.grad`` is touched.
-        loss: a function of the model's output to differentiate; by default every output, starting from gradients of ones.
+        loss: a function of the model's output to differentiate; by default every output, starting
+            from gradients of ones.
     """
 
     mode: Mode | None
@@ -59,7 +70,49 @@ class RunArguments(PassArguments, total=False):
     execute: Execute
 
 
-class StepArguments(PassArguments, total=False):
+class RecipeArguments(TypedDict, total=False):
+    """Arguments for the way in which a training step is made.
+
+    Args:
+        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th one,
+            "selective" for all but every second product, attention and collectives, as torchtitan's
+            "op"; or a policy, or a list of operators to keep, as
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those of
+            the outermost ``torch.nn.ModuleList``.
+        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers,
+            as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
+        weights: the format of frozen weights under adapters (QLoRA): "nf4" or "nf4-double" (with
+            double quantization) and "int8" as in bitsandbytes, "gptq" and "awq" in 4 bits.
+        cross_entropy: compute the loss from hidden states without all logits at once: "chunked", or
+            "liger", whose kernel computes gradients in the forward pass.
+        optimizer_in_backward: update each parameter as soon as it has its gradient, which is then freed.
+        clip_gradients: clip the norm of all gradients before the optimizer's step.
+        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are those
+            of all passes, and memory holds gradients of earlier ones.
+        float8: compute linear layers in 8 bits by this recipe of torchao: "tensorwise", "rowwise",
+            "rowwise_with_gw_hp" or "mx".
+        float8_all_gather: send weights in 8 bits between ranks; for "tensorwise".
+        float8_skip: names of layers that are not computed in 8 bits.
+        offload: keep this on the host: "optimizer", "parameters" or "activations", or several of them.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its
+            compiler does.
+    """
+
+    checkpoint: Checkpoint
+    lora: int | Any | None
+    weights: FrozenFormat | None
+    cross_entropy: CrossEntropy | None
+    optimizer_in_backward: bool
+    clip_gradients: bool
+    accumulation_steps: int
+    float8: Float8 | None
+    float8_all_gather: bool
+    float8_skip: Sequence[str]
+    offload: Offload | Sequence[Offload] | None
+    compiled: bool
+
+
+class StepArguments(PassArguments, RecipeArguments, total=False):
     """Arguments for estimates: the complete training step and the device.
 
     Args:
@@ -86,14 +139,8 @@ class StepArguments(PassArguments, total=False):
 
 
 class ScanArguments(RunArguments, StepArguments, total=False):
-    """All arguments of a scan.
-
-    Args:
-        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its compiler does.
-    """
-
-    compiled: bool
+    """All arguments of a scan."""
 
 
 #: the classes that define and explain the arguments
-DEFINITIONS = (InputArguments, PassArguments, RunArguments, StepArguments, ScanArguments)
+DEFINITIONS = (InputArguments, PassArguments, RunArguments, RecipeArguments, StepArguments)

@@ -26,7 +26,8 @@ from torchscan.torch_versions import (
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-Apply = Callable[[nn.Module, "DeviceMesh"], object]
+#: shards a model on torch's DeviceMesh; its name is missing where signatures are shown
+Apply = Callable[[nn.Module, Any], object]
 
 #: what torch raises where a tensor without data is asked for values
 _ASKING_FOR_DATA = (
@@ -52,24 +53,22 @@ def sharded(
     *,
     training: bool,
     dtype: torch.dtype | None = None,
+    change: Callable[[nn.Module], None] | None = None,
 ) -> nn.Module:
-    """The model of this process; one that exists is copied, in another type if one is given."""
+    """The model of this process; one that exists is copied, in another type if one is given.
+
+    A ``change`` of the copy comes before ``apply``: layers are changed, then sharded.
+    """
     if isinstance(build, nn.Module):
         _refuse_lazy(build)
         model = _without_data(build, dtype)
     else:
         model = _built(build)
         _refuse_lazy(model)
+    if change is not None:
+        change(model)
     before = _shapes(model)
-    try:
-        made = apply(model, mesh)
-    except TorchscanError:
-        raise
-    except Exception as error:
-        advice = (
-            _ON_NO_DEVICE if "CUDA" in _line(error).upper() or "device_ids" in _line(error) else ""
-        )
-        raise InputError(f"apply(model, mesh) failed: {_line(error)}{advice}") from error
+    made = _apply_to(model, apply, mesh)
     if made is not None and not isinstance(made, nn.Module):
         raise InputError(
             f"apply(model, mesh) returned a {type(made).__name__}: return a model, or nothing"
@@ -81,6 +80,18 @@ def sharded(
         _require_summed(found, mesh, is_as_before=_shapes(found) == before)
         _let_ddp_talk(found)
     return found
+
+
+def _apply_to(model: nn.Module, apply: Apply, mesh: DeviceMesh) -> object:
+    """Return what a user's function returns, or raise an error that says that it failed."""
+    try:
+        return apply(model, mesh)
+    except TorchscanError:
+        raise
+    except Exception as error:
+        line = _line(error)
+        advice = _ON_NO_DEVICE if "CUDA" in line.upper() or "device_ids" in line else ""
+        raise InputError(f"apply(model, mesh) failed: {line}{advice}") from error
 
 
 def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:

@@ -49,12 +49,17 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
         yield
 
 
-def checkpoint_layers(layers: Sequence[nn.Module], choice: Any) -> None:
+def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any) -> None:
     """Checkpoint layers of a copy: all, every n-th one, or with the operators that a policy keeps.
 
-    Layers of transformers do it themselves, as ``gradient_checkpointing_enable`` makes them: they
-    keep no keys and values then, which would be added twice.
+    Layers of transformers do it themselves, as ``gradient_checkpointing_enable`` makes them. Their
+    models keep no keys and values then, which would be added twice.
     """
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            config.use_cache = False
+
     options: dict[str, Any] = {"use_reentrant": False}
     every = 1
     if choice == SELECTIVE:

@@ -1,0 +1,221 @@
+"""The options of a training step, and the copy of a model that follows them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from torchscan.errors import Argument, Give, InputError
+from torchscan.recording.adapters import adapt, inject_adapters, is_adapter_config
+from torchscan.recording.folding.layer_folds import outermost_lists
+from torchscan.recording.precision import on_meta_copy
+from torchscan.recording.request import PassRequest, require_positive
+from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+
+#: all layers, every n-th one, torchtitan's operators, a policy, or a list of operators
+Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[Any]
+#: formats of frozen weights: bitsandbytes' and those of Triton kernels for GPTQ and AWQ
+FrozenFormat = Literal["nf4", "nf4-double", "int8", "gptq", "awq"]
+CrossEntropy = Literal["chunked", "liger"]
+#: torchao's recipes
+Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
+Offload = Literal["optimizer", "parameters", "activations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The options of a training step, alike for one device and for a mesh.
+
+    They are explained in :mod:`torchscan.recording.arguments`. Contradictory ones raise.
+    """
+
+    checkpoint: Checkpoint = False
+    #: the rank of adapters, or a ``peft.LoraConfig``
+    lora: int | Any | None = None
+    weights: FrozenFormat | None = None
+    cross_entropy: CrossEntropy | None = None
+    optimizer_in_backward: bool = False
+    clip_gradients: bool = False
+    accumulation_steps: int = 1
+    float8: Float8 | None = None
+    float8_all_gather: bool = False
+    float8_skip: Sequence[str] = ("lm_head",)
+    offload: Offload | Sequence[Offload] | None = None
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise an InputError for the first option that is invalid or contradicts another."""
+        self._require_choices()
+        require_positive("accumulation_steps", self.accumulation_steps)
+        _require_checkpoint(self.checkpoint)
+        if isinstance(self.lora, int):
+            require_positive("lora", self.lora)
+        elif self.lora is not None and not is_adapter_config(self.lora):
+            raise InputError.of_value("lora", self.lora, "give a rank, or a peft.LoraConfig")
+        self._refuse_contradictions()
+        refused = [name for name in _UNSUPPORTED if _is_given(self, name)]
+        if refused:
+            raise InputError(Argument(refused[0]), " has no estimate yet: leave it out")
+
+    def _require_choices(self) -> None:
+        for name in ("optimizer_in_backward", "clip_gradients", "float8_all_gather", "compiled"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InputError.of_value(name, value, "give True or False")
+        given = [(name, getattr(self, name)) for name in _CHOICES if name != "offload"]
+        given += [("offload", each) for each in self.offloaded]
+        for name, value in given:
+            if value is not None and value not in _CHOICES[name]:
+                raise InputError.of_choice(name, value, _CHOICES[name])
+        if isinstance(self.float8_skip, str):
+            advice = "give a list of names, such as ['lm_head']"
+            raise InputError.of_value("float8_skip", self.float8_skip, advice)
+
+    def _refuse_contradictions(self) -> None:
+        if self.float8_all_gather and self.float8 != "tensorwise":
+            tensorwise = Give("float8", "tensorwise")
+            raise InputError(
+                Argument("float8_all_gather"), " needs one scale for a tensor: give ", tensorwise
+            )
+        if not self.optimizer_in_backward:
+            return
+        for name in ("accumulation_steps", "clip_gradients"):
+            if _is_given(self, name):
+                raise InputError(
+                    Argument(name),
+                    " needs the gradients of all parameters at once: leave out ",
+                    Argument("optimizer_in_backward"),
+                )
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        """The parts of the state that are kept on the host."""
+        if self.offload is None:
+            return ()
+        return (self.offload,) if isinstance(self.offload, str) else tuple(self.offload)
+
+    @property
+    def changes_model(self) -> bool:
+        """True if the step runs on a changed copy of the model."""
+        return any(_is_given(self, name) for name in _OF_MODEL)
+
+    @property
+    def of_step(self) -> Recipe:
+        """The options that are left when the model was changed."""
+        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL})
+
+    def given(self) -> list[str]:
+        """Return the names of the options of a training step that are not as by default."""
+        return [name for name in _DEFAULTS if name != "compiled" and _is_given(self, name)]
+
+
+#: options that change the model; float8 in others of its modules
+_OF_MODEL = (
+    *("checkpoint", "lora", "weights", "cross_entropy"),
+    *("float8", "float8_all_gather", "float8_skip"),
+)
+#: options that no estimate follows
+_UNSUPPORTED = (
+    *("weights", "cross_entropy", "optimizer_in_backward", "clip_gradients"),
+    *("accumulation_steps", "float8", "float8_all_gather", "offload"),
+)
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "weights": get_args(FrozenFormat),
+    "cross_entropy": get_args(CrossEntropy),
+    "float8": get_args(Float8),
+    "offload": get_args(Offload),
+}
+_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Recipe)}
+
+
+def recipe_for(training: bool, given: Mapping[str, Any]) -> Recipe:
+    """Return the recipe among the arguments by name. Raise unless it is one of such a pass."""
+    recipe = Recipe(**{name: given[name] for name in _DEFAULTS if name in given})
+    options = recipe.given()
+    if options and not training:
+        raise InputError(
+            Argument(options[0]), " belongs to a training step: give ", Give("training", True)
+        )
+    return recipe
+
+
+def recipe_arguments(recipe: Recipe) -> dict[str, Any]:
+    """Return the options by name, as arguments of a question."""
+    return {name: getattr(recipe, name) for name in _DEFAULTS}
+
+
+def with_recipe(request: PassRequest, recipe: Recipe) -> PassRequest:
+    """Return the same pass of a copy of the model that follows the recipe."""
+    if not recipe.changes_model:
+        return request
+    copied = request if request.is_converted else on_meta_copy(request)
+    change_model(copied.module, recipe)
+    return copied
+
+
+def change_model(
+    model: nn.Module, recipe: Recipe, layers: Sequence[nn.Module] | None = None
+) -> None:
+    """Change a copy of a model as the recipe says. Its tensors need no data.
+
+    Args:
+        model: the copy, on the meta device or with proxy tensors.
+        recipe: the options.
+        layers: the layers of the model, if it has so few that they cannot be told from other
+            module lists.
+    """
+    known = layers_of(model) if layers is None else layers
+    if isinstance(recipe.lora, int):
+        adapt(model, known, recipe.lora)
+    elif recipe.lora is not None:
+        inject_adapters(model, recipe.lora)
+    if recipe.checkpoint is not False:
+        if not known:
+            raise InputError(
+                Argument("checkpoint"),
+                f" needs layers in a torch.nn.ModuleList, and {type(model).__name__} has none: "
+                "checkpoint them in the model",
+            )
+        checkpoint_layers(model, known, recipe.checkpoint)
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of all outermost module lists, in their order."""
+    return [layer for _, each in outermost_lists(model, more_than=1) for layer in each]
+
+
+def _is_given(recipe: Recipe, name: str) -> bool:
+    value, default = getattr(recipe, name), _DEFAULTS[name]
+    return not (value is default or value == default)
+
+
+def _require_checkpoint(choice: object) -> None:
+    """Raise an InputError unless layers can be checkpointed so."""
+    if isinstance(choice, bool) or choice == SELECTIVE:
+        return
+    if isinstance(choice, int):
+        require_positive("checkpoint", choice)
+        return
+    if isinstance(choice, str):
+        advice = "give True, a number of layers, 'selective', a policy or a list of operators"
+        raise InputError.of_value("checkpoint", choice, advice)
+    if callable(choice):
+        _require_policy(choice)
+    elif not is_operator_list(choice):
+        advice = "give a list of operators, such as [torch.ops.aten.mm.default]"
+        raise InputError.of_value("checkpoint", choice, advice)
+
+
+def _require_policy(choice: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(choice).bind(None, None)
+    except ValueError:  # it is written in C
+        return
+    except TypeError as error:
+        raise InputError.of_value(
+            "checkpoint", choice, "give a policy(context, operator, *args, **kwargs) of torch"
+        ) from error
