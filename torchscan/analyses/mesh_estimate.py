@@ -104,6 +104,20 @@ class StepDerivation:
             macs=self._macs / processes,
         )
 
+    @property
+    def computing(self) -> float:
+        """Seconds in which a rank computes in all passes, without copies of parameters."""
+        costs = [self.model.costs[part] for part in self.model.order]
+        seconds = math.fsum(each.forward.computing + each.backward.computing for each in costs)
+        return self.num_microbatches * seconds / self.layout.pp
+
+    @property
+    def min_time(self) -> float:
+        """Seconds that the step takes at least, in the mean of all ranks."""
+        costs = [self.model.costs[part] for part in self.model.order]
+        waits = math.fsum(each.forward.waited_for + each.backward.waited_for for each in costs)
+        return self.computing + self.num_microbatches * waits / self.layout.pp
+
     @cached_property
     def _derivation(self) -> StageDerivation:
         return StageDerivation(self.model, self.layout, self.fabric, self.rates)

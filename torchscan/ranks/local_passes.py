@@ -21,6 +21,7 @@ from torchscan.analyses.mesh_parts import (
     scaled,
 )
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
+from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
 from torchscan.ranks.plan import Asked
 from torchscan.ranks.short_models import LayeredModel
@@ -86,6 +87,7 @@ class LocalPasses:
         #: layers of one pass can be checkpointed in different ways
         self._is_mixed = smallest >= len(question.checkpoints)
         self.assumptions: dict[Note, None] = {}
+        self.error_margin: ErrorMargin | None = None
 
     @property
     def num_traces(self) -> int:
@@ -143,7 +145,7 @@ class LocalPasses:
             question.change(model, list(layers.values()))
             for path, choice in checkpoints.items():
                 if choice:
-                    checkpoint_layers([layers[path]], choice)
+                    checkpoint_layers(model, [layers[path]], choice)
             if tp > 1:
                 by_its_own_plan(model, devices)
             shapes.update(_shapes_of(model, layers, question.sizes))
@@ -156,7 +158,9 @@ class LocalPasses:
         roofline = roofline_of(
             trace, rates, numbers=numbers_of(rates.device, None), compiled=question.compiled, fabric=fabric
         )
-        self.assumptions |= dict.fromkeys((*trace.provenance.assumptions, *roofline.assumptions))
+        notes = (each for each in roofline.assumptions if each.code != "collectives-hidden")
+        self.assumptions |= dict.fromkeys(notes)
+        self.error_margin = roofline.error_margin
         local = LocalTrace(trace, roofline, fabric, list(paths))
         before, after = _split_outside(trace, shapes, list(paths))
         return _LocalPass(

@@ -53,6 +53,8 @@ class CandidateQuestion:
     checkpoints: tuple[Any, ...]
     #: micro batches of each copy of the model, or None to compare
     accumulation_steps: int | None = None
+    #: True if the user shards the model: without pipelines and context parallelism
+    is_sharded_by_user: bool = False
     schedules: tuple[Schedule, ...] = ("1F1B", *_INTERLEAVED)
 
     def layouts(self) -> Iterator[MeshLayout]:
@@ -65,12 +67,16 @@ class CandidateQuestion:
             if tp > self.per_machine:
                 break
             for pp in divisors(self.num_gpus // tp):
-                if pp > self.num_layers and pp > 1:
+                if pp > self._max_stages:
                     break
                 for cp in divisors(self.num_gpus // tp // pp):
-                    if cp > 1 and self.length // cp < _MIN_TOKENS:
+                    if cp > 1 and (self.is_sharded_by_user or self.length // cp < _MIN_TOKENS):
                         break
                     yield from self._data_parallel(MeshLayout(pp=pp, cp=cp, tp=tp))
+
+    @property
+    def _max_stages(self) -> int:
+        return 1 if self.is_sharded_by_user else max(1, self.num_layers)
 
     def _data_parallel(self, inner: MeshLayout) -> Iterator[MeshLayout]:
         rest = self.num_gpus // inner.size
@@ -83,6 +89,8 @@ class CandidateQuestion:
     def steps(self, layout: MeshLayout) -> Iterator[MeshStep]:
         """Yield the steps on a mesh. Raise an InputError if there is none."""
         sequences = self._sequences_of_copy(layout)
+        if layout.pp > self._max_stages:
+            raise InputError(f"{self.num_layers} layers cannot be divided among pp {layout.pp}")
         if layout.cp > 1 and self.length % (2 * layout.cp):
             raise InputError(
                 f"{self.length:,} tokens cannot be divided into {2 * layout.cp} parts: give a "

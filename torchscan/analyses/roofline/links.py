@@ -56,6 +56,8 @@ class Fabric:
     #: devices in a machine
     per_machine: int = 8
     network: float = 50e9
+    #: links inside a machine, or None for those of the device's data sheet
+    link: float | None = None
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
 
@@ -78,10 +80,17 @@ class Fabric:
                 "in 10^9 bytes per second",
             )
 
+        if self.link is not None and not self.link > 0:
+            raise InputError(
+                Argument("link_gbs"),
+                f" is {self.link / 1e9:g}: give the bandwidth of the links for each device, in 10^9 "
+                "bytes per second",
+            )
+
     @property
     def assumption(self) -> Note:
         """The links and rates that are assumed, as a note."""
-        is_linked = (
+        is_linked = self.link is not None or (
             self.device.link_bytes_per_second is not None and self.device.link_devices is None
         )
         shares = LINK_SHARES if is_linked else PCIE_SHARES
@@ -156,6 +165,8 @@ class Fabric:
 
     def _has_links(self, group: GroupSpec) -> bool:
         """Return whether links join all devices of the group that are in one machine."""
+        if self.link is not None:
+            return True
         joined = self.device.link_devices or self.per_machine
         islands = {
             (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
@@ -166,6 +177,8 @@ class Fabric:
     def _link(self, group: GroupSpec) -> float:
         """Return the rate of the slowest link that a device needs inside its machine."""
         device = self.device
+        if self.link is not None:
+            return self.link
         if device.link_bytes_per_second is not None and self._has_links(group):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
