@@ -7,7 +7,6 @@ With ``p`` bytes of a unit and ``n`` ranks, an all-gather or a reduce-scatter se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.analyses.roofline import Fabric
@@ -65,13 +64,14 @@ def unit_bytes(shapes: Sequence[ParameterShape], num_ranks: int) -> UnitBytes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
     """The groups of ranks that share parameters (FSDP), and that hold copies of them (HSDP)."""
 
-    fabric: Fabric
-    shards: GroupSpec
-    copies: GroupSpec
+    def __init__(self, fabric: Fabric, shards: GroupSpec, copies: GroupSpec) -> None:
+        self._fabric = fabric
+        self.shards = shards
+        self.copies = copies
+        self._known: dict[tuple[Kind, int, int], float] = {}
 
     def gather_time(self, unit: UnitBytes) -> float:
         """Return the seconds of an all-gather of the parameters."""
@@ -99,4 +99,8 @@ class DataParallel:
         return scattered + sent_bytes("all-reduce", unit.reduced_shard, self.copies.size)
 
     def _seconds(self, kind: Kind, group: GroupSpec, size: int) -> float:
-        return self.fabric.collective_time(kind, group, size) if size else 0.0
+        key = (kind, group.size, size)
+        if key not in self._known:
+            time = self._fabric.collective_time(kind, group, size) if size else 0.0
+            self._known[key] = time
+        return self._known[key]

@@ -93,11 +93,21 @@ class StageDerivation:
         self._layout = layout
         self._fabric = fabric
         self._stream = STREAMING * rates.bandwidth * rates.streamed
-        self._groups = DataParallel(fabric=fabric, shards=layout.shards, copies=layout.replicas)
+        self._groups = DataParallel(fabric, layout.shards, layout.replicas)
         self._unit_by_part: dict[str, UnitBytes] = {}
+        self._stages: dict[tuple[tuple[str, ...], bool], StageCosts] = {}
 
-    def stage(self, parts: Sequence[str], *, accumulates: bool) -> StageCosts:
-        """Return the costs of a stage; ``accumulates``: gradients of several micro batches add up."""
+    def stage(self, parts: tuple[str, ...], *, accumulates: bool) -> StageCosts:
+        """Return the costs of a stage; ``accumulates``: gradients of several micro batches add up.
+
+        Stages in the middle of a pipeline have equal parts.
+        """
+        key = (parts, accumulates)
+        if key not in self._stages:
+            self._stages[key] = self._derive(parts, accumulates)
+        return self._stages[key]
+
+    def _derive(self, parts: Sequence[str], accumulates: bool) -> StageCosts:
         units = [self._unit(part) for part in parts]
         root = self._root(parts)
         layers = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from torchscan.analyses.memory_timeline import MemoryKind
@@ -13,9 +12,14 @@ from torchscan.analyses.mesh_derivation import LocalModel, StageCosts, StageDeri
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_parts import AFTER, BEFORE
 from torchscan.analyses.model_products import FlopsConvention
-from torchscan.analyses.pipeline_schedule import Schedule, StageTimes, most_at_once
+from torchscan.analyses.pipeline_schedule import (
+    Schedule,
+    StageTimes,
+    ideal_bubble,
+    most_at_once,
+)
 from torchscan.analyses.pipeline_times import passes_time, rank_orders, split_evenly
-from torchscan.analyses.roofline import Fabric, Rates
+from torchscan.analyses.roofline import Fabric
 
 
 class StepEstimate(NamedTuple):
@@ -34,21 +38,21 @@ class StepEstimate(NamedTuple):
     macs: float
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is kept
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDerivation:
     """A step of several micro batches on a mesh."""
 
     model: LocalModel
     layout: MeshLayout
     fabric: Fabric
-    rates: Rates
+    stages: StageDerivation
     num_microbatches: int
     flops: FlopsConvention = "dense"
 
     def alone(self) -> StepEstimate:
         """Return the step without a pipeline."""
         accumulates = self.num_microbatches > 1
-        stage = self._derivation.stage(self.model.order, accumulates=accumulates)
+        stage = self.stages.stage(self.model.order, accumulates=accumulates)
         passes = self.num_microbatches * (stage.forward + stage.backward)
         beyond = max(stage.forward_bytes, stage.backward_bytes, stage.optimizer_bytes)
         peak = stage.resident_bytes + beyond
@@ -68,7 +72,7 @@ class StepDerivation:
         """Return the step in a pipeline, with the time and memory of the slowest and largest rank."""
         processes = self.layout.pp
         contents = self.model.stages(self._boundaries(processes * chunks))
-        stages = [self._derivation.stage(parts, accumulates=True) for parts in contents]
+        stages = [self.stages.stage(parts, accumulates=True) for parts in contents]
         times = [self._times(index, stages, schedule) for index in range(len(stages))]
         passes = passes_time(schedule, processes, self.num_microbatches, times)
         orders = rank_orders(schedule, processes, self.num_microbatches, len(stages))
@@ -111,16 +115,14 @@ class StepDerivation:
         seconds = math.fsum(each.forward.computing + each.backward.computing for each in costs)
         return self.num_microbatches * seconds / self.layout.pp
 
-    @property
-    def min_time(self) -> float:
-        """Seconds that the step takes at least, in the mean of all ranks."""
+    def min_time(self, schedule: Schedule | None, chunks: int) -> float:
+        """Return the seconds that the step takes at least, with the smallest bubble of a schedule."""
         costs = [self.model.costs[part] for part in self.model.order]
         waits = math.fsum(each.forward.waited_for + each.backward.waited_for for each in costs)
-        return self.computing + self.num_microbatches * waits / self.layout.pp
-
-    @cached_property
-    def _derivation(self) -> StageDerivation:
-        return StageDerivation(self.model, self.layout, self.fabric, self.rates)
+        time = self.computing + self.num_microbatches * waits / self.layout.pp
+        if schedule is None or schedule == "InterleavedZeroBubble":
+            return time
+        return time / (1 - ideal_bubble(self.layout.pp, self.num_microbatches, chunks))
 
     @property
     def _macs(self) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torchscan.analyses.few_layers import Extrapolated, Short
-from torchscan.analyses.mesh_derivation import LocalModel
+from torchscan.analyses.mesh_derivation import LocalModel, StageDerivation
 from torchscan.analyses.mesh_estimate import StepDerivation, StepEstimate
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_search import MeshChoice
@@ -46,35 +47,40 @@ class DerivedChoices:
         self._rates = Rates(question.device)
         self.passes = LocalPasses(question.local(candidates.checkpoints))
         self._models: dict[tuple[int, Any, float], LocalModel] = {}
+        self._stages: dict[tuple[MeshLayout, int, Any, float], StageDerivation] = {}
         self.num_steps = 0
 
-    def best_on(self, layout: MeshLayout) -> list[RankedStep]:
+    def best_on(self, layout: MeshLayout, max_time: float = math.inf) -> list[RankedStep]:
         """Return the best step on a mesh for each choice of checkpoint.
 
-        The best is the fastest that fits, else that with the least memory.
+        The best is the fastest that fits, else that with the least memory. Steps that take at least
+        ``max_time`` seconds are left out.
         """
         if self._question.recipe.lora is not None and layout.tp > 1:
             raise InputError(
                 "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
             )
         steps = list(self._candidates.steps(layout))
+        self.num_steps += len(steps)
         found: list[RankedStep] = []
         for checkpoint in self._candidates.checkpoints:
-            own = (step for step in steps if step.checkpoint is checkpoint)
-            found.append(self._best(own))
+            own = [step for step in steps if step.checkpoint is checkpoint]
+            bounds = sorted((self._min_time(step), index) for index, step in enumerate(own))
+            candidates = [(least, own[index]) for least, index in bounds if least < max_time]
+            if candidates:
+                found.append(self._best(candidates))
         return found
 
-    def _best(self, steps: Iterable[MeshStep]) -> RankedStep:
-        """Return the best of several steps, of which those that cannot win are not derived."""
-        bounds = sorted(
-            ((self._derivation(step).min_time, index, step) for index, step in enumerate(steps)),
-        )
+    def _best(self, candidates: Sequence[tuple[float, MeshStep]]) -> RankedStep:
+        """Return the best of several steps, with the seconds that each takes at least.
+
+        Steps that cannot win are not derived.
+        """
         best: RankedStep | None = None
         smallest: RankedStep | None = None
-        for min_time, _, step in bounds:
-            self.num_steps += 1
+        for min_time, step in candidates:
             if best is not None and min_time >= best.choice.time_estimate:
-                continue
+                break
             ranked = RankedStep(step, self._choice(step))
             if ranked.choice.fits:
                 if best is None or ranked.sort_key < best.sort_key:
@@ -82,18 +88,25 @@ class DerivedChoices:
             elif smallest is None or ranked.choice.needed_bytes < smallest.choice.needed_bytes:
                 smallest = ranked
         found = best or smallest
-        assert found is not None  # noqa: S101 - there is a step for each choice
+        assert found is not None  # noqa: S101 - there is a candidate
         return found
+
+    def _min_time(self, step: MeshStep) -> float:
+        return self._derivation(step).min_time(step.schedule, step.chunks)
 
     def _derivation(self, step: MeshStep) -> StepDerivation:
         key = (step.layout.tp, step.checkpoint, step.local_sequences)
         if key not in self._models:
             self._models[key] = self.passes.model(*key)
+        if (step.layout, *key) not in self._stages:
+            self._stages[step.layout, *key] = StageDerivation(
+                self._models[key], step.layout, self._question.fabric, self._rates
+            )
         return StepDerivation(
             model=self._models[key],
             layout=step.layout,
             fabric=self._question.fabric,
-            rates=self._rates,
+            stages=self._stages[step.layout, *key],
             num_microbatches=step.num_microbatches,
             flops=self._question.flops,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_args
 
@@ -39,6 +40,8 @@ _NUM_RECORDED = 3
 _CLOSE = 1.1
 #: steps that seem not to fit and are recorded, at most
 _NUM_CLOSE = 2
+#: time relative to the best from which on a step is left out
+_SLOW = 1.5
 
 
 @asking
@@ -141,7 +144,8 @@ def search(
     layouts = list(candidates.layouts()) if meshes is None else checked_layouts(meshes, num_gpus)
     label = f"torchscan: {type(module).__name__} on {len(layouts)} meshes"
     with told(label, is_shown=progress):
-        return _MeshComparison(question, candidates).answer(layouts, num_gpus)
+        comparison = _MeshComparison(question, candidates, compares_given=meshes is not None)
+        return comparison.answer(layouts, num_gpus)
 
 
 def _sequences(num_gpus: int, batch_size: int, global_batch_size: int | None) -> int:
@@ -195,9 +199,12 @@ def _checkpoints(
 class _MeshComparison:
     """Compares the meshes of a search."""
 
-    def __init__(self, question: MeshQuestion, candidates: CandidateQuestion) -> None:
+    def __init__(
+        self, question: MeshQuestion, candidates: CandidateQuestion, *, compares_given: bool
+    ) -> None:
+        """``compares_given``: the meshes were given, so none is left out because it is slow."""
         self._question = question
-        self._checkpoints = candidates.checkpoints
+        self._compares_given = compares_given
         self._candidates = candidates
         self._derived = DerivedChoices(question, candidates)
         self._recorded = RecordedChoices(question)
@@ -238,13 +245,24 @@ class _MeshComparison:
         )
 
     def _derive(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
-        """Return the best step on each mesh, for each choice of checkpoint."""
+        """Return the best step on each mesh, for each choice of checkpoint.
+
+        Meshes without pipelines come first, because the best of them rules out slow pipelines.
+        """
         ranked: list[RankedStep] = []
-        for layout in layouts:
+        best = math.inf
+        for layout in sorted(layouts, key=lambda each: each.pp):
+            max_time = math.inf if self._compares_given else _SLOW * best
             try:
-                ranked += self._derived.best_on(layout)
+                found = self._derived.best_on(layout, max_time)
             except TorchscanError as error:
                 self._refuse(layout, error)
+                continue
+            if not found:
+                self._refused[format_mesh(layout.mesh)] = Note.of("mesh-slow", factor=_SLOW)
+            ranked += found
+            times = (each.choice.time_estimate for each in found if each.choice.fits)
+            best = min((best, *times))
         return sorted(ranked, key=_sort_key)
 
     def _record_all(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
