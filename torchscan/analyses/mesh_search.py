@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from torchscan.analyses.memory_timeline import MemoryKind
 from torchscan.analyses.mesh_layout import format_mesh
@@ -72,6 +72,21 @@ class MeshChoice:
         return self.time_estimate - self.waiting - self.bubble - (self.recomputing or 0.0)
 
 
+#: the parts of a step's time
+StepPart = Literal["computing", "recomputing", "waiting", "bubble"]
+_STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
+
+
+class MeshLoss(NamedTuple):
+    """The reason why a step is slower than the best."""
+
+    #: share of the best step's time by which it is slower
+    share: float
+    #: part of the time that grows most, and by how many seconds
+    part: StepPart
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshSearch(Result):
     """Training steps on several meshes, the fastest that fit first."""
@@ -104,6 +119,18 @@ class MeshSearch(Result):
     def best(self) -> MeshChoice | None:
         """The fastest that fits."""
         return next((each for each in self.choices if each.fits), None)
+
+    def loss(self, choice: MeshChoice) -> MeshLoss | None:
+        """Return the reason why a choice is slower than the best, or None for the best itself."""
+        best = self.best
+        if best is None or choice is best:
+            return None
+        growth = {
+            part: (getattr(choice, part) or 0.0) - (getattr(best, part) or 0.0)
+            for part in _STEP_PARTS
+        }
+        part = max(_STEP_PARTS, key=growth.__getitem__)
+        return MeshLoss(choice.time_estimate / best.time_estimate - 1, part, growth[part])
 
     @property
     def fastest_too_large(self) -> MeshChoice | None:
