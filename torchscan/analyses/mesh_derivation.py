@@ -8,7 +8,7 @@ memory in closed form. Links and their overlap follow the rules of recorded pass
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 

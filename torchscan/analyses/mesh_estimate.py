@@ -84,7 +84,8 @@ class StepDerivation:
         own = stages[largest::processes]
         resident = _summed(each.by_kind for each in own)
         busy = [
-            self.num_microbatches * sum(each.forward + each.backward for each in stages[rank::processes])
+            self.num_microbatches
+            * sum(each.forward + each.backward for each in stages[rank::processes])
             for rank in range(processes)
         ]
         slowest = busy.index(max(busy))
@@ -95,11 +96,17 @@ class StepDerivation:
             ),
             peak_bytes=peaks[largest],
             by_kind=_with_activations(resident, peaks[largest] - sum(resident.values())),
-            needed_bytes=peaks[largest] + max(each.gap_bytes for each in own) + self.model.context_bytes,
+            needed_bytes=peaks[largest]
+            + max(each.gap_bytes for each in own)
+            + self.model.context_bytes,
             sent_bytes=max(self._sent(stages, rank) for rank in range(processes)),
             time=passes
-            + max(sum(each.exposed for each in stages[rank::processes]) for rank in range(processes))
-            + max(sum(each.optimizer for each in stages[rank::processes]) for rank in range(processes)),
+            + max(
+                sum(each.exposed for each in stages[rank::processes]) for rank in range(processes)
+            )
+            + max(
+                sum(each.optimizer for each in stages[rank::processes]) for rank in range(processes)
+            ),
             waiting=sum(
                 self.num_microbatches * each.waiting + each.exposed
                 for each in stages[slowest::processes]

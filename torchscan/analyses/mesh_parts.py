@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from torchscan.analyses.memory_timeline import KINDS, MemoryTimeline
@@ -81,7 +81,9 @@ def scaled(one: _Costs, two: _Costs, sequences: float) -> _Costs:
 class LocalTrace:
     """A trace of a short model on one rank, by parts."""
 
-    def __init__(self, trace: Trace, roofline: Roofline, fabric: Fabric, layers: Sequence[str]) -> None:
+    def __init__(
+        self, trace: Trace, roofline: Roofline, fabric: Fabric, layers: Sequence[str]
+    ) -> None:
         """``layers`` are the paths of the layers in the short model."""
         self._trace = trace
         self._layer_by_call = [_enclosing(call.path, layers) for call in trace.modules]
@@ -89,7 +91,9 @@ class LocalTrace:
         self._links = link_times(trace, fabric)
         self._seconds = _seconds_by_op(trace, roofline)
         timeline = MemoryTimeline(trace)
-        self._live = [sum(moment.bytes_by_kind[kind] for kind in _OF_PASS) for moment in timeline.moments]
+        self._live = [
+            sum(moment.bytes_by_kind[kind] for kind in _OF_PASS) for moment in timeline.moments
+        ]
         self._moments = timeline.moments
         self._blocks = [
             (storage, block)
@@ -110,7 +114,9 @@ class LocalTrace:
                 forward=self._pass(own, "forward", saved[name].before),
                 backward=self._pass(own, "backward", saved[name].before),
                 weight_gradients=math.fsum(
-                    self._seconds.get(index, 0.0) for index in own if self._is_weight_gradient(index)
+                    self._seconds.get(index, 0.0)
+                    for index in own
+                    if self._is_weight_gradient(index)
                 ),
                 saved_bytes=saved[name].after - saved[name].before,
                 output_bytes=self._output_bytes(name),

@@ -47,9 +47,11 @@ class MeshChoice:
     is_recorded: bool
     #: True if ``needed_bytes`` follows from a pass of all layers
     is_replayed: bool
-    #: seconds and bytes as derived before passes on this mesh were recorded, or None
+    #: seconds, needed bytes and sent bytes as derived before passes on this mesh were recorded, or
+    #: None
     derived_time: float | None
     derived_bytes: int | None
+    derived_sent_bytes: int | None
     #: bytes that one device sends in a step, at least
     sent_bytes: int
     #: seconds of a step

@@ -24,9 +24,7 @@ class CallProducts(NamedTuple):
 def products_of(trace: Trace) -> list[CallProducts]:
     """Return the products of each call. Those that checkpoints recompute do not count."""
     return [
-        CallProducts()
-        if op.origin == "checkpoint"
-        else _products(op.signature, cost.macs)
+        CallProducts() if op.origin == "checkpoint" else _products(op.signature, cost.macs)
         for op, cost in zip(trace.ops, call_costs(trace), strict=True)
     ]
 

@@ -39,9 +39,7 @@ def rank_orders(
 
 
 @lru_cache(maxsize=512)
-def _steps(
-    schedule: Schedule, processes: int, microbatches: int, stages: int
-) -> tuple[_Step, ...]:
+def _steps(schedule: Schedule, processes: int, microbatches: int, stages: int) -> tuple[_Step, ...]:
     """Return all tasks in an order in which each comes after those that it needs."""
     orders = rank_orders(schedule, processes, microbatches, stages)
     places: dict[Task, int] = {}

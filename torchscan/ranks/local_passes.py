@@ -103,7 +103,9 @@ class LocalPasses:
         }
         own = {BEFORE: BEFORE, AFTER: AFTER} | {path: path for path in kept.values()}
         costs = {
-            name: scaled(one.parts.get(path, PartCosts()), two.parts.get(path, PartCosts()), sequences)
+            name: scaled(
+                one.parts.get(path, PartCosts()), two.parts.get(path, PartCosts()), sequences
+            )
             for name, path in own.items()
         }
         return LocalModel(
@@ -156,7 +158,11 @@ class LocalPasses:
             trace = step.of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric
         roofline = roofline_of(
-            trace, rates, numbers=numbers_of(rates.device, None), compiled=question.compiled, fabric=fabric
+            trace,
+            rates,
+            numbers=numbers_of(rates.device, None),
+            compiled=question.compiled,
+            fabric=fabric,
         )
         notes = (each for each in roofline.assumptions if each.code != "collectives-hidden")
         self.assumptions |= dict.fromkeys(notes)
@@ -217,9 +223,7 @@ def _split_outside(
     first = _first_op_inside(trace, layers)
     before: list[ParameterShape] = []
     after: list[ParameterShape] = []
-    used = {
-        trace.tensors[tensor].storage for op in trace.ops[:first] for tensor in op.inputs
-    }
+    used = {trace.tensors[tensor].storage for op in trace.ops[:first] for tensor in op.inputs}
     for record in trace.parameters:
         if record.path in shapes:
             is_before = any(storage in used for storage in record.storages)
@@ -228,6 +232,10 @@ def _split_outside(
 
 
 def _first_op_inside(trace: Trace, layers: Sequence[str]) -> int:
-    calls = {call.index for call in trace.modules if call.path.startswith(tuple(f"{each}." for each in layers)) or call.path in layers}
+    calls = {
+        call.index
+        for call in trace.modules
+        if call.path.startswith(tuple(f"{each}." for each in layers)) or call.path in layers
+    }
     inside = (index for index, op in enumerate(trace.ops) if op.module_call in calls)
     return next(inside, len(trace.ops))

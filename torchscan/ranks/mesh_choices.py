@@ -146,6 +146,7 @@ def to_choice(
         is_replayed=False,
         derived_time=None,
         derived_bytes=None,
+        derived_sent_bytes=None,
         sent_bytes=estimate.sent_bytes,
         time_estimate=estimate.time,
         waiting=estimate.waiting,
@@ -204,6 +205,7 @@ class RecordedChoices:
             is_replayed=not self._long,
             derived_time=None if derived is None else derived.time_estimate,
             derived_bytes=None if derived is None else derived.needed_bytes,
+            derived_sent_bytes=None if derived is None else derived.sent_bytes,
         )
 
     def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:

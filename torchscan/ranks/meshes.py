@@ -19,7 +19,7 @@ from torchscan.notes import Note
 from torchscan.precisions import Precision, name_choices, supported_precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
-from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep, checked_layouts
+from torchscan.ranks.mesh_candidates import CandidateQuestion, checked_layouts
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
 from torchscan.ranks.short_models import LayeredModel
@@ -42,6 +42,10 @@ _CLOSE = 1.1
 _NUM_CLOSE = 2
 #: time relative to the best from which on a step is left out
 _SLOW = 1.5
+#: factor by which all layers need at most more memory than few layers suggest
+_ROOM = 1.15
+#: steps that are recorded, at most
+_MAX_RECORDED = 6
 
 
 @asking
@@ -71,8 +75,9 @@ def search(
     Passes of few layers are recorded on one rank for each degree of tensor parallelism. Steps on all
     meshes are derived from them: FSDP, copies (HSDP), parts of sequences (context parallelism) and
     pipelines, with checkpoints, micro batches and schedules. For the best three, passes on the mesh
-    itself are recorded, where it has no pipeline and no parts of sequences; for the best, one of all
-    layers too, because fragmentation depends on all of them.
+    itself are recorded, where it has no pipeline and no parts of sequences. Fragmentation depends on
+    all layers, so these are recorded too for the best, if it nearly fills the device or meshes were
+    given.
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left
@@ -138,7 +143,9 @@ def search(
         sequences=sequences,
         num_layers=len(model.kind_by_layer),
         checkpoints=_checkpoints(checkpoint, model, apply),
-        accumulation_steps=1 if apply is not None and accumulation_steps is None else accumulation_steps,
+        accumulation_steps=1
+        if apply is not None and accumulation_steps is None
+        else accumulation_steps,
         is_sharded_by_user=apply is not None,
     )
     layouts = list(candidates.layouts()) if meshes is None else checked_layouts(meshes, num_gpus)
@@ -270,8 +277,8 @@ class _MeshComparison:
         ranked: list[RankedStep] = []
         for layout in layouts:
             try:
-                for step in self._candidates.steps(layout):
-                    ranked.append(RankedStep(step, self._recorded.record(step)))
+                steps = list(self._candidates.steps(layout))
+                ranked += [RankedStep(step, self._recorded.record(step)) for step in steps]
             except TorchscanError as error:
                 self._refuse(layout, error)
         return sorted(ranked, key=_sort_key)
@@ -291,15 +298,14 @@ class _MeshComparison:
             ranked.sort(key=_sort_key)
             best = ranked[:_NUM_RECORDED]
             left = next((each for each in best if self._is_left(each)), None)
-            if left is None:
+            is_enough = sum(each.choice.is_recorded for each in ranked) >= _MAX_RECORDED
+            if left is None or is_enough:
                 return ranked
             self._record(ranked, left)
 
     def _nearly_fitting(self, ranked: Sequence[RankedStep]) -> list[RankedStep]:
         limit = _CLOSE * self._question.device.memory_bytes
-        best = min(
-            (each.choice.time_estimate for each in ranked if each.choice.fits), default=None
-        )
+        best = min((each.choice.time_estimate for each in ranked if each.choice.fits), default=None)
         close = (
             each
             for each in ranked
@@ -333,7 +339,10 @@ class _MeshComparison:
         return ranked
 
     def _can_replay(self, choice: MeshChoice) -> bool:
-        return choice.fits and choice.is_recorded and not choice.is_replayed
+        """Return whether a pass of all layers decides, or meshes were given to be looked at closely."""
+        close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
+        is_useful = close or self._compares_given
+        return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed
 
 
 def _sort_key(ranked: RankedStep) -> tuple[bool, float]:

@@ -94,7 +94,8 @@ def mesh_table(search: MeshSearch) -> Table:
     columns = [
         column
         for column in _COLUMNS
-        if any(each.schedule for each in rows) or column.column.key not in ("schedule", "bubble_share")
+        if any(each.schedule for each in rows)
+        or column.column.key not in ("schedule", "bubble_share")
     ]
     return make_table(
         "Meshes",

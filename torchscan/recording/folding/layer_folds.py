@@ -57,9 +57,7 @@ def folds_of(module: nn.Module) -> list[Fold]:
     return [Fold(path, equal) for path, equal in found if equal]
 
 
-def equal_layers(
-    module: nn.Module, *, more_than: int = _RUN
-) -> list[tuple[str, list[list[int]]]]:
+def equal_layers(module: nn.Module, *, more_than: int = _RUN) -> list[tuple[str, list[list[int]]]]:
     """Return the indices of the layers of each kind, with the paths of the outermost lists.
 
     Lists with so few layers as ``more_than`` do not count.
