@@ -1,7 +1,7 @@
 """Closed forms of FSDP: what a rank holds, gathers, reduces and copies, for any number of ranks.
 
-Each parameter is sharded along its first dimension; ranks whose share would be smaller are padded.
-With ``p`` bytes of a unit and ``n`` ranks, an all-gather or a reduce-scatter sends ``(n − 1)/n · p``.
+Each parameter is sharded along its first dimension; smaller shards are padded. With ``p`` bytes of
+a unit and ``n`` ranks, an all-gather or a reduce-scatter sends ``(n − 1)/n · p``.
 """
 
 from __future__ import annotations
@@ -45,22 +45,27 @@ class UnitBytes(NamedTuple):
     reduced_shard: int
     #: parameters that a rank contributes to an all-gather
     contributed: int
-    #: elements that the rank holds, without padding on average
-    numel: int
 
 
 def unit_bytes(shapes: Sequence[ParameterShape], num_ranks: int) -> UnitBytes:
     """Return the bytes of a unit over a number of ranks."""
-    trained = [each for each in shapes if each.is_trained]
+    stored, trained, gradients, contributed, reduced_shard = 0, 0, 0, 0, 0
+    for each in shapes:
+        shard = each.shard(num_ranks)
+        stored += shard * each.stored
+        contributed += shard * each.gathered
+        if each.is_trained:
+            trained += shard * each.stored
+            gradients += each.rows * each.width * each.gathered
+            reduced_shard += shard * each.reduced
     return UnitBytes(
-        stored=sum(each.shard(num_ranks) * each.stored for each in shapes),
-        trained=sum(each.shard(num_ranks) * each.stored for each in trained),
-        gathered=num_ranks * sum(each.shard(num_ranks) * each.gathered for each in shapes),
-        gradients=sum(each.rows * each.width * each.gathered for each in trained),
-        reduced=num_ranks * sum(each.shard(num_ranks) * each.reduced for each in trained),
-        reduced_shard=sum(each.shard(num_ranks) * each.reduced for each in trained),
-        contributed=sum(each.shard(num_ranks) * each.gathered for each in shapes),
-        numel=sum(each.shard(num_ranks) for each in shapes),
+        stored=stored,
+        trained=trained,
+        gathered=num_ranks * contributed,
+        gradients=gradients,
+        reduced=num_ranks * reduced_shard,
+        reduced_shard=reduced_shard,
+        contributed=contributed,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from torchscan.analyses.fsdp_costs import DataParallel, ParameterShape, UnitBytes, unit_bytes
@@ -51,14 +52,14 @@ class LocalModel:
         """Return the parts of each stage; ``boundaries`` are the layers before each further one."""
         layers = self.order[1:-1]
         limits = [0, *boundaries, len(layers)]
-        found = [layers[begin:end] for begin, end in zip(limits, limits[1:], strict=False)]
+        found = [layers[begin:end] for begin, end in pairwise(limits)]
         found[0] = (BEFORE, *found[0])
         found[-1] = (*found[-1], AFTER)
         return found
 
 
 class StageCosts(NamedTuple):
-    """A stage of a pipeline, or the complete model, on one rank; seconds and bytes of a micro batch."""
+    """A stage of a pipeline, or the complete model, on one rank, for a micro batch."""
 
     forward: float
     backward: float
@@ -124,25 +125,32 @@ class StageDerivation:
             sends += communicates
         memory = _StageMemory(self._model, parts, units, root, is_in_pipeline, self._layout)
         trained = root.trained + sum(unit.trained for unit in layers)
-        forward, backward = waits
+        weight_gradients = math.fsum(self._cost(part).weight_gradients for part in parts)
+        waiting = sum(each.waited_for + each.left for each in waits)
+        kinds = memory.by_kind(accumulates=accumulates)
         return StageCosts(
-            forward=_seconds(forward),
-            backward=_seconds(backward),
-            weight_gradients=math.fsum(self._cost(part).weight_gradients for part in parts),
-            waiting=sum(each.waited_for + each.left for each in waits),
+            forward=_seconds(waits[0]),
+            backward=_seconds(waits[1]),
+            weight_gradients=weight_gradients,
+            waiting=waiting,
             exposed=exposed,
             optimizer=self._model.optimizer.seconds * trained,
-            output_bytes=int(self._cost(_last_layer(parts)).output_bytes),
+            output_bytes=self._output_bytes(parts),
             sent_bytes=sends,
             sent_once=sent_once,
-            resident_bytes=sum(memory.by_kind(accumulates=accumulates).values()),
+            resident_bytes=sum(kinds.values()),
             saved_bytes=memory.saved_bytes,
             forward_bytes=memory.forward_bytes,
             backward_bytes=memory.backward_bytes(accumulates=accumulates),
             optimizer_bytes=memory.optimizer_bytes(accumulates=accumulates),
             gap_bytes=memory.gap_bytes(accumulates=accumulates),
-            by_kind=memory.by_kind(accumulates=accumulates),
+            by_kind=kinds,
         )
+
+    def _output_bytes(self, parts: Sequence[str]) -> int:
+        """Return the bytes that a stage passes on: those of its last layer."""
+        layers = [part for part in parts if part != AFTER]
+        return int(self._cost(layers[-1]).output_bytes) if layers else 0
 
     def _cost(self, part: str) -> PartCosts:
         return self._model.costs[part]
@@ -155,8 +163,10 @@ class StageDerivation:
 
     def _root(self, parts: Sequence[str]) -> UnitBytes:
         """Return the unit of the parameters outside of layers."""
-        outside = [part for part in (BEFORE, AFTER) if part in parts]
-        shapes = [shape for part in outside for shape in self._model.shapes[part]]
+        shapes: list[ParameterShape] = []
+        for part in (BEFORE, AFTER):
+            if part in parts:
+                shapes += self._model.shapes[part]
         return unit_bytes(shapes, self._layout.shards.size)
 
     def _copied(self, size: float) -> float:
@@ -257,10 +267,6 @@ class StageDerivation:
         gather = self._fabric.collective_time("all-gather", parts, parts.size * keys)
         ring = self._fabric.collective_time("all-to-all", parts, _WIDER_GRADIENTS * keys)
         return gather, gather + parts.size * ring
-
-
-def _last_layer(parts: Sequence[str]) -> str:
-    return next((part for part in reversed(parts) if part != AFTER), parts[-1])
 
 
 def _copied_to_gather(unit: UnitBytes) -> int:
@@ -384,4 +390,4 @@ class _StageMemory:
         return unit.gradients if self._is_sharded and not self._stays_gathered else 0
 
 
-_NOTHING = UnitBytes(0, 0, 0, 0, 0, 0, 0, 0)
+_NOTHING = UnitBytes(0, 0, 0, 0, 0, 0, 0)

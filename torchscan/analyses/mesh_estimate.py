@@ -1,8 +1,9 @@
-"""Derived training steps: the estimate of a step on a mesh, from the parts of the model on a rank."""
+"""Estimates of training steps on a mesh, derived from the parts of the model on one rank."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,63 +58,20 @@ class StepDerivation:
         beyond = max(stage.forward_bytes, stage.backward_bytes, stage.optimizer_bytes)
         peak = stage.resident_bytes + beyond
         return StepEstimate(
-            local_params=self._local_params(self.model.order),
+            local_params=self.local_params(self.model.order),
             peak_bytes=peak,
-            by_kind=_with_activations(stage.by_kind, beyond),
+            by_kind=with_activations(stage.by_kind, beyond),
             needed_bytes=peak + stage.gap_bytes + self.model.context_bytes,
             sent_bytes=self.num_microbatches * stage.sent_bytes,
             time=passes + stage.optimizer,
             waiting=self.num_microbatches * stage.waiting,
             idle=0.0,
-            macs=self._macs,
+            macs=self.macs,
         )
 
     def in_pipeline(self, schedule: Schedule, chunks: int) -> StepEstimate:
-        """Return the step in a pipeline, with the time and memory of the slowest and largest rank."""
-        processes = self.layout.pp
-        contents = self.model.stages(self._boundaries(processes * chunks))
-        stages = [self.stages.stage(parts, accumulates=True) for parts in contents]
-        times = [self._times(index, stages, schedule) for index in range(len(stages))]
-        passes = passes_time(schedule, processes, self.num_microbatches, times)
-        orders = rank_orders(schedule, processes, self.num_microbatches, len(stages))
-        peaks = [
-            most_at_once(dict(list(enumerate(stages))[rank::processes]), order)[0]
-            for rank, order in enumerate(orders)
-        ]
-        largest = peaks.index(max(peaks))
-        own = stages[largest::processes]
-        resident = _summed(each.by_kind for each in own)
-        busy = [
-            self.num_microbatches
-            * sum(each.forward + each.backward for each in stages[rank::processes])
-            for rank in range(processes)
-        ]
-        slowest = busy.index(max(busy))
-        return StepEstimate(
-            local_params=max(
-                self._local_params([part for parts in contents[rank::processes] for part in parts])
-                for rank in range(processes)
-            ),
-            peak_bytes=peaks[largest],
-            by_kind=_with_activations(resident, peaks[largest] - sum(resident.values())),
-            needed_bytes=peaks[largest]
-            + max(each.gap_bytes for each in own)
-            + self.model.context_bytes,
-            sent_bytes=max(self._sent(stages, rank) for rank in range(processes)),
-            time=passes
-            + max(
-                sum(each.exposed for each in stages[rank::processes]) for rank in range(processes)
-            )
-            + max(
-                sum(each.optimizer for each in stages[rank::processes]) for rank in range(processes)
-            ),
-            waiting=sum(
-                self.num_microbatches * each.waiting + each.exposed
-                for each in stages[slowest::processes]
-            ),
-            idle=passes - sum(busy) / processes,
-            macs=self._macs / processes,
-        )
+        """Return the step in a pipeline, with the memory of the largest rank."""
+        return _PipelineStep(self, schedule, chunks).estimate()
 
     @property
     def computing(self) -> float:
@@ -132,60 +90,117 @@ class StepDerivation:
         return time / (1 - ideal_bubble(self.layout.pp, self.num_microbatches, chunks))
 
     @property
-    def _macs(self) -> float:
+    def macs(self) -> float:
         """MACs of all parts in a step, on a rank without a pipeline."""
         costs = [self.model.costs[part] for part in self.model.order]
-        by_convention = (each.dense_macs if self.flops == "dense" else each.macs for each in costs)
-        return self.num_microbatches * math.fsum(by_convention)
+        name = "dense_macs" if self.flops == "dense" else "macs"
+        return self.num_microbatches * math.fsum(getattr(each, name) for each in costs)
 
-    def _local_params(self, parts: Sequence[str]) -> int:
+    def local_params(self, parts: Sequence[str]) -> int:
+        """Return the parameters of some parts that a rank holds."""
         ranks = self.layout.shards.size
         shapes = (shape for part in parts for shape in self.model.shapes[part])
         return sum(shape.shard(ranks) for shape in shapes)
 
+
+class _PipelineStep:
+    """A step in a pipeline, from the costs of its stages."""
+
+    def __init__(self, step: StepDerivation, schedule: Schedule, chunks: int) -> None:
+        self._step = step
+        self._schedule: Schedule = schedule
+        self._num_ranks = step.layout.pp
+        self._contents = step.model.stages(self._boundaries(chunks * self._num_ranks))
+        self._stages = [step.stages.stage(parts, accumulates=True) for parts in self._contents]
+        self._ranks = range(self._num_ranks)
+
+    def estimate(self) -> StepEstimate:
+        """Return the step. Its time is that of the last rank, its memory that of the largest."""
+        number, count = self._step.num_microbatches, len(self._stages)
+        times = list(map(self._times, range(count)))
+        passes = passes_time(self._schedule, self._num_ranks, number, times)
+        orders = rank_orders(self._schedule, self._num_ranks, number, count)
+        peaks = [most_at_once(self._own(rank), orders[rank])[0] for rank in self._ranks]
+        largest = peaks.index(max(peaks))
+        own = self._own(largest).values()
+        resident = _sum_kinds(each.by_kind for each in own)
+        gaps = max(each.gap_bytes for each in own)
+
+        busy = [number * self._sum("forward", "backward", rank=rank) for rank in self._ranks]
+        slowest = busy.index(max(busy))
+        waits = number * self._sum("waiting", rank=slowest) + self._sum("exposed", rank=slowest)
+        exposed = max(self._sum("exposed", rank=rank) for rank in self._ranks)
+        optimizer = max(self._sum("optimizer", rank=rank) for rank in self._ranks)
+        return StepEstimate(
+            local_params=max(map(self._local_params, self._ranks)),
+            peak_bytes=peaks[largest],
+            by_kind=with_activations(resident, peaks[largest] - sum(resident.values())),
+            needed_bytes=peaks[largest] + gaps + self._step.model.context_bytes,
+            sent_bytes=max(map(self._sent, self._ranks)),
+            time=passes + exposed + optimizer,
+            waiting=waits,
+            idle=passes - sum(busy) / self._num_ranks,
+            macs=self._step.macs / self._num_ranks,
+        )
+
+    def _own(self, rank: int) -> dict[int, StageCosts]:
+        """Return the stages of a rank by their index."""
+        return {index: self._stages[index] for index in self._indices(rank)}
+
+    def _indices(self, rank: int) -> range:
+        return range(rank, len(self._stages), self._num_ranks)
+
+    def _sum(self, *names: str, rank: int) -> float:
+        """Return the sum of some seconds of a rank's stages."""
+        own = self._own(rank).values()
+        return math.fsum(getattr(each, name) for each in own for name in names)
+
+    def _local_params(self, rank: int) -> int:
+        parts = [part for index in self._indices(rank) for part in self._contents[index]]
+        return self._step.local_params(parts)
+
     def _boundaries(self, stages: int) -> list[int]:
         """Return the number of layers before each further stage."""
-        seconds = {
-            part: sum(
-                each.computing + each.waited_for + each.behind
-                for each in (costs.forward, costs.backward)
-            )
-            for part, costs in self.model.costs.items()
-        }
-        layers = [seconds[part] for part in self.model.order[1:-1]]
+        model = self._step.model
+        seconds = {}
+        for part, costs in model.costs.items():
+            passes = (costs.forward, costs.backward)
+            seconds[part] = sum(each.computing + each.waited_for + each.behind for each in passes)
+        layers = [seconds[part] for part in model.order[1:-1]]
         return split_evenly(layers, seconds[BEFORE], seconds[AFTER], stages)
 
-    def _times(self, index: int, stages: Sequence[StageCosts], schedule: Schedule) -> StageTimes:
-        stage = stages[index]
+    def _times(self, index: int) -> StageTimes:
+        stage = self._stages[index]
         transfer = 0.0
-        if index + 1 < len(stages):
-            size = self.layout.stage_size
-            sender, receiver = (each % self.layout.pp * size for each in (index, index + 1))
-            transfer = self.fabric.transfer_time(sender, receiver, stage.output_bytes)
-        has_zero_bubble = schedule == "InterleavedZeroBubble"
+        if index + 1 < len(self._stages):
+            size = self._step.layout.stage_size
+            sender = index % self._num_ranks * size
+            receiver = (index + 1) % self._num_ranks * size
+            transfer = self._step.fabric.transfer_time(sender, receiver, stage.output_bytes)
+        has_zero_bubble = self._schedule == "InterleavedZeroBubble"
         weight = stage.weight_gradients if has_zero_bubble else 0.0
         return StageTimes(stage.forward, stage.backward, transfer, weight)
 
-    def _sent(self, stages: Sequence[StageCosts], rank: int) -> int:
-        """Return the bytes that a rank of the pipeline sends: results forward and gradients back."""
+    def _sent(self, rank: int) -> int:
+        """Return the bytes that a rank sends: results forward and gradients back."""
         sent = 0
-        for index in range(rank, len(stages), self.layout.pp):
-            stage = stages[index]
-            passed = stage.output_bytes if index + 1 < len(stages) else 0
-            passed += stages[index - 1].output_bytes if index else 0
-            sent += self.num_microbatches * (stage.sent_bytes + passed) + stage.sent_once
+        for index in self._indices(rank):
+            stage = self._stages[index]
+            passed = stage.output_bytes if index + 1 < len(self._stages) else 0
+            passed += self._stages[index - 1].output_bytes if index else 0
+            sent += self._step.num_microbatches * (stage.sent_bytes + passed) + stage.sent_once
         return sent
 
 
-def _summed(kinds: Iterable[Mapping[MemoryKind, int]]) -> dict[MemoryKind, int]:
-    total: dict[MemoryKind, int] = {}
+def _sum_kinds(kinds: Iterable[Mapping[MemoryKind, int]]) -> dict[MemoryKind, int]:
+    """Return the sum of the bytes of each kind."""
+    total: Counter[MemoryKind] = Counter()
     for each in kinds:
-        for kind, size in each.items():
-            total[kind] = total.get(kind, 0) + size
-    return total
+        total.update(each)
+    return dict(total)
 
 
-def _with_activations(kinds: Mapping[MemoryKind, int], beyond: int) -> dict[MemoryKind, int]:
+def with_activations(kinds: Mapping[MemoryKind, int], beyond: int) -> dict[MemoryKind, int]:
     """Return the bytes at the peak by kind; all that a pass takes counts as activations."""
-    found = {kind: size for kind, size in kinds.items() if size}
-    return {**found, "activations": max(0, beyond)}
+    known = {kind: size for kind, size in kinds.items() if size}
+    return {**known, "activations": max(0, beyond)}

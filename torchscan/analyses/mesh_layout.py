@@ -9,9 +9,9 @@ from typing import Literal
 
 from torchscan.trace.events import GroupSpec
 
-#: "pp": stages of a pipeline; "replicate": copies of what is sharded (HSDP); "dp": FSDP; "cp": parts
-#: of a sequence, over which FSDP shards too; "tp": tensor parallelism. Neighbors in the last one are
-#: in one machine.
+#: "pp": stages of a pipeline; "replicate": copies of what is sharded (HSDP); "dp": FSDP; "cp":
+#: parts of a sequence, over which FSDP shards too; "tp": tensor parallelism. Neighbors in the last
+#: one are in one machine.
 MeshDimension = Literal["pp", "replicate", "dp", "cp", "tp"]
 DIMENSIONS: tuple[MeshDimension, ...] = ("pp", "replicate", "dp", "cp", "tp")
 
@@ -47,10 +47,11 @@ class MeshLayout:
 
         FSDP shards along the last of two dimensions, so that "dp" has a rank if there are copies.
         """
-        sizes = {name: size for name, size in self.sizes() if size > 1}
-        if self.replicate > 1:
-            sizes = {name: size for name, size in self.sizes() if size > 1 or name == "dp"}
-        return sizes or {"dp": 1}
+        mesh: dict[str, int] = {}
+        for name, size in self.sizes():
+            if size > 1 or (name == "dp" and self.replicate > 1):
+                mesh[name] = size
+        return mesh or {"dp": 1}
 
     @property
     def is_sharded(self) -> bool:

@@ -1,4 +1,4 @@
-"""Costs of the parts of a model on one rank: what comes before its layers, each kind of layer, and what comes after.
+"""Costs of the parts of a model on one rank: each kind of layer, and what is before and after them.
 
 They follow from the trace of a short model that is not sharded over data-parallel ranks, so they
 hold for any number of these. Times and bytes grow linearly with the sequences of a micro batch.
@@ -91,10 +91,8 @@ class LocalTrace:
         self._links = link_times(trace, fabric)
         self._seconds = _seconds_by_op(trace, roofline)
         timeline = MemoryTimeline(trace)
-        self._live = [
-            sum(moment.bytes_by_kind[kind] for kind in _OF_PASS) for moment in timeline.moments
-        ]
         self._moments = timeline.moments
+        self._live = [_bytes_of_pass(each.bytes_by_kind) for each in self._moments]
         self._blocks = [
             (storage, block)
             for storage, block in enumerate(timeline.blocks)
@@ -103,49 +101,51 @@ class LocalTrace:
 
     def parts(self) -> dict[str, PartCosts]:
         """Return the costs of each part, by the path of its layer."""
-        names = dict.fromkeys((BEFORE, *self._parts_of("forward"), AFTER))
+        pairs = zip(self._trace.ops, self._parts, strict=True)
+        forward = [part for op, part in pairs if op.phase == "forward"]
+        names = dict.fromkeys((BEFORE, *forward, AFTER))
         saved = self._saved_before(names)
         products = products_of(self._trace)
         found: dict[str, PartCosts] = {}
-        for name in names:
-            own = [index for index, part in enumerate(self._parts) if part == name]
+        indices: dict[str, list[int]] = {name: [] for name in names}
+        for index, part in enumerate(self._parts):
+            if part:
+                indices[part].append(index)
+        for name, own in indices.items():
             macs = [products[index] for index in own]
+            ops = [self._trace.ops[index] for index in own]
+            weights = [index for index in own if self._is_weight_gradient(index)]
             found[name] = PartCosts(
                 forward=self._pass(own, "forward", saved[name].before),
                 backward=self._pass(own, "backward", saved[name].before),
-                weight_gradients=math.fsum(
-                    self._seconds.get(index, 0.0)
-                    for index in own
-                    if self._is_weight_gradient(index)
-                ),
+                weight_gradients=self._sum(weights),
                 saved_bytes=saved[name].after - saved[name].before,
                 output_bytes=self._output_bytes(name),
-                sent_bytes=sum(map(_sent, (self._trace.ops[index] for index in own))),
+                sent_bytes=sum(map(_sent, ops)),
                 macs=sum(each.computed for each in macs),
                 dense_macs=sum(each.dense for each in macs),
-                key_bytes=sum(_key_bytes(self._trace.ops[index]) for index in own),
+                key_bytes=sum(map(_key_bytes, ops)),
             )
         return found
 
     def optimizer(self) -> OptimizerCosts:
         """Return the costs of the optimizer for each byte of a trained parameter."""
         steps = [index for index, op in enumerate(self._trace.ops) if op.phase == "optimizer"]
-        trained = sum(
-            self._trace.storages[storage].size
-            for storage in {
-                storage
-                for each in self._trace.parameters
-                if each.requires_grad and not each.is_buffer
-                for storage in each.storages
-            }
-        )
+        trained = self._trained_bytes()
         if not steps or not trained:
             return OptimizerCosts(0.0, 0.0, 0.0)
         state = self._moments[-1].by_kind["optimizer"]
-        start = self._live[steps[0] - 1] if steps[0] else 0
-        beyond = max(self._live[index] for index in steps) - min(start, self._live[steps[-1]])
-        seconds = math.fsum(self._seconds.get(index, 0.0) for index in steps)
-        return OptimizerCosts(seconds / trained, state / trained, max(0, beyond) / trained)
+        start = min(self._live[steps[0] - 1], self._live[steps[-1]])
+        beyond = max(self._live[index] for index in steps) - start
+        return OptimizerCosts(self._sum(steps) / trained, state / trained, max(0, beyond) / trained)
+
+    def _trained_bytes(self) -> int:
+        """Return the bytes of the parameters that are trained."""
+        storages: set[int] = set()
+        for each in self._trace.parameters:
+            if each.requires_grad and not each.is_buffer:
+                storages.update(each.storages)
+        return sum(self._trace.storages[storage].size for storage in storages)
 
     def _assign_parts(self) -> list[str]:
         """Return the part of each operator call.
@@ -163,11 +163,6 @@ class LocalTrace:
                 is_over = bool(inside) and index > inside[-1]
                 parts[index] = last if is_over else current
         return parts
-
-    def _parts_of(self, phase: Phase) -> Iterator[str]:
-        for op, part in zip(self._trace.ops, self._parts, strict=True):
-            if op.phase == phase:
-                yield part
 
     def _saved_before(self, names: Iterable[str]) -> dict[str, _Saved]:
         """Return the bytes that are kept for the backward pass, before and after each part."""
@@ -198,11 +193,15 @@ class LocalTrace:
         waited_for = math.fsum(self._links[index] for index in links)
         in_background = math.fsum(self._links[index] for index in behind)
         return PassCosts(
-            computing=math.fsum(self._seconds.get(index, 0.0) for index in here),
+            computing=self._sum(here),
             waited_for=waited_for - in_background,
             behind=in_background,
             peak_bytes=max((self._live[index] for index in here), default=saved) - saved,
         )
+
+    def _sum(self, indices: Sequence[int]) -> float:
+        """Return the seconds in which some calls compute."""
+        return math.fsum(self._seconds.get(index, 0.0) for index in indices)
 
     def _is_weight_gradient(self, index: int) -> bool:
         op = self._trace.ops[index]
@@ -222,6 +221,10 @@ class _Saved(NamedTuple):
 
     before: int
     after: int
+
+
+def _bytes_of_pass(sizes: Sequence[int]) -> int:
+    return sum(sizes[kind] for kind in _OF_PASS)
 
 
 def _enclosing(path: str, layers: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ from torchscan.analyses.roofline.kernels.fused_attention import AttentionShape
 from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
-#: "dense": all scores of attention, as in ``12 · layers · hidden size · tokens`` of PaLM and torchtitan;
-#: "computed": without those that a causal mask leaves out
+#: "dense": all scores of attention, ``12 · layers · hidden size · tokens`` as PaLM and torchtitan
+#: count them; "computed": without those that a causal mask leaves out
 FlopsConvention = Literal["dense", "computed"]
 
 
@@ -23,10 +23,11 @@ class CallProducts(NamedTuple):
 
 def products_of(trace: Trace) -> list[CallProducts]:
     """Return the products of each call. Those that checkpoints recompute do not count."""
-    return [
-        CallProducts() if op.origin == "checkpoint" else _products(op.signature, cost.macs)
-        for op, cost in zip(trace.ops, call_costs(trace), strict=True)
-    ]
+    products: list[CallProducts] = []
+    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
+        macs = 0 if op.origin == "checkpoint" else cost.macs
+        products.append(_products(op.signature, macs))
+    return products
 
 
 def _products(signature: OpSignature, macs: int) -> CallProducts:

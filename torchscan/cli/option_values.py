@@ -71,7 +71,8 @@ def to_checkpoint(text: str) -> bool | int | str:
         return to_count(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a choice: give none, selective, full, or a number for every n-th layer"
+            f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
+            "layer"
         ) from error
 
 

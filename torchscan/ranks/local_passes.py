@@ -25,6 +25,7 @@ from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
 from torchscan.ranks.plan import Asked
 from torchscan.ranks.short_models import LayeredModel
+from torchscan.recording.folding.shortened import EqualLayers
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.sharding import by_its_own_plan, sharded
 from torchscan.recording.training.checkpoints import checkpoint_layers
@@ -57,10 +58,14 @@ class _LocalPass(NamedTuple):
     shapes: Mapping[str, tuple[ParameterShape, ...]]
     optimizer: OptimizerCosts
 
+    def costs(self, name: str) -> PartCosts:
+        """Return the costs of a part, which are nothing if it runs no operator."""
+        return self.parts.get(name, PartCosts())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalQuestion:
-    """What is recorded on one rank."""
+    """The passes to record on one rank."""
 
     model: LayeredModel
     fabric: Fabric
@@ -98,25 +103,21 @@ class LocalPasses:
         """Return the parts of the model on one rank for a micro batch of so many sequences."""
         one, two = (self._pass(tp, number, checkpoint) for number in _SEQUENCES)
         layers = self._question.model.kind_by_layer
-        kept = {
-            kind: self._layer_of(kind, one, checkpoint) for kind in dict.fromkeys(layers.values())
-        }
-        own = {BEFORE: BEFORE, AFTER: AFTER} | {path: path for path in kept.values()}
-        costs = {
-            name: scaled(
-                one.parts.get(path, PartCosts()), two.parts.get(path, PartCosts()), sequences
-            )
-            for name, path in own.items()
-        }
+        kept: dict[EqualLayers, str] = {}
+        for kind in layers.values():
+            if kind not in kept:
+                kept[kind] = self._layer_of(kind, one, checkpoint)
+        names = (BEFORE, *kept.values(), AFTER)
+        costs = {name: scaled(one.costs(name), two.costs(name), sequences) for name in names}
         return LocalModel(
             order=(BEFORE, *(kept[kind] for kind in layers.values()), AFTER),
             costs=costs,
-            shapes={name: one.shapes[name] for name in own},
+            shapes={name: one.shapes[name] for name in names},
             optimizer=one.optimizer,
             context_bytes=self._question.fabric.device.cuda_context_bytes,
         )
 
-    def _layer_of(self, kind: Any, recorded: _LocalPass, checkpoint: Any) -> str:
+    def _layer_of(self, kind: EqualLayers, recorded: _LocalPass, checkpoint: Any) -> str:
         """Return the path of a layer of the kind in the short model, the last one that fits."""
         former = {f"{kind.path}.{index}" for index in kind.indices}
         found = [
@@ -182,8 +183,12 @@ def _spread(
     paths: Mapping[str, str], model: LayeredModel, choices: Sequence[Any]
 ) -> dict[str, Any]:
     """Return a choice of checkpoint for each layer, so that each kind has all of them."""
-    next_by_kind = {kind: cycle(choices) for kind in model.kinds}
-    return {path: next(next_by_kind[model.kind_by_layer[former]]) for path, former in paths.items()}
+    choices_by_kind = {kind: cycle(choices) for kind in model.kinds}
+    chosen: dict[str, Any] = {}
+    for path, former in paths.items():
+        kind = model.kind_by_layer[former]
+        chosen[path] = next(choices_by_kind[kind])
+    return chosen
 
 
 def _shapes_of(
@@ -205,13 +210,13 @@ def _shapes_of(
 def _shape_of(parameter: Any, sizes: StorageSizes) -> ParameterShape:
     local = parameter.to_local() if is_sharded_type(type(parameter)) else parameter
     rows = local.shape[0] if local.dim() else 1
-    size = local.element_size() if local.is_floating_point() else 0
+    size = local.element_size()
     return ParameterShape(
         rows=rows,
         width=local.numel() // max(1, rows),
-        stored=sizes.stored or size or local.element_size(),
-        gathered=sizes.gathered or size or local.element_size(),
-        reduced=sizes.reduced or size or local.element_size(),
+        stored=sizes.stored or size,
+        gathered=sizes.gathered or size,
+        reduced=sizes.reduced or size,
         is_trained=parameter.requires_grad,
     )
 
@@ -220,22 +225,17 @@ def _split_outside(
     trace: Trace, shapes: Mapping[str, tuple[ParameterShape, ...]], layers: Sequence[str]
 ) -> tuple[tuple[ParameterShape, ...], tuple[ParameterShape, ...]]:
     """Return the parameters outside of layers that are used before the layers, and after them."""
-    first = _first_op_inside(trace, layers)
+    inside = tuple(f"{each}." for each in layers)
+    used: set[int] = set()
+    for op in trace.ops:
+        if f"{trace.path_of(op)}.".startswith(inside):
+            break
+        used.update(trace.tensors[tensor].storage for tensor in op.inputs)
+
     before: list[ParameterShape] = []
     after: list[ParameterShape] = []
-    used = {trace.tensors[tensor].storage for op in trace.ops[:first] for tensor in op.inputs}
     for record in trace.parameters:
         if record.path in shapes:
-            is_before = any(storage in used for storage in record.storages)
-            (before if is_before else after).extend(shapes[record.path])
+            part = after if used.isdisjoint(record.storages) else before
+            part += shapes[record.path]
     return tuple(before), tuple(after)
-
-
-def _first_op_inside(trace: Trace, layers: Sequence[str]) -> int:
-    calls = {
-        call.index
-        for call in trace.modules
-        if call.path.startswith(tuple(f"{each}." for each in layers)) or call.path in layers
-    }
-    inside = (index for index, op in enumerate(trace.ops) if op.module_call in calls)
-    return next(inside, len(trace.ops))

@@ -41,7 +41,7 @@ class MeshStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateQuestion:
-    """What determines the candidates."""
+    """The limits of what is compared."""
 
     num_gpus: int
     per_machine: int

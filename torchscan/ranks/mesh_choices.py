@@ -176,37 +176,36 @@ class RecordedChoices:
 
     def record(self, step: MeshStep, derived: MeshChoice | None = None) -> MeshChoice:
         """Return the choice as recorded with few layers."""
-        question = self._question
-        numbers = [min(kind.number, _LAYERS) for kind in self._kinds]
-        for index, kind in enumerate(self._kinds):
-            if index not in self._long:
-                numbers[index] = kind.number
-        base = question.sharded_pass(step, numbers)
-        more = []
+        whole, gaps = self._extrapolate(step)
+        by_kind = {kind: size for kind, size in whole.peak.items() if size}
+        estimate = _estimate(whole, step, self._question, sum(by_kind.values()) + gaps)
+        if derived is None:
+            choice = to_choice(self._question, step, estimate, None)
+        else:
+            choice = replace(
+                to_choice(self._question, step, estimate, derived.recomputing),
+                derived_time=derived.time_estimate,
+                derived_bytes=derived.needed_bytes,
+                derived_sent_bytes=derived.sent_bytes,
+            )
+        return replace(choice, by_kind=by_kind, is_recorded=True, is_replayed=not self._long)
+
+    def _extrapolate(self, step: MeshStep) -> tuple[Extrapolated, int]:
+        """Return the values of all layers, and the bytes needed besides tensors."""
+        numbers = [kind.number for kind in self._kinds]
         for index in self._long:
-            longer = [number + (place == index) for place, number in enumerate(numbers)]
-            more.append(question.sharded_pass(step, longer))
+            numbers[index] = _LAYERS
+        base = self._question.sharded_pass(step, numbers)
+        more: list[Short] = []
+        for index in self._long:
+            longer = [*numbers]
+            longer[index] += 1
+            more.append(self._question.sharded_pass(step, longer))
         self.num_traces += 1 + len(more)
         self._remember(base)
-        whole = Extrapolated(
-            base._replace(numbers=[numbers[index] for index in self._long]),
-            more,
-            [self._kinds[index].number for index in self._long],
-        )
-        peak = whole.peak
-        gaps = max(map(_overhead_bytes, (base, *more)))
-        estimate = _estimate(whole, step, question, sum(peak.values()) + gaps)
-        recomputing = None if derived is None else derived.recomputing
-        choice = to_choice(question, step, estimate, recomputing)
-        return replace(
-            choice,
-            by_kind={kind: size for kind, size in peak.items() if size},
-            is_recorded=True,
-            is_replayed=not self._long,
-            derived_time=None if derived is None else derived.time_estimate,
-            derived_bytes=None if derived is None else derived.needed_bytes,
-            derived_sent_bytes=None if derived is None else derived.sent_bytes,
-        )
+        few = base._replace(numbers=[numbers[index] for index in self._long])
+        complete = [self._kinds[index].number for index in self._long]
+        return Extrapolated(few, more, complete), max(map(_overhead_bytes, (base, *more)))
 
     def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
         """Return the choice with the memory that torch's allocator takes for all layers."""
@@ -250,7 +249,7 @@ def _estimate(
 
 
 def _overhead_bytes(short: Short) -> int:
-    """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
+    """Return the bytes needed besides tensors: gaps, which further layers add to, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return (

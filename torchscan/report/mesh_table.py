@@ -15,6 +15,8 @@ _MAX_ROWS, _MAX_TOO_LARGE = 10, 3
 _NUM_EXPLAINED = 3
 #: meshes that are named in a remark
 _MAX_NAMED = 4
+#: share of a step's time below which a part is not named
+_MIN_SHARE = 0.01
 _VERBS: dict[StepPart, str] = {
     "computing": "computes",
     "recomputing": "recomputes layers",
@@ -23,18 +25,9 @@ _VERBS: dict[StepPart, str] = {
 }
 
 
-def _mesh_cell(choice: MeshChoice) -> Cell:
-    sizes = format_sizes(choice)
-    return Cell(sizes, sizes)
-
-
 def format_sizes(choice: MeshChoice) -> str:
     """Return the mesh as the option ``--mesh`` takes it."""
     return ",".join(f"{name}={size}" for name, size in choice.mesh.items())
-
-
-def _checkpoint_cell(choice: MeshChoice) -> Cell:
-    return Cell(choice.checkpoint, format_checkpoint(choice))
 
 
 def format_checkpoint(choice: MeshChoice) -> str:
@@ -45,11 +38,6 @@ def format_checkpoint(choice: MeshChoice) -> str:
     return f"every {choice.checkpoint}" if is_number else str(choice.checkpoint)
 
 
-def _batches_cell(choice: MeshChoice) -> Cell:
-    text = f"{choice.num_microbatches} × {choice.batch_size}"
-    return Cell(choice.num_microbatches, text)
-
-
 def _schedule_cell(choice: MeshChoice) -> Cell:
     if choice.schedule is None:
         return Cell(None, "–")
@@ -57,28 +45,41 @@ def _schedule_cell(choice: MeshChoice) -> Cell:
     return Cell(choice.schedule, f"{choice.schedule}{stages}")
 
 
-def _waiting_share(choice: MeshChoice) -> float:
-    return choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
-
-
-def _bubble_share(choice: MeshChoice) -> float:
-    return choice.bubble / choice.time_estimate if choice.time_estimate else 0.0
+def _batches_cell(choice: MeshChoice) -> Cell:
+    text = f"{choice.num_microbatches} × {choice.batch_size}"
+    return Cell(choice.num_microbatches, text)
 
 
 _COLUMNS = (
-    words("mesh", "Mesh", _mesh_cell),
-    words("checkpoint", "Recompute", _checkpoint_cell),
+    words("mesh", "Mesh", format_sizes),
+    words("checkpoint", "Recompute", format_checkpoint),
     words("num_microbatches", "Batches", _batches_cell),
     words("schedule", "Schedule", _schedule_cell, priority=5),
     number("needed_bytes", "Memory", text=lambda size: units.memory(size, 1)),
     words("fits", "Fits", text=yes_or_no, priority=1),
     number("time_estimate", "Step", text=units.duration),
-    number("waiting_share", "Waiting", _waiting_share, units.share, priority=3),
-    number("bubble_share", "Bubble", _bubble_share, units.share, priority=2),
+    number(
+        "waiting_share",
+        "Waiting",
+        lambda choice: choice.waiting / choice.time_estimate,
+        units.share,
+        priority=3,
+    ),
+    number(
+        "bubble_share",
+        "Bubble",
+        lambda choice: choice.bubble / choice.time_estimate,
+        units.share,
+        priority=2,
+    ),
     number("sent_bytes", "Sent", text=lambda size: units.memory(size, 1), priority=4),
     number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
     number("mfu", "MFU", text=units.share),
 )
+
+
+#: columns that only pipelines have
+_OF_PIPELINES = ("schedule", "bubble_share")
 
 
 @explain_wrong_types
@@ -88,15 +89,18 @@ def mesh_table(search: MeshSearch) -> Table:
     Args:
         search: of ``parallel.search``.
     """
-    shown = [each for each in search.choices if each.fits][:_MAX_ROWS]
-    shown += [each for each in search.choices if not each.fits][:_MAX_TOO_LARGE]
-    rows = list(search.choices) if len(search.choices) <= _MAX_ROWS else shown
-    columns = [
-        column
-        for column in _COLUMNS
-        if any(each.schedule for each in rows)
-        or column.column.key not in ("schedule", "bubble_share")
-    ]
+    rows = list(search.choices)
+    if len(rows) > _MAX_ROWS:
+        fitting = [each for each in rows if each.fits]
+        too_large = [each for each in rows if not each.fits]
+        rows = [*fitting[:_MAX_ROWS], *too_large[:_MAX_TOO_LARGE]]
+    columns = list(_COLUMNS)
+    if not any(each.schedule for each in rows):
+        columns = [each for each in columns if each.column.key not in _OF_PIPELINES]
+    remarks = [*_reasons(search), *_left_out(search), _convention(search)]
+    if search.error_margin is not None:
+        remarks.append(f"Times: {search.error_margin.label}.")
+    remarks += [note.sentence for note in search.assumptions]
     return make_table(
         "Meshes",
         columns,
@@ -105,14 +109,7 @@ def mesh_table(search: MeshSearch) -> Table:
             f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; "
             f"{_step(search)}, {_how(search)}"
         ],
-        remarks=[
-            *_reasons(search),
-            *_left_out(search),
-            _convention(search),
-            *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
-            *(note.sentence for note in search.assumptions),
-            *_recording_remarks(search, len(rows)),
-        ],
+        remarks=[*remarks, *_recording_remarks(search, len(rows))],
         noun="steps",
     )
 
@@ -146,30 +143,27 @@ def _label(choice: MeshChoice) -> str:
 
 def _format_parts(choice: MeshChoice) -> str:
     """Return the shares of a step's time, without those below one percent."""
-    shares = {
-        "computes": choice.computing,
-        "recomputes layers": choice.recomputing or 0.0,
-        "waits for links": choice.waiting,
-        "waits for other stages": choice.bubble,
-    }
-    said = [
-        f"{units.share(seconds / choice.time_estimate)} {verb}"
-        for verb, seconds in shares.items()
-        if seconds >= choice.time_estimate / 100
-    ]
-    return f"of the step, {', '.join(said)}"
+    shares: list[str] = []
+    for part, verb in _VERBS.items():
+        share = (getattr(choice, part) or 0.0) / choice.time_estimate
+        if share >= _MIN_SHARE:
+            shares.append(f"{units.share(share)} {verb}")
+    return f"of the step, {', '.join(shares)}"
 
 
 def _convention(search: MeshSearch) -> str:
-    if search.flops == "dense":
-        return "MFU counts all scores of attention, as PaLM and torchtitan do."
-    return "MFU counts the scores of attention that a causal mask leaves."
+    counted = "all scores of attention, as PaLM and torchtitan do"
+    if search.flops == "computed":
+        counted = "the scores of attention that a causal mask leaves"
+    return f"MFU counts {counted}."
 
 
 def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
     recorded = [_label(each) for each in search.choices if each.is_recorded]
     replayed = [_label(each) for each in search.choices if each.is_replayed]
-    remarks = [f"{search.num_steps:,} steps were compared, from {search.num_traces} passes."]
+    remarks = [
+        f"{search.num_steps:,} steps were compared; {search.num_traces} passes were recorded."
+    ]
     if len(search.choices) > num_rows:
         left = len(search.choices) - num_rows
         remarks.append(f"{left:,} further steps are in the JSON output.")
