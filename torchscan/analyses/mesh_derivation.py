@@ -109,7 +109,7 @@ class StageDerivation:
         return self._stages[key]
 
     def _derive(self, parts: Sequence[str], accumulates: bool) -> StageCosts:
-        units = [self._unit(part) for part in parts]
+        units = [self.unit(part) for part in parts]
         root = self._root(parts)
         layers = [
             unit for part, unit in zip(parts, units, strict=True) if part not in (BEFORE, AFTER)
@@ -117,8 +117,8 @@ class StageDerivation:
         is_in_pipeline = self._layout.pp > 1
         waits = self._waits(parts, root, layers, repeats=not is_in_pipeline)
         exposed, sent_once = 0.0, 0
-        sends = sum(self._sent(part) for part in parts)
-        communicates = self._sends_of_units(root, layers, is_gathered_again=not is_in_pipeline)
+        sends = sum(self.sent_bytes(part) for part in parts)
+        communicates = self.sends_of_units(root, layers, is_gathered_again=not is_in_pipeline)
         if is_in_pipeline:
             exposed, sent_once = self._exposed_once(waits, root, layers), communicates
         else:
@@ -135,7 +135,7 @@ class StageDerivation:
             waiting=waiting,
             exposed=exposed,
             optimizer=self._model.optimizer.seconds * trained,
-            output_bytes=self._output_bytes(parts),
+            output_bytes=self.output_bytes(parts),
             sent_bytes=sends,
             sent_once=sent_once,
             resident_bytes=sum(kinds.values()),
@@ -147,7 +147,7 @@ class StageDerivation:
             by_kind=kinds,
         )
 
-    def _output_bytes(self, parts: Sequence[str]) -> int:
+    def output_bytes(self, parts: Sequence[str]) -> int:
         """Return the bytes that a stage passes on: those of its last layer."""
         layers = [part for part in parts if part != AFTER]
         return int(self._cost(layers[-1]).output_bytes) if layers else 0
@@ -155,7 +155,8 @@ class StageDerivation:
     def _cost(self, part: str) -> PartCosts:
         return self._model.costs[part]
 
-    def _unit(self, part: str) -> UnitBytes:
+    def unit(self, part: str) -> UnitBytes:
+        """Return the bytes of a part's parameters."""
         if part not in self._unit_by_part:
             shapes = self._model.shapes[part]
             self._unit_by_part[part] = unit_bytes(shapes, self._layout.shards.size)
@@ -241,15 +242,16 @@ class StageDerivation:
         both = _seconds(forward) + _seconds(backward)
         return both - sum(map(_seconds, waits))
 
-    def _sends_of_units(
+    def sends_of_units(
         self, root: UnitBytes, layers: Sequence[UnitBytes], *, is_gathered_again: bool
     ) -> int:
+        """Return the bytes that FSDP sends for parameters and gradients."""
         gathers = sum(map(self._groups.gather_sends, layers))
         again = gathers if is_gathered_again else 0
         reductions = sum(map(self._groups.reduce_sends, (root, *layers)))
         return self._groups.gather_sends(root) + gathers + again + reductions
 
-    def _sent(self, part: str) -> int:
+    def sent_bytes(self, part: str) -> int:
         """Return the bytes that a part sends for a micro batch."""
         parts, keys = self._layout.sequence_parts, int(self._cost(part).key_bytes)
         exchanged = 2 * sent_bytes("all-gather", parts.size * keys, parts.size)
@@ -275,12 +277,14 @@ def _copied_to_gather(unit: UnitBytes) -> int:
 
 
 def _sum_passes(passes: Iterable[PassCosts]) -> Waiting:
-    each = list(passes)
-    return Waiting(
-        math.fsum(one.computing for one in each),
-        math.fsum(one.waited_for for one in each),
-        math.fsum(one.behind for one in each),
-    )
+    total = Waiting(0.0, 0.0, 0.0)
+    for each in passes:
+        total = Waiting(
+            total.computing + each.computing,
+            total.waited_for + each.waited_for,
+            total.behind + each.behind,
+        )
+    return total
 
 
 def _seconds(waiting: Waiting) -> float:
@@ -303,13 +307,15 @@ class _StageMemory:
         self._costs = [model.costs[part] for part in parts]
         self._parts = parts
         #: those of layers; parameters outside of layers are gathered for the complete pass
-        self._units = [
-            _NOTHING if part in (BEFORE, AFTER) else unit
-            for part, unit in zip(parts, units, strict=True)
-        ]
+        self._units = list(units)
+        for index, part in enumerate(parts):
+            if part in (BEFORE, AFTER):
+                self._units[index] = _NOTHING
         self._root = root
         self._stays_gathered = is_in_pipeline
         self._is_sharded = layout.is_sharded
+        #: True if parameters of layers are gathered for each pass
+        self._is_gathering = layout.is_sharded and not is_in_pipeline
         self._after = units[-1] if AFTER in parts else _NOTHING
         received = 0 if BEFORE in parts else self._costs[0].output_bytes
         self._saved = [float(received)]
@@ -359,7 +365,7 @@ class _StageMemory:
             previous = self._units[place - 1] if place else _NOTHING
             passes = self._saved[place] + cost.backward.peak_bytes
             gathered = self._gathered(unit) + self._gathered(previous)
-            gradients = self._gradients(unit) + outside
+            gradients = (unit.gradients if self._is_gathering else 0) + outside
             found.append(passes + gathered + gradients + shards + reducing)
             if self._stays_gathered:
                 continue
@@ -384,10 +390,7 @@ class _StageMemory:
         return int(_GAPS * max(0, passing))
 
     def _gathered(self, unit: UnitBytes) -> int:
-        return unit.gathered if self._is_sharded and not self._stays_gathered else 0
-
-    def _gradients(self, unit: UnitBytes) -> int:
-        return unit.gradients if self._is_sharded and not self._stays_gathered else 0
+        return unit.gathered if self._is_gathering else 0
 
 
 _NOTHING = UnitBytes(0, 0, 0, 0, 0, 0, 0)

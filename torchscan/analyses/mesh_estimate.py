@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class StepDerivation:
         return self.num_microbatches * seconds / self.layout.pp
 
     def min_time(self, schedule: Schedule | None, chunks: int) -> float:
-        """Return the seconds that the step takes at least, with the smallest bubble of a schedule."""
+        """Return the seconds that the step takes at least, with a schedule's smallest bubble."""
         costs = [self.model.costs[part] for part in self.model.order]
         waits = math.fsum(each.forward.waited_for + each.backward.waited_for for each in costs)
         time = self.computing + self.num_microbatches * waits / self.layout.pp
@@ -123,7 +123,9 @@ class _PipelineStep:
         peaks = [most_at_once(self._own(rank), orders[rank])[0] for rank in self._ranks]
         largest = peaks.index(max(peaks))
         own = self._own(largest).values()
-        resident = _sum_kinds(each.by_kind for each in own)
+        resident: Counter[MemoryKind] = Counter()
+        for each in own:
+            resident.update(each.by_kind)
         gaps = max(each.gap_bytes for each in own)
 
         busy = [number * self._sum("forward", "backward", rank=rank) for rank in self._ranks]
@@ -132,7 +134,7 @@ class _PipelineStep:
         exposed = max(self._sum("exposed", rank=rank) for rank in self._ranks)
         optimizer = max(self._sum("optimizer", rank=rank) for rank in self._ranks)
         return StepEstimate(
-            local_params=max(map(self._local_params, self._ranks)),
+            local_params=max(map(self.local_params, self._ranks)),
             peak_bytes=peaks[largest],
             by_kind=with_activations(resident, peaks[largest] - sum(resident.values())),
             needed_bytes=peaks[largest] + gaps + self._step.model.context_bytes,
@@ -155,7 +157,8 @@ class _PipelineStep:
         own = self._own(rank).values()
         return math.fsum(getattr(each, name) for each in own for name in names)
 
-    def _local_params(self, rank: int) -> int:
+    def local_params(self, rank: int) -> int:
+        """Return the parameters that a rank holds."""
         parts = [part for index in self._indices(rank) for part in self._contents[index]]
         return self._step.local_params(parts)
 
@@ -190,14 +193,6 @@ class _PipelineStep:
             passed += self._stages[index - 1].output_bytes if index else 0
             sent += self._step.num_microbatches * (stage.sent_bytes + passed) + stage.sent_once
         return sent
-
-
-def _sum_kinds(kinds: Iterable[Mapping[MemoryKind, int]]) -> dict[MemoryKind, int]:
-    """Return the sum of the bytes of each kind."""
-    total: Counter[MemoryKind] = Counter()
-    for each in kinds:
-        total.update(each)
-    return dict(total)
 
 
 def with_activations(kinds: Mapping[MemoryKind, int], beyond: int) -> dict[MemoryKind, int]:

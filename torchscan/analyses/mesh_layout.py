@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +33,7 @@ class MeshLayout:
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return math.prod(size for _, size in self.sizes())
+        return self.pp * self.replicate * self.dp * self.cp * self.tp
 
     @property
     def copies(self) -> int:
@@ -47,10 +46,11 @@ class MeshLayout:
 
         FSDP shards along the last of two dimensions, so that "dp" has a rank if there are copies.
         """
-        mesh: dict[str, int] = {}
+        mesh: dict[str, int] = dict(self.sizes())
         for name, size in self.sizes():
-            if size > 1 or (name == "dp" and self.replicate > 1):
-                mesh[name] = size
+            is_kept = name == "dp" and self.replicate > 1
+            if size == 1 and not is_kept:
+                del mesh[name]
         return mesh or {"dp": 1}
 
     @property

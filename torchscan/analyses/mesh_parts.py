@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from torchscan.analyses.memory_timeline import KINDS, MemoryTimeline
@@ -69,12 +70,12 @@ class OptimizerCosts(NamedTuple):
 
 def scaled(one: _Costs, two: _Costs, sequences: float) -> _Costs:
     """Return the costs of a number of sequences from those of one and of two, on a line."""
-    values = (
-        scaled(first, second, sequences)
-        if isinstance(first, tuple)
-        else max(0.0, first + (sequences - 1) * (second - first))
-        for first, second in zip(one, two, strict=True)
-    )
+    values: list[Any] = []
+    for first, second in zip(one, two, strict=True):
+        if isinstance(first, tuple):
+            values.append(scaled(first, second, sequences))
+        else:
+            values.append(max(0.0, first + (sequences - 1) * (second - first)))
     return type(one)(*values)
 
 
@@ -86,13 +87,16 @@ class LocalTrace:
     ) -> None:
         """``layers`` are the paths of the layers in the short model."""
         self._trace = trace
-        self._layer_by_call = [_enclosing(call.path, layers) for call in trace.modules]
+        self._layer_by_call = [enclosing_layer(call.path, layers) for call in trace.modules]
         self._parts = self._assign_parts()
         self._links = link_times(trace, fabric)
         self._seconds = _seconds_by_op(trace, roofline)
         timeline = MemoryTimeline(trace)
         self._moments = timeline.moments
-        self._live = [_bytes_of_pass(each.bytes_by_kind) for each in self._moments]
+        self._live = [0] * len(self._moments)
+        for kind in _OF_PASS:
+            for index, moment in enumerate(self._moments):
+                self._live[index] += moment.bytes_by_kind[kind]
         self._blocks = [
             (storage, block)
             for storage, block in enumerate(timeline.blocks)
@@ -107,31 +111,35 @@ class LocalTrace:
         saved = self._saved_before(names)
         products = products_of(self._trace)
         found: dict[str, PartCosts] = {}
-        indices: dict[str, list[int]] = {name: [] for name in names}
-        for index, part in enumerate(self._parts):
-            if part:
-                indices[part].append(index)
-        for name, own in indices.items():
+        for name, own in self.indices(names).items():
             macs = [products[index] for index in own]
             ops = [self._trace.ops[index] for index in own]
-            weights = [index for index in own if self._is_weight_gradient(index)]
+            weights = list(filter(self.is_weight_gradient, own))
             found[name] = PartCosts(
                 forward=self._pass(own, "forward", saved[name].before),
                 backward=self._pass(own, "backward", saved[name].before),
                 weight_gradients=self._sum(weights),
                 saved_bytes=saved[name].after - saved[name].before,
-                output_bytes=self._output_bytes(name),
-                sent_bytes=sum(map(_sent, ops)),
-                macs=sum(each.computed for each in macs),
-                dense_macs=sum(each.dense for each in macs),
-                key_bytes=sum(map(_key_bytes, ops)),
+                output_bytes=self.output_bytes(name),
+                sent_bytes=sum(map(sent_bytes_of, ops)),
+                macs=math.fsum(map(attrgetter("computed"), macs)),
+                dense_macs=math.fsum(map(attrgetter("dense"), macs)),
+                key_bytes=sum(map(key_bytes_of, ops)),
             )
+        return found
+
+    def indices(self, names: Iterable[str]) -> dict[str, list[int]]:
+        """Return the indices of the calls of each part."""
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for index, part in enumerate(self._parts):
+            if part:
+                found[part].append(index)
         return found
 
     def optimizer(self) -> OptimizerCosts:
         """Return the costs of the optimizer for each byte of a trained parameter."""
         steps = [index for index, op in enumerate(self._trace.ops) if op.phase == "optimizer"]
-        trained = self._trained_bytes()
+        trained = self.trained_bytes()
         if not steps or not trained:
             return OptimizerCosts(0.0, 0.0, 0.0)
         state = self._moments[-1].by_kind["optimizer"]
@@ -139,7 +147,7 @@ class LocalTrace:
         beyond = max(self._live[index] for index in steps) - start
         return OptimizerCosts(self._sum(steps) / trained, state / trained, max(0, beyond) / trained)
 
-    def _trained_bytes(self) -> int:
+    def trained_bytes(self) -> int:
         """Return the bytes of the parameters that are trained."""
         storages: set[int] = set()
         for each in self._trace.parameters:
@@ -203,13 +211,15 @@ class LocalTrace:
         """Return the seconds in which some calls compute."""
         return math.fsum(self._seconds.get(index, 0.0) for index in indices)
 
-    def _is_weight_gradient(self, index: int) -> bool:
+    def is_weight_gradient(self, index: int) -> bool:
+        """Return whether a call computes nothing but gradients of parameters."""
         op = self._trace.ops[index]
         storages = [self._trace.storages[self._trace.tensors[each].storage] for each in op.outputs]
         is_gradient = bool(storages) and all(each.kind == "gradient" for each in storages)
         return op.phase == "backward" and is_gradient
 
-    def _output_bytes(self, name: str) -> int:
+    def output_bytes(self, name: str) -> int:
+        """Return the bytes of a layer's result."""
         call = next((each for each in self._trace.modules if each.path == name), None)
         if call is None or not call.outputs:
             return 0
@@ -223,21 +233,19 @@ class _Saved(NamedTuple):
     after: int
 
 
-def _bytes_of_pass(sizes: Sequence[int]) -> int:
-    return sum(sizes[kind] for kind in _OF_PASS)
-
-
-def _enclosing(path: str, layers: Sequence[str]) -> str:
+def enclosing_layer(path: str, layers: Sequence[str]) -> str:
+    """Return the path of the layer that a module is in, or nothing."""
     return next((each for each in layers if path == each or path.startswith(f"{each}.")), "")
 
 
 def _seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
     """Return the seconds of each call that computes; loads have the order of the calls."""
+    keys = [(op.signature.operator, op.phase, trace.path_of(op)) for op in trace.ops]
     found: dict[int, float] = {}
     place = 0
     for load in roofline.operators:
         key = (load.operator, load.phase, load.layer)
-        while place < len(trace.ops) and _key(trace, trace.ops[place]) != key:
+        while keys[place] != key:
             place += 1
         if load.limiter != "links":
             found[place] = load.time_estimate
@@ -245,18 +253,15 @@ def _seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
     return found
 
 
-def _key(trace: Trace, op: OpCall) -> tuple[str, Phase, str]:
-    return op.signature.operator, op.phase, trace.path_of(op)
-
-
-def _sent(op: OpCall) -> int:
+def sent_bytes_of(op: OpCall) -> int:
+    """Return the bytes that a rank sends in a call."""
     kind, group = COLLECTIVES.get(op.signature.operator), group_of(op.signature)
     if kind is None or group is None:
         return 0
     return sent_bytes(kind, whole_bytes(op.signature), group.size)
 
 
-def _key_bytes(op: OpCall) -> int:
+def key_bytes_of(op: OpCall) -> int:
     """Return the bytes of keys and values that attention reads in the forward pass."""
     inputs = op.signature.inputs
     is_attention = "attention" in op.signature.operator and len(inputs) > 2

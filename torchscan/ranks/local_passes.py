@@ -32,6 +32,8 @@ from torchscan.recording.training.checkpoints import checkpoint_layers
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.trace import Trace
 
+#: codes of assumptions about a single mesh
+OF_ONE_MESH = ("collectives-hidden", "rank-share")
 #: numbers of sequences of which passes are recorded; others lie on a line through them
 _SEQUENCES = (1, 2)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
@@ -165,7 +167,7 @@ class LocalPasses:
             compiled=question.compiled,
             fabric=fabric,
         )
-        notes = (each for each in roofline.assumptions if each.code != "collectives-hidden")
+        notes = (each for each in roofline.assumptions if each.code not in OF_ONE_MESH)
         self.assumptions |= dict.fromkeys(notes)
         self.error_margin = roofline.error_margin
         local = LocalTrace(trace, roofline, fabric, list(paths))

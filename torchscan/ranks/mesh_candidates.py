@@ -15,7 +15,7 @@ _MIN_TOKENS = 1024
 #: stages that a rank has in interleaved schedules
 _CHUNKS = (2, 4)
 #: microbatches for each rank of a pipeline beyond which smaller ones are not compared
-_MAX_ROUNDS = 16
+_MAX_ROUNDS = 8
 _INTERLEAVED: tuple[Schedule, ...] = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 

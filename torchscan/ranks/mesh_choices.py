@@ -16,14 +16,12 @@ from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import Give, InputError
 from torchscan.notes import Note
-from torchscan.ranks.local_passes import LocalPasses
+from torchscan.ranks.local_passes import OF_ONE_MESH, LocalPasses
 from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 from torchscan.ranks.mesh_question import MeshQuestion
 
 #: layers of each kind in the shorter pass on a mesh: two from the beginning and two from the end
 _LAYERS = 4
-#: codes of assumptions about a single mesh
-_OF_ONE_MESH = ("collectives-hidden", "rank-share")
 
 
 class RankedStep(NamedTuple):
@@ -65,7 +63,7 @@ class DerivedChoices:
         found: list[RankedStep] = []
         for checkpoint in self._candidates.checkpoints:
             own = [step for step in steps if step.checkpoint is checkpoint]
-            bounds = sorted((self._min_time(step), index) for index, step in enumerate(own))
+            bounds = sorted((self.min_time(step), index) for index, step in enumerate(own))
             candidates = [(least, own[index]) for least, index in bounds if least < max_time]
             if candidates:
                 found.append(self._best(candidates))
@@ -91,7 +89,8 @@ class DerivedChoices:
         assert found is not None  # noqa: S101 - there is a candidate
         return found
 
-    def _min_time(self, step: MeshStep) -> float:
+    def min_time(self, step: MeshStep) -> float:
+        """Return the seconds that a step takes at least."""
         return self._derivation(step).min_time(step.schedule, step.chunks)
 
     def _derivation(self, step: MeshStep) -> StepDerivation:
@@ -202,7 +201,7 @@ class RecordedChoices:
             longer[index] += 1
             more.append(self._question.sharded_pass(step, longer))
         self.num_traces += 1 + len(more)
-        self._remember(base)
+        self.remember(base)
         few = base._replace(numbers=[numbers[index] for index in self._long])
         complete = [self._kinds[index].number for index in self._long]
         return Extrapolated(few, more, complete), max(map(_overhead_bytes, (base, *more)))
@@ -215,12 +214,12 @@ class RecordedChoices:
         fits = needed <= self._question.device.memory_bytes
         return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
-    def _remember(self, short: Short) -> None:
+    def remember(self, short: Short) -> None:
         """Keep the assumptions about a step that do not depend on the mesh."""
         roofline = short.rank.roofline
         if roofline is not None:
             self.error_margin = roofline.error_margin
-            notes = (each for each in roofline.assumptions if each.code not in _OF_ONE_MESH)
+            notes = (each for each in roofline.assumptions if each.code not in OF_ONE_MESH)
             self.assumptions |= dict.fromkeys(notes)
 
 
@@ -249,7 +248,7 @@ def _estimate(
 
 
 def _overhead_bytes(short: Short) -> int:
-    """Return the bytes needed besides tensors: gaps, which further layers add to, and the context."""
+    """Return the bytes needed besides tensors: gaps, which layers add to, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return (

@@ -41,7 +41,7 @@ _CLOSE = 1.1
 #: steps that seem not to fit and are recorded, at most
 _NUM_CLOSE = 2
 #: time relative to the best from which on a step is left out
-_SLOW = 1.5
+_SLOW = 1.25
 #: factor by which all layers need at most more memory than few layers suggest
 _ROOM = 1.15
 #: steps that are recorded, at most
@@ -119,6 +119,9 @@ def search(
         require_positive("accumulation_steps", accumulation_steps)
     if flops not in get_args(FlopsConvention):
         raise InputError.of_choice("flops", flops, get_args(FlopsConvention))
+    chosen_precision = supported_precision(precision, _PRECISIONS)
+    if chosen_precision is None:
+        raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
     model = LayeredModel(module)
     question = MeshQuestion(
         model=model,
@@ -130,7 +133,7 @@ def search(
         ),
         length=_checked_length(module, length),
         sequences=sequences,
-        precision=_checked_precision(precision),
+        precision=chosen_precision,
         optimizer=optimizer,
         recipe=Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint),
         apply=apply,
@@ -185,13 +188,6 @@ def _checked_length(module: nn.Module, length: Tokens) -> int:
     return tokens
 
 
-def _checked_precision(precision: Precision) -> Precision:
-    found = supported_precision(precision, _PRECISIONS)
-    if found is None:
-        raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
-    return found
-
-
 def _checkpoints(
     checkpoint: Checkpoint | None, model: LayeredModel, apply: Apply | None
 ) -> tuple[Any, ...]:
@@ -239,8 +235,8 @@ class _MeshComparison:
             length=question.length,
             sequences=question.sequences,
             precision=question.precision,
-            optimizer=_name_of(question.optimizer),
-            lora=_rank_of(question.recipe.lora),
+            optimizer=getattr(question.optimizer, "__name__", str(question.optimizer)),
+            lora=getattr(question.recipe.lora, "r", question.recipe.lora),
             flops=question.flops,
             error_margin=self._recorded.error_margin or self._derived.passes.error_margin,
             params=sum(each.numel() for each in dict.fromkeys(question.module.parameters())),
@@ -332,13 +328,13 @@ class _MeshComparison:
         fit. Then the next one is the best.
         """
         ranked.sort(key=_sort_key)
-        while self._can_replay(ranked[0].choice):
+        while self.can_replay(ranked[0].choice):
             step, choice = ranked[0]
             ranked[0] = RankedStep(step, self._recorded.replay_all_layers(step, choice))
             ranked.sort(key=_sort_key)
         return ranked
 
-    def _can_replay(self, choice: MeshChoice) -> bool:
+    def can_replay(self, choice: MeshChoice) -> bool:
         """Return whether a pass of all layers decides, or meshes were given to be looked at closely."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given
@@ -347,14 +343,3 @@ class _MeshComparison:
 
 def _sort_key(ranked: RankedStep) -> tuple[bool, float]:
     return ranked.sort_key
-
-
-def _name_of(optimizer: OptimizerChoice) -> str:
-    if isinstance(optimizer, str):
-        return optimizer
-    return str(getattr(optimizer, "__name__", "given"))
-
-
-def _rank_of(lora: Any) -> int | None:
-    """Return the rank of adapters."""
-    return lora if lora is None or isinstance(lora, int) else int(lora.r)

@@ -32,12 +32,13 @@ class LayeredModel:
     @once
     def kind_by_layer(self) -> dict[str, EqualLayers]:
         """The kind of each layer by its path, in the order of the module lists."""
-        kinds: dict[str, EqualLayers] = {}
+        kinds = {f"{kind.path}.{index}": kind for kind in self.kinds for index in kind.indices}
+        ordered: dict[str, EqualLayers] = {}
         for path, layers in outermost_lists(self.module, more_than=1):
-            own = [kind for kind in self.kinds if kind.path == path]
             for index in range(len(layers)):
-                kinds[f"{path}.{index}"] = next(each for each in own if index in each.indices)
-        return kinds
+                layer = f"{path}.{index}"
+                ordered[layer] = kinds[layer]
+        return ordered
 
     def shorten(self, numbers: Sequence[int]) -> tuple[nn.Module, dict[str, str]]:
         """Return a copy with so many layers of each kind, and their former paths by the new ones.

@@ -38,14 +38,16 @@ def format_checkpoint(choice: MeshChoice) -> str:
     return f"every {choice.checkpoint}" if is_number else str(choice.checkpoint)
 
 
-def _schedule_cell(choice: MeshChoice) -> Cell:
+def schedule_cell(choice: MeshChoice) -> Cell:
+    """Return the schedule of the pipeline, with the stages of each rank."""
     if choice.schedule is None:
         return Cell(None, "–")
     stages = "" if choice.stages_per_rank == 1 else f" × {choice.stages_per_rank}"
     return Cell(choice.schedule, f"{choice.schedule}{stages}")
 
 
-def _batches_cell(choice: MeshChoice) -> Cell:
+def batches_cell(choice: MeshChoice) -> Cell:
+    """Return the number of micro batches, and their sequences."""
     text = f"{choice.num_microbatches} × {choice.batch_size}"
     return Cell(choice.num_microbatches, text)
 
@@ -53,9 +55,9 @@ def _batches_cell(choice: MeshChoice) -> Cell:
 _COLUMNS = (
     words("mesh", "Mesh", format_sizes),
     words("checkpoint", "Recompute", format_checkpoint),
-    words("num_microbatches", "Batches", _batches_cell),
-    words("schedule", "Schedule", _schedule_cell, priority=5),
-    number("needed_bytes", "Memory", text=lambda size: units.memory(size, 1)),
+    words("num_microbatches", "Batches", batches_cell),
+    words("schedule", "Schedule", schedule_cell, priority=5),
+    number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
     words("fits", "Fits", text=yes_or_no, priority=1),
     number("time_estimate", "Step", text=units.duration),
     number(
