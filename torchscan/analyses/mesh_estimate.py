@@ -57,11 +57,13 @@ class StepDerivation:
         passes = self.num_microbatches * (stage.forward + stage.backward)
         beyond = max(stage.forward_bytes, stage.backward_bytes, stage.optimizer_bytes)
         peak = stage.resident_bytes + beyond
+        overhead = stage.gap_bytes + self.model.context_bytes
+        by_kind = with_activations(stage.by_kind, beyond)
         return StepEstimate(
             local_params=self.local_params(self.model.order),
             peak_bytes=peak,
-            by_kind=with_activations(stage.by_kind, beyond),
-            needed_bytes=peak + stage.gap_bytes + self.model.context_bytes,
+            by_kind=by_kind,
+            needed_bytes=peak + overhead,
             sent_bytes=self.num_microbatches * stage.sent_bytes,
             time=passes + stage.optimizer,
             waiting=self.num_microbatches * stage.waiting,
@@ -133,15 +135,18 @@ class _PipelineStep:
         waits = number * self._sum("waiting", rank=slowest) + self._sum("exposed", rank=slowest)
         exposed = max(self._sum("exposed", rank=rank) for rank in self._ranks)
         optimizer = max(self._sum("optimizer", rank=rank) for rank in self._ranks)
+        peak = peaks[largest]
+        beyond = peak - sum(resident.values())
+        mean_busy = sum(busy) / self._num_ranks
         return StepEstimate(
             local_params=max(map(self.local_params, self._ranks)),
-            peak_bytes=peaks[largest],
-            by_kind=with_activations(resident, peaks[largest] - sum(resident.values())),
-            needed_bytes=peaks[largest] + gaps + self._step.model.context_bytes,
+            peak_bytes=peak,
+            by_kind=with_activations(resident, beyond),
+            needed_bytes=peak + gaps + self._step.model.context_bytes,
             sent_bytes=max(map(self._sent, self._ranks)),
             time=passes + exposed + optimizer,
             waiting=waits,
-            idle=passes - sum(busy) / self._num_ranks,
+            idle=passes - mean_busy,
             macs=self._step.macs / self._num_ranks,
         )
 
