@@ -222,7 +222,8 @@ class _Options:
     link_gbs = Option("Set the bandwidth of the links in a machine for each device, in one "
                       "direction, in 10^9 bytes per second (default: as in the data sheet)",
                       "GB/s", float)
-    lora = Option("{}", "RANK", to_count, _MESHES)
+    lora = Option("Freeze the model, and train adapters of this rank beside all linear layers in "
+                  "its layers", "RANK", to_count)
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
