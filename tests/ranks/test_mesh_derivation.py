@@ -88,6 +88,7 @@ def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None
     assert four.by_kind["activations"] < one.by_kind["activations"]
 
 
+@pytest.mark.slow
 def test_shares_of_attention_that_mfu_counts() -> None:
     """Of the scores, a causal mask leaves (n + 1) / 2n."""
     asked: dict[str, Any] = {"meshes": [{"dp": 16}], "checkpoint": False}
