@@ -89,6 +89,18 @@ def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None
 
 
 @pytest.mark.slow
+def test_every_second_layer_takes_half_of_the_time_that_all_take() -> None:
+    asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"pp": 2, "dp": 2}], "batch_size": 4}
+    none, half, full = (
+        search(checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
+        for checkpoint in (False, 2, True)
+    )
+    assert half.checkpoint == 2
+    assert none.time_estimate < half.time_estimate < full.time_estimate
+    assert none.peak_bytes > half.peak_bytes > full.peak_bytes
+
+
+@pytest.mark.slow
 def test_shares_of_attention_that_mfu_counts() -> None:
     """Of the scores, a causal mask leaves (n + 1) / 2n."""
     asked: dict[str, Any] = {"meshes": [{"dp": 16}], "checkpoint": False}

@@ -38,6 +38,7 @@ OF_ONE_MESH = ("collectives-hidden", "rank-share")
 _SEQUENCES = (1, 2)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
+_OUTSIDE = (BEFORE, AFTER)
 
 
 class StorageSizes(NamedTuple):
@@ -89,10 +90,12 @@ class LocalPasses:
     def __init__(self, question: LocalQuestion) -> None:
         self._question = question
         self._passes: dict[tuple[int, int, Any], _LocalPass] = {}
-        kinds = question.model.kinds
-        smallest = min((each.number for each in kinds), default=0)
+        self._choices = tuple(
+            dict.fromkeys(choice for each in question.checkpoints for choice in _parts_of(each))
+        )
+        smallest = min((each.number for each in question.model.kinds), default=0)
         #: layers of one pass can be checkpointed in different ways
-        self._is_mixed = smallest >= len(question.checkpoints)
+        self._is_mixed = smallest >= len(self._choices)
         self.assumptions: dict[Note, None] = {}
         self.error_margin: ErrorMargin | None = None
 
@@ -103,18 +106,27 @@ class LocalPasses:
 
     def model(self, tp: int, checkpoint: Any, sequences: float) -> LocalModel:
         """Return the parts of the model on one rank for a micro batch of so many sequences."""
-        one, two = (self._pass(tp, number, checkpoint) for number in _SEQUENCES)
-        layers = self._question.model.kind_by_layer
-        kept: dict[EqualLayers, str] = {}
-        for kind in layers.values():
-            if kind not in kept:
-                kept[kind] = self._layer_of(kind, one, checkpoint)
-        names = (BEFORE, *kept.values(), AFTER)
-        costs = {name: scaled(one.costs(name), two.costs(name), sequences) for name in names}
+        choices = _parts_of(checkpoint)
+        passes = {
+            choice: [self._pass(tp, number, choice) for number in _SEQUENCES] for choice in choices
+        }
+        one, two = passes[choices[0]]
+        costs = {name: scaled(one.costs(name), two.costs(name), sequences) for name in _OUTSIDE}
+        shapes = {name: one.shapes[name] for name in _OUTSIDE}
+        order: list[str] = []
+        for index, kind in enumerate(self._question.model.kind_by_layer.values()):
+            choice = choices[(index + 1) % len(choices)]
+            first, second = passes[choice]
+            path = self._layer_of(kind, first, choice)
+            name = f"{path}: {choice}"
+            order.append(name)
+            if name not in costs:
+                costs[name] = scaled(first.costs(path), second.costs(path), sequences)
+                shapes[name] = first.shapes[path]
         return LocalModel(
-            order=(BEFORE, *(kept[kind] for kind in layers.values()), AFTER),
+            order=(BEFORE, *order, AFTER),
             costs=costs,
-            shapes={name: one.shapes[name] for name in names},
+            shapes=shapes,
             optimizer=one.optimizer,
             context_bytes=self._question.fabric.device.cuda_context_bytes,
         )
@@ -132,7 +144,7 @@ class LocalPasses:
     def _pass(self, tp: int, sequences: int, checkpoint: Any) -> _LocalPass:
         key = (tp, sequences, None if self._is_mixed else checkpoint)
         if key not in self._passes:
-            choices = self._question.checkpoints if self._is_mixed else (checkpoint,)
+            choices = self._choices if self._is_mixed else (checkpoint,)
             self._passes[key] = self._record(tp, sequences, choices)
         return self._passes[key]
 
@@ -179,6 +191,13 @@ class LocalPasses:
             shapes={**shapes, BEFORE: before, AFTER: after},
             optimizer=local.optimizer(),
         )
+
+
+def _parts_of(checkpoint: Any) -> tuple[Any, ...]:
+    """Return the choices of layers that follow each other, from every n-th layer on."""
+    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
+        return (checkpoint,)
+    return (True, *[False] * (checkpoint - 1))
 
 
 def _spread(
