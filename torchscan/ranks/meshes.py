@@ -292,7 +292,8 @@ class _MeshComparison:
             self._record(ranked, each)
         while True:
             ranked.sort(key=_sort_key)
-            best = ranked[:_NUM_RECORDED]
+            can_record = self._recorded.can_record
+            best = [each for each in ranked if can_record(each.step)][:_NUM_RECORDED]
             left = next((each for each in best if self._is_left(each)), None)
             is_enough = sum(each.choice.is_recorded for each in ranked) >= _MAX_RECORDED
             if left is None or is_enough:
