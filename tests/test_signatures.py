@@ -322,10 +322,10 @@ OLD_ATTRIBUTES = {
 }
 #: arguments that have another type or default somewhere -> why
 DIFFERENT = {
+    "accumulation_steps": "search() compares numbers of micro batches by default",
     "batch_size": "analyze_generation() also takes several",
-    "checkpoint": "search() checkpoints all layers or none",
+    "checkpoint": "search() compares choices by default",
     "inputs": "of a module, or by name of a prompt",
-    "lora": "search() takes a rank",
     "max_depth": "tables of times are short, summary() is complete",
     "mesh": "plan() is about one",
     "module": "plan() also takes a function that makes the model",

@@ -67,4 +67,5 @@ def searched_tokens() -> torchscan.types.MeshSearch:
         device="NVIDIA H200",
         length=16,
         meshes=[{"dp": 8}, {"replicate": 2, "dp": 4}],
+        checkpoint=False,
     )

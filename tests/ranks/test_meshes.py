@@ -45,7 +45,8 @@ def shard(model: Any, mesh: Any) -> None:
 
 
 def searched(layers: int = LAYERS, **asked: Any) -> MeshSearch:
-    asked = {"num_gpus": 8, "device": DEVICE, "length": LENGTH, **asked}
+    shared = {"num_gpus": 8, "device": DEVICE, "length": LENGTH}
+    asked = {**shared, "checkpoint": False, "accumulation_steps": 1, **asked}
     return torchscan.parallel.search(llama(layers), **asked)
 
 
@@ -131,7 +132,10 @@ def test_the_model_is_left_unchanged() -> None:
             "256 positions, fewer than sequences of 1,024 tokens need: give length=256",
         ),
         ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, not 8: give num_gpus=4"),
-        ({"meshes": [{"pp": 8}]}, "choose from replicate, dp and tp"),
+        ({"meshes": [{"xp": 8}]}, "choose from pp, replicate, dp, cp and tp"),
+        ({"meshes": [{"ep": 8}]}, "expert parallelism is not searched: shard experts with apply"),
+        ({"flops": "sparse"}, "flops is 'sparse'"),
+        ({"link_gbs": 0.0}, "link_gbs is 0: give the bandwidth of the links"),
         ({"precision": "int4"}, "precision is 'int4'"),
         ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
     ],
@@ -237,6 +241,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
         device=DEVICE,
     )
     asked: dict[str, Any] = {"num_gpus": 8, "device": DEVICE, "length": LENGTH, "batch_size": 2}
+    asked |= {"checkpoint": False, "accumulation_steps": 1}
     found = torchscan.parallel.search(llama(4), meshes=[{"dp": 8}], lora=8, **asked)
     (ours,) = found.choices
     assert (ours.local_params, ours.sent_bytes) == (theirs.local_params, theirs.sent_bytes)
@@ -266,7 +271,7 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     assert alone.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
     found = sharded_and_copied()
     assert [each.is_replayed for each in found.choices] == [True, False]
-    assert "with all layers for the memory of" in " ".join(str(found).split())
+    assert "The memory of all layers was recorded for dp=8 (none)" in " ".join(str(found).split())
 
 
 class Plain(nn.Module):
@@ -298,6 +303,7 @@ def test_adapters_stand_beside_layers_of_all_sorts() -> None:
     with torch.device("meta"):
         model = Plain()
     asked: dict[str, Any] = {"num_gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
+    asked["checkpoint"] = False
     (found,) = torchscan.parallel.search(model, lora=2, **asked).choices
     (whole,) = torchscan.parallel.search(model, **asked).choices
     # of a layer of attention the product of its result, which torch computes by its weight, and the two of its perceptron

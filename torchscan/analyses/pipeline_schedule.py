@@ -2,8 +2,11 @@
 
 Of ``p`` processes, ``m`` microbatches and ``v`` stages in each process that all take the same, bubbles are a share of a step::
 
-    GPipe, 1F1B:       (p − 1) / (m + p − 1)
-    Interleaved1F1B:   (p − 1) / (v · m + p − 1)
+    GPipe, 1F1B:            (p − 1) / (m + p − 1)
+    Interleaved1F1B:        (p − 1) / (v · m + p − 1)
+
+InterleavedZeroBubble computes the gradients of parameters apart from those of inputs, which the
+stage before waits for. A rank computes as many of them later as there are ranks before it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.notes import Note
@@ -19,8 +22,9 @@ from torchscan.plain import to_plain
 from torchscan.results import Result
 from torchscan.units import duration, memory, share
 
-Schedule = Literal["GPipe", "1F1B", "Interleaved1F1B"]
-Direction = Literal["forward", "backward"]
+Schedule = Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble"]
+#: "weight": the part of the backward pass that computes gradients of parameters, if it runs apart
+Direction = Literal["forward", "backward", "weight"]
 
 
 class Task(NamedTuple):
@@ -102,7 +106,28 @@ def _in_turn(forward: Sequence[Task], backward: Sequence[Task], early: int) -> l
     return [*forward[:early], *pairs, *backward[len(forward) - early :]]
 
 
-_ORDERS = {"GPipe": _gpipe, "1F1B": _one_by_one, "Interleaved1F1B": _interleaved}
+def _zero_bubble(process: int, processes: int, microbatches: int, chunks: int) -> list[Task]:
+    """Return the tasks of the interleaved schedule with gradients of parameters apart.
+
+    They come as many backward passes later as there are ranks before, and the rest at the end.
+    """
+    order: list[Task] = []
+    later: deque[Task] = deque()
+    for task in _interleaved(process, processes, microbatches, chunks):
+        order.append(task)
+        if task.direction == "backward":
+            later.append(task._replace(direction="weight"))
+            if len(later) > process:
+                order.append(later.popleft())
+    return [*order, *later]
+
+
+_ORDERS = {
+    "GPipe": _gpipe,
+    "1F1B": _one_by_one,
+    "Interleaved1F1B": _interleaved,
+    "InterleavedZeroBubble": _zero_bubble,
+}
 
 
 class StageTimes(NamedTuple):
@@ -111,6 +136,14 @@ class StageTimes(NamedTuple):
     forward: float
     backward: float
     transfer_time: float
+    #: seconds of the backward pass for gradients of parameters, if they are computed apart
+    weight: float = 0.0
+
+    def seconds(self, direction: Direction) -> float:
+        """Return the seconds of a task."""
+        if direction == "forward":
+            return self.forward
+        return self.weight if direction == "weight" else self.backward - self.weight
 
 
 def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) -> list[Action]:
@@ -130,11 +163,7 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
         for process, since in ready:
             task = left[process].popleft()
             start = max(free[process], since)
-            free[process] = done[task] = start + (
-                times[task.stage].forward
-                if task.direction == "forward"
-                else times[task.stage].backward
-            )
+            free[process] = done[task] = start + times[task.stage].seconds(task.direction)
             found.append(Action(process, task, start, done[task]))
     return found
 
@@ -142,6 +171,8 @@ def actions_of(orders: Sequence[Sequence[Task]], times: Sequence[StageTimes]) ->
 def _ready(task: Task, times: Sequence[StageTimes], done: Mapping[Task, float]) -> float | None:
     """Return when the input of a task arrives, or None if that is not known yet."""
     stage, direction, microbatch = task
+    if direction == "weight":
+        return done.get(Task(stage, "backward", microbatch))
     if direction == "forward":
         return (
             0.0
@@ -346,7 +377,7 @@ def _process(
 ) -> PipelineRank:
     own = sorted((each for each in actions if each.rank == number), key=lambda each: each.start)
     busy = sum(each.end - each.start for each in own)
-    peak, in_flight = _most_at_once(
+    peak, in_flight = most_at_once(
         {each.index: each for each in stages}, [each.task for each in own]
     )
     needed = peak + max(each.overhead_bytes for each in stages)
@@ -362,9 +393,38 @@ def _process(
     )
 
 
-def _most_at_once(stages: Mapping[int, StagePlan], tasks: Sequence[Task]) -> tuple[int, int]:
-    """Bytes, and microbatches on their way. A pass needs its own beside what the others in flight keep."""
+class StageMemory(Protocol):
+    """Bytes of a stage, as :class:`StagePlan` has them."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that stay during all passes."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that a microbatch saves from its forward pass for its backward pass."""
+
+    @property
+    def forward_bytes(self) -> int:
+        """Peak of a forward pass."""
+
+    @property
+    def backward_bytes(self) -> int:
+        """Peak of a backward pass."""
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Peak of the optimizer's step."""
+
+
+def most_at_once(stages: Mapping[int, StageMemory], tasks: Sequence[Task]) -> tuple[int, int]:
+    """Return the peak bytes of a rank, and its largest number of microbatches in flight.
+
+    A pass needs its own memory beside what the others in flight keep. They keep it until the
+    gradients of parameters are computed.
+    """
     held = sum(each.resident_bytes for each in stages.values())
+    last = "weight" if any(task.direction == "weight" for task in tasks) else "backward"
     kept, flying = 0, 0
     peak, most = held + max(each.optimizer_bytes for each in stages.values()), 0
     for task in tasks:
@@ -372,8 +432,9 @@ def _most_at_once(stages: Mapping[int, StagePlan], tasks: Sequence[Task]) -> tup
         if task.direction == "forward":
             peak = max(peak, held + kept + stage.forward_bytes)
             kept, flying = kept + stage.saved_bytes, flying + 1
-        else:
+        if task.direction == "backward":
+            peak = max(peak, held + kept - stage.saved_bytes + stage.backward_bytes)
+        if task.direction == last:
             kept, flying = kept - stage.saved_bytes, flying - 1
-            peak = max(peak, held + kept + stage.backward_bytes)
         most = max(most, flying)
     return peak, most

@@ -29,10 +29,12 @@ k is 1,024 tokens. Formats of weights and caches: fp8, int8, int4, nf4, fp4, mxf
 int4:32, 32 weights share a scale. torchscan devices lists the devices."""
 _TRAIN_EXAMPLES = """\
 examples
-  torchscan llm train hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 64 --checkpoint
+  torchscan llm train hf:meta-llama/Llama-3.1-70B -d H100 --num-gpus 64
   torchscan llm train hf:path/to/config.json -d H100 --num-gpus 64 --mesh dp=64 --mesh dp=8,tp=8
-  torchscan llm train hf:path/to/config.json -d RTX4090 --num-gpus 2 --lora 16 --checkpoint
-FSDP shards along dp, by layers, with copies along replicate; tensor parallelism is along tp.
+  torchscan llm train hf:path/to/config.json -d H100 --num-gpus 512 --mesh pp=8,dp=8,tp=8
+  torchscan llm train hf:path/to/config.json -d RTX4090 --num-gpus 2 --lora 16 --checkpoint full
+FSDP shards along dp and cp, by layers, with copies along replicate. Ranks along cp have parts of a
+sequence, along tp parts of each layer, and along pp stages of a pipeline.
 torchscan devices lists the devices."""
 
 
@@ -83,14 +85,14 @@ def _add_train(commands: Any) -> None:
     _add_model(parser)
     devices = parser.add_argument_group("devices")
     add_option(devices, "num_gpus", required=True)
-    add_options(devices, "mesh", "per_machine", "network_gbs")
+    add_options(devices, "mesh", "per_machine", "link_gbs", "network_gbs")
     step = parser.add_argument_group("training step")
     add_option(step, "length")
     add_option(step, "batch_size", help="Set the number of {}", files=_MESHES)
     add_option(step, "global_batch_size")
     add_option(step, "precision", files=_MESHES)
     add_option(step, "optimizer", files=_MESHES)
-    add_options(step, "checkpoint", "lora")
+    add_options(step, "checkpoint", "accumulation_steps", "lora", "flops")
     add_output(parser)
 
 
@@ -182,7 +184,8 @@ def _train(options: argparse.Namespace) -> None:
         "precision",
         "optimizer",
     ]
-    names += ["checkpoint", "lora", "per_machine", "network_gbs"]
+    names += ["checkpoint", "accumulation_steps", "lora", "flops"]
+    names += ["per_machine", "link_gbs", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}
     search = on_generating(
         options.target,

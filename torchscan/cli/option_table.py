@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torchscan.cli.option_values import (
     to_bytes,
+    to_checkpoint,
     to_count,
     to_depth,
     to_mesh,
@@ -216,8 +217,19 @@ class _Options:
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the number of sequences on all devices "
                                "(default: --batch-size each)", "N", to_count)
-    checkpoint = _flag("{}", files=_MESHES)
-    lora = Option("{}", "RANK", to_count, _MESHES)
+    checkpoint = Option("Recompute layers in the backward pass: none, selective, full, or a number "
+                        "for every n-th one (default: compare none, selective and full)",
+                        "WHICH", to_checkpoint)
+    accumulation_steps = Option("Set the number of micro batches in a step (default: compare all)",
+                                "N", to_count)
+    flops = Option("Choose the attention that MFU counts: all scores (dense), or those that a "
+                   "causal mask leaves", files=_MESHES,
+                   choices="analyses/model_products.py:FlopsConvention")
+    link_gbs = Option("Set the bandwidth of the links in a machine for each device, in one "
+                      "direction, in 10^9 bytes per second (default: as in the data sheet)",
+                      "GB/s", float)
+    lora = Option("Freeze the model, and train adapters of this rank beside all linear layers in "
+                  "its layers", "RANK", to_count)
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")

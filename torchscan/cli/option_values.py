@@ -62,6 +62,20 @@ def to_mesh(text: str) -> dict[str, int]:
         ) from error
 
 
+def to_checkpoint(text: str) -> bool | int | str:
+    """Return the layers to recompute: none, all, every n-th one, or torchtitan's operators."""
+    choices: dict[str, bool | str] = {"none": False, "full": True, "selective": "selective"}
+    if text in choices:
+        return choices[text]
+    try:
+        return to_count(text)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
+            "layer"
+        ) from error
+
+
 def to_names(text: str) -> list[str]:
     """Return the names in ``a,b,c``."""
     parts = (part.strip() for part in text.split(","))

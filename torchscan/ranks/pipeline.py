@@ -31,6 +31,8 @@ from torchscan.wrong_arguments import explain_wrong_types
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: those of stages whose backward pass is one task
+_SCHEDULES = tuple(each for each in get_args(Schedule) if each != "InterleavedZeroBubble")
 #: what stays from step to step, or from the first microbatch on
 _HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
 _ASSUMPTIONS = (
@@ -145,8 +147,8 @@ def pipeline(
 
 
 def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
-    if schedule not in get_args(Schedule):
-        raise InputError.of_choice("schedule", schedule, get_args(Schedule))
+    if schedule not in _SCHEDULES:
+        raise InputError.of_choice("schedule", schedule, _SCHEDULES)
     require_positive("microbatches", microbatches)
     require_positive("num_ranks", num_ranks)
     if stages % num_ranks:

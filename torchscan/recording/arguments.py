@@ -68,15 +68,10 @@ class RunArguments(PassArguments, total=False):
     execute: Execute
 
 
-class RecipeArguments(TypedDict, total=False):
-    """Arguments for the way in which a training step is made.
+class ChangeArguments(TypedDict, total=False):
+    """Arguments for what is changed in a model and a training step.
 
     Args:
-        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th
-            one, "selective" for all but every second product, attention and collectives, as
-            torchtitan's "op"; or a policy, or a list of operators to keep, as
-            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those
-            of the outermost ``torch.nn.ModuleList``.
         lora: freeze the model, and train adapters of this rank beside all linear layers in its
             layers, as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
         weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales)
@@ -87,8 +82,6 @@ class RecipeArguments(TypedDict, total=False):
         optimizer_in_backward: update each parameter as soon as it has its gradient, which is then
             freed.
         clip_gradients: clip the norm of all gradients before the optimizer's step.
-        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are
-            those of all passes, and memory holds gradients of earlier ones.
         float8: compute linear layers in 8 bits by this recipe of torchao: "tensorwise", "rowwise",
             "rowwise_with_gw_hp" or "mx".
         float8_all_gather: send weights in 8 bits between ranks; for "tensorwise".
@@ -99,18 +92,33 @@ class RecipeArguments(TypedDict, total=False):
             compiler does.
     """
 
-    checkpoint: Checkpoint
     lora: int | Any | None
     weights: FrozenFormat | None
     cross_entropy: CrossEntropy | None
     optimizer_in_backward: bool
     clip_gradients: bool
-    accumulation_steps: int
     float8: Float8 | None
     float8_all_gather: bool
     float8_skip: Sequence[str]
     offload: Offload | Sequence[Offload] | None
     compiled: bool
+
+
+class RecipeArguments(ChangeArguments, total=False):
+    """Arguments for the way in which a training step is made.
+
+    Args:
+        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th one,
+            "selective" for all but every second product, attention and collectives, as torchtitan's
+            "op"; or a policy, or a list of operators to keep, as
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those of
+            the outermost ``torch.nn.ModuleList``.
+        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are those
+            of all passes, and memory holds gradients of earlier ones.
+    """
+
+    checkpoint: Checkpoint
+    accumulation_steps: int
 
 
 class StepArguments(PassArguments, RecipeArguments, total=False):
@@ -146,4 +154,11 @@ class ScanArguments(RunArguments, StepArguments, total=False):
 
 
 #: the classes that define and explain the arguments
-DEFINITIONS = (InputArguments, PassArguments, RunArguments, RecipeArguments, StepArguments)
+DEFINITIONS = (
+    InputArguments,
+    PassArguments,
+    RunArguments,
+    ChangeArguments,
+    RecipeArguments,
+    StepArguments,
+)

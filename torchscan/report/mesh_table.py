@@ -3,68 +3,179 @@
 from __future__ import annotations
 
 from torchscan import units
-from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
+from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, StepPart
 from torchscan.notes import Note
 from torchscan.report.make_table import make_table, number, words, yes_or_no
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
+#: rows of steps that fit, and of those that do not
+_MAX_ROWS, _MAX_TOO_LARGE = 10, 3
+#: steps whose time is explained
+_NUM_EXPLAINED = 3
+#: meshes that are named in a remark
+_MAX_NAMED = 4
+#: share of a step's time below which a part is not named
+_MIN_SHARE = 0.01
+_VERBS: dict[StepPart, str] = {
+    "computing": "computes",
+    "recomputing": "recomputes layers",
+    "waiting": "waits for links",
+    "bubble": "waits for other stages",
+}
 
-def _mesh_cell(choice: MeshChoice) -> Cell:
-    sizes = ",".join(f"{name}={size}" for name, size in choice.mesh.items())
-    return Cell(sizes, format_mesh(choice.mesh))
+
+def format_sizes(choice: MeshChoice) -> str:
+    """Return the mesh as the option ``--mesh`` takes it."""
+    return ",".join(f"{name}={size}" for name, size in choice.mesh.items())
 
 
-def _waiting_share(choice: MeshChoice) -> float:
-    return choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
+def format_checkpoint(choice: MeshChoice) -> str:
+    """Return which layers are recomputed."""
+    if isinstance(choice.checkpoint, bool):
+        return "full" if choice.checkpoint else "none"
+    is_number = isinstance(choice.checkpoint, int)
+    return f"every {choice.checkpoint}" if is_number else str(choice.checkpoint)
+
+
+def schedule_cell(choice: MeshChoice) -> Cell:
+    """Return the schedule of the pipeline, with the stages of each rank."""
+    if choice.schedule is None:
+        return Cell(None, "–")
+    stages = "" if choice.stages_per_rank == 1 else f" × {choice.stages_per_rank}"
+    return Cell(choice.schedule, f"{choice.schedule}{stages}")
+
+
+def batches_cell(choice: MeshChoice) -> Cell:
+    """Return the number of micro batches, and their sequences."""
+    text = f"{choice.num_microbatches} × {choice.batch_size}"
+    return Cell(choice.num_microbatches, text)
 
 
 _COLUMNS = (
-    words("mesh", "Mesh", _mesh_cell),
-    number("needed_bytes", "Memory", text=lambda size: units.memory(size, 1)),
-    words("fits", "Fits", text=yes_or_no),
-    number("time_estimate", "Step", text=units.duration, priority=1),
-    number("waiting_share", "Waiting", _waiting_share, units.share, priority=2),
-    number("sent_bytes", "Sent", text=lambda size: units.memory(size, 1), priority=3),
+    words("mesh", "Mesh", format_sizes),
+    words("checkpoint", "Recompute", format_checkpoint),
+    words("num_microbatches", "Batches", batches_cell),
+    words("schedule", "Schedule", schedule_cell, priority=5),
+    number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
+    words("fits", "Fits", text=yes_or_no, priority=1),
+    number("time_estimate", "Step", text=units.duration),
+    number(
+        "waiting_share",
+        "Waiting",
+        lambda choice: choice.waiting / choice.time_estimate,
+        units.share,
+        priority=3,
+    ),
+    number(
+        "bubble_share",
+        "Bubble",
+        lambda choice: choice.bubble / choice.time_estimate,
+        units.share,
+        priority=2,
+    ),
+    number("sent_bytes", "Sent", text=lambda size: units.memory(size, 1), priority=4),
     number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
     number("mfu", "MFU", text=units.share),
 )
 
 
+#: columns that only pipelines have
+_OF_PIPELINES = ("schedule", "bubble_share")
+
+
 @explain_wrong_types
 def mesh_table(search: MeshSearch) -> Table:
-    """A mesh a row, the fastest that fit first.
+    """Return a table with a row for each of the best steps, the fastest that fit first.
 
     Args:
         search: of ``parallel.search``.
     """
+    rows = list(search.choices)
+    if len(rows) > _MAX_ROWS:
+        fitting = [each for each in rows if each.fits]
+        too_large = [each for each in rows if not each.fits]
+        rows = [*fitting[:_MAX_ROWS], *too_large[:_MAX_TOO_LARGE]]
+    columns = list(_COLUMNS)
+    if not any(each.schedule for each in rows):
+        columns = [each for each in columns if each.column.key not in _OF_PIPELINES]
+    remarks = [*_reasons(search), *_left_out(search), _convention(search)]
+    if search.error_margin is not None:
+        remarks.append(f"Times: {search.error_margin.label}.")
+    remarks += [note.sentence for note in search.assumptions]
     return make_table(
         "Meshes",
-        _COLUMNS,
-        search.choices,
+        columns,
+        rows,
         summary=[
-            f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"
+            f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; "
+            f"{_step(search)}, {_how(search)}"
         ],
-        remarks=[
-            *_left_out(search),
-            *([] if search.error_margin is None else [f"Times: {search.error_margin.label}."]),
-            *(note.sentence for note in search.assumptions),
-            *_recording_remarks(search),
-        ],
-        noun="meshes",
+        remarks=[*remarks, *_recording_remarks(search, len(rows))],
+        noun="steps",
     )
 
 
-def _recording_remarks(search: MeshSearch) -> list[str]:
-    replayed = [format_mesh(each.mesh) for each in search.choices if each.is_replayed]
-    if not replayed:
-        return [f"{search.num_traces} passes with few layers were recorded."]
-    if len(replayed) == len(search.choices):
-        return [f"{search.num_traces} passes were recorded."]
-    meshes = ", ".join(replayed)
-    return [
-        f"{search.num_traces} passes were recorded: with all layers for the memory of {meshes}, with few layers for the rest."
+def _reasons(search: MeshSearch) -> list[str]:
+    """Return a sentence for each of the best: what takes its time, or why it is slower."""
+    sentences: list[str] = []
+    for choice in search.choices[:_NUM_EXPLAINED]:
+        loss = search.loss(choice)
+        if not choice.fits:
+            continue
+        if loss is None:
+            sentences.append(f"{_label(choice)}: {_format_parts(choice)}.")
+            continue
+        slower = f"{_label(choice)} is {loss.share:.1%} slower".replace("%", " %")
+        if loss.seconds > 0:
+            slower += f": it {_VERBS[loss.part]} for {units.duration(loss.seconds)} longer"
+        sentences.append(f"{slower}.")
+    larger = search.fastest_too_large
+    if larger is not None:
+        sentences.append(
+            f"{_label(larger)} would take {units.duration(larger.time_estimate)}, but needs "
+            f"{units.memory(larger.needed_bytes, 1)}."
+        )
+    return sentences
+
+
+def _label(choice: MeshChoice) -> str:
+    return f"{format_sizes(choice)} ({format_checkpoint(choice)})"
+
+
+def _format_parts(choice: MeshChoice) -> str:
+    """Return the shares of a step's time, without those below one percent."""
+    shares: list[str] = []
+    for part, verb in _VERBS.items():
+        share = (getattr(choice, part) or 0.0) / choice.time_estimate
+        if share >= _MIN_SHARE:
+            shares.append(f"{units.share(share)} {verb}")
+    return f"of the step, {', '.join(shares)}"
+
+
+def _convention(search: MeshSearch) -> str:
+    counted = "all scores of attention, as PaLM and torchtitan do"
+    if search.flops == "computed":
+        counted = "the scores of attention that a causal mask leaves"
+    return f"MFU counts {counted}."
+
+
+def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
+    recorded = [_label(each) for each in search.choices if each.is_recorded]
+    replayed = [_label(each) for each in search.choices if each.is_replayed]
+    remarks = [
+        f"{search.num_steps:,} steps were compared; {search.num_traces} passes were recorded."
     ]
+    if len(search.choices) > num_rows:
+        left = len(search.choices) - num_rows
+        remarks.append(f"{left:,} further steps are in the JSON output.")
+    if recorded and len(recorded) < len(search.choices):
+        remarks.append(f"Recorded on the mesh itself: {', '.join(recorded)}; the rest is derived.")
+    elif not recorded:
+        remarks.append("All steps are derived from passes on one rank.")
+    if replayed and len(replayed) < len(search.choices):
+        remarks.append(f"The memory of all layers was recorded for {', '.join(replayed)}.")
+    return remarks
 
 
 def _left_out(search: MeshSearch) -> list[str]:
@@ -72,7 +183,13 @@ def _left_out(search: MeshSearch) -> list[str]:
     meshes: dict[Note, list[str]] = {}
     for mesh, reason in search.refused.items():
         meshes.setdefault(reason, []).append(mesh)
-    return [f"Left out: {', '.join(each)}: {reason}." for reason, each in meshes.items()]
+    return [f"Left out: {_format_names(each)}: {reason}." for reason, each in meshes.items()]
+
+
+def _format_names(names: list[str]) -> str:
+    if len(names) <= _MAX_NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_NAMED])} and {len(names) - _MAX_NAMED} more"
 
 
 def _step(search: MeshSearch) -> str:
@@ -81,6 +198,5 @@ def _step(search: MeshSearch) -> str:
 
 
 def _how(search: MeshSearch) -> str:
-    again = ", with activation checkpointing" if search.checkpoint else ""
     adapters = "" if search.lora is None else f", LoRA adapters of rank {search.lora}"
-    return f"{search.precision}, {search.optimizer}{adapters}{again}"
+    return f"{search.precision}, {search.optimizer}{adapters}"

@@ -211,6 +211,7 @@ add(
 # -- plans -----------------------------------------------------------------------------------------
 
 add("mesh-refused", "{error}")
+add("mesh-slow", "takes at least {factor:g} times as long as the best")
 add(
     "offloaded-counted",
     "tensors that FSDP offloads to the host still count as device memory",

@@ -62,6 +62,8 @@ class Fabric:
     #: devices in a machine
     per_machine: int = 8
     network: float = 50e9
+    #: links inside a machine, or None for those of the device's data sheet
+    link: float | None = None
     #: True if an inference engine reduces small tensors in one step
     is_engine: bool = False
     #: True if collectives of tensor parallelism overlap with the products that they feed or follow
@@ -86,10 +88,17 @@ class Fabric:
                 "in 10^9 bytes per second",
             )
 
+        if self.link is not None and not self.link > 0:
+            raise InputError(
+                Argument("link_gbs"),
+                f" is {self.link / 1e9:g}: give the bandwidth of the links for each device, in 10^9 "
+                "bytes per second",
+            )
+
     @property
     def assumption(self) -> Note:
         """The links and rates that are assumed, as a note."""
-        is_linked = (
+        is_linked = self.link is not None or (
             self.device.link_bytes_per_second is not None and self.device.link_devices is None
         )
         shares = LINK_SHARES if is_linked else PCIE_SHARES
@@ -108,7 +117,12 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        size = whole_bytes(op.signature)
+        return self.collective_time(kind, group, whole_bytes(op.signature))
+
+    def collective_time(self, kind: Kind, group: GroupSpec, size: int) -> float:
+        """Return the seconds of a collective; ``size`` is that of the complete tensor in bytes."""
+        if group.size < 2:
+            return 0.0
         sent = sent_bytes(kind, size, group.size)
         # an engine reads all other devices at once, instead of using a ring
         is_near = len(self._machines(group)) == 1 and self._has_links(group)
@@ -163,6 +177,8 @@ class Fabric:
 
     def _has_links(self, group: GroupSpec) -> bool:
         """Return whether links join all devices of the group that are in one machine."""
+        if self.link is not None:
+            return True
         joined = self.device.link_devices or self.per_machine
         islands = {
             (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
@@ -173,6 +189,8 @@ class Fabric:
     def _link(self, group: GroupSpec) -> float:
         """Return the rate of the slowest link that a device needs inside its machine."""
         device = self.device
+        if self.link is not None:
+            return self.link
         if device.link_bytes_per_second is not None and self._has_links(group):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:

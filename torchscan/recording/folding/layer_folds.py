@@ -57,10 +57,14 @@ def folds_of(module: nn.Module) -> list[Fold]:
     return [Fold(path, equal) for path, equal in found if equal]
 
 
-def equal_layers(module: nn.Module) -> list[tuple[str, list[list[int]]]]:
-    """The paths of the outermost lists, and the indices of the layers of each kind."""
+def equal_layers(module: nn.Module, *, more_than: int = _RUN) -> list[tuple[str, list[list[int]]]]:
+    """Return the indices of the layers of each kind, with the paths of the outermost lists.
+
+    Lists with so few layers as ``more_than`` do not count.
+    """
     return [
-        (path, _equal(each, _listed(module, len(each)))) for path, each in outermost_lists(module)
+        (path, _equal(each, _listed(module, len(each))))
+        for path, each in outermost_lists(module, more_than=more_than)
     ]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchscan import units
-from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, format_mesh
+from torchscan.analyses.mesh_layout import format_mesh
+from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.errors import Argument, InputError
 from torchscan.report.chart import ticks
+from torchscan.report.mesh_table import format_checkpoint
 from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 _BAR_HEIGHT, _MARGIN = 0.32, 1.15
 #: of the longest bar, what is free beside it for a figure
 _FREE = 1.3
+#: steps that are drawn
+_MAX_BARS = 16
 
 
 @explain_wrong_types
@@ -36,18 +41,28 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
             Argument("search"),
             f" is a {type(search).__name__}: give what torchscan.parallel.search(…) returns",
         )
-    choices = search.choices
+    choices = search.choices[:_MAX_BARS]
     top = max(each.tokens_per_second for each in choices)
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(choices)) as ax:
         for place, each in enumerate(choices):
             _draw(ax, place, each, is_first=place == 0)
-        ax.set_yticks(range(len(choices)), [format_mesh(each.mesh) for each in choices])
+        ax.set_yticks(range(len(choices)), _labels(choices))
         ax.set_xticks([0, *ticks(top, 4)], [f"{each:,.0f}" for each in (0, *ticks(top, 4))])
         ax.set(ylim=(len(choices) - 0.4, -0.6), xlim=(0, _FREE * top), xlabel="tokens per second")
         ax.set_title(f"{search.num_gpus:,} {search.device}", loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
         place_legend_below(ax, 2)
     return ax
+
+
+def _labels(choices: Sequence[MeshChoice]) -> list[str]:
+    """Return the meshes, with the choice of checkpoint where several are compared."""
+    meshes = [format_mesh(each.mesh) for each in choices]
+    if len({each.checkpoint for each in choices}) == 1:
+        return meshes
+    return [
+        f"{mesh}, {format_checkpoint(each)}" for mesh, each in zip(meshes, choices, strict=True)
+    ]
 
 
 def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:

@@ -1,0 +1,178 @@
+"""Steps that are derived from one rank, beside those recorded on their mesh and values by hand."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+import torchscan
+from torchscan.analyses.pipeline_schedule import StageTimes
+from torchscan.analyses.pipeline_times import passes_time, rank_orders, split_evenly
+from torchscan.types import MeshChoice, MeshSearch
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+DEVICE, LENGTH, LAYERS, HIDDEN = "NVIDIA H100 80GB HBM3", 128, 8, 256
+
+
+def llama(**sizes: int) -> nn.Module:
+    """Return a model whose vocabulary cannot be divided evenly."""
+    small = {"hidden_size": HIDDEN, "intermediate_size": 704, "vocab_size": 1004}
+    config = transformers.LlamaConfig(
+        **{**small, **sizes},
+        num_hidden_layers=LAYERS,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+    )
+    with torch.device("meta"):
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16
+        )
+    return model
+
+
+def search(**asked: Any) -> MeshSearch:
+    shared = {"num_gpus": 16, "device": DEVICE, "length": LENGTH, "accumulation_steps": 1}
+    return torchscan.parallel.search(llama(), **{**shared, **asked})
+
+
+def choice_on(found: MeshSearch, mesh: dict[str, int], checkpoint: Any = False) -> MeshChoice:
+    return next(
+        each for each in found.choices if each.mesh == mesh and each.checkpoint is checkpoint
+    )
+
+
+MESHES: list[dict[str, int]] = [
+    {"dp": 16},
+    {"replicate": 2, "dp": 8},
+    {"dp": 8, "tp": 2},
+    {"replicate": 2, "dp": 2, "tp": 4},
+    {"dp": 4, "tp": 4},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "checkpoint"), [("bf16", False), ("bf16-mixed", True), ("bf16", "selective")]
+)
+@pytest.mark.parametrize("meshes", [MESHES[:3], MESHES[3:]])
+def test_derived_steps_are_those_recorded_on_their_mesh(
+    meshes: Any, precision: Any, checkpoint: Any
+) -> None:
+    wide = llama(hidden_size=4096, intermediate_size=14336, vocab_size=128004)
+    asked: dict[str, Any] = {"num_gpus": 16, "device": DEVICE, "length": 2048, "batch_size": 2}
+    asked |= {"precision": precision, "checkpoint": checkpoint, "accumulation_steps": 1}
+    found = torchscan.parallel.search(wide, meshes=meshes, **asked)
+    assert len(found.choices) == len(meshes)
+    for each in found.choices:
+        assert each.is_recorded
+        assert each.derived_sent_bytes == each.sent_bytes
+        assert each.derived_time == pytest.approx(each.time_estimate, rel=0.02)
+        assert each.derived_bytes == pytest.approx(each.needed_bytes, rel=0.25)
+
+
+@pytest.mark.slow
+def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None:
+    asked: dict[str, Any] = {"meshes": [{"dp": 16}], "batch_size": 4, "checkpoint": False}
+    (one,), (four,) = (search(accumulation_steps=number, **asked).choices for number in (1, 4))
+    assert (four.num_microbatches, four.batch_size) == (4, 1)
+    assert four.sent_bytes == 4 * one.sent_bytes
+    assert four.mfu * four.time_estimate == pytest.approx(one.mfu * one.time_estimate)
+    assert four.by_kind["activations"] < one.by_kind["activations"]
+
+
+@pytest.mark.slow
+def test_every_second_layer_takes_half_of_the_time_that_all_take() -> None:
+    asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"pp": 2, "dp": 2}], "batch_size": 4}
+    none, half, full = (
+        search(checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
+        for checkpoint in (False, 2, True)
+    )
+    assert half.checkpoint == 2
+    assert none.time_estimate < half.time_estimate < full.time_estimate
+    assert none.peak_bytes > half.peak_bytes > full.peak_bytes
+
+
+@pytest.mark.slow
+def test_shares_of_attention_that_mfu_counts() -> None:
+    """Of the scores, a causal mask leaves (n + 1) / 2n."""
+    asked: dict[str, Any] = {"meshes": [{"dp": 16}], "checkpoint": False}
+    (dense,), (computed,) = (
+        search(flops=flops, **asked).choices for flops in ("dense", "computed")
+    )
+    scores = 3 * 2 * LENGTH * LENGTH * HIDDEN * LAYERS * (1 - (LENGTH + 1) / (2 * LENGTH))
+    peak = 989.4e12
+    missing = (dense.mfu - computed.mfu) * dense.time_estimate * peak / 2
+    assert missing == pytest.approx(scores, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_pipelines_send_results_forward_and_gradients_back() -> None:
+    """Two stages without data parallelism: only results of layers are sent."""
+    asked: dict[str, Any] = {"num_gpus": 2, "meshes": [{"pp": 2}], "checkpoint": False}
+    (found,) = search(accumulation_steps=8, global_batch_size=8, **asked).choices
+    assert found.schedule is not None
+    passed = LENGTH * HIDDEN * 2
+    between = 2 * found.stages_per_rank - 1
+    # the first rank sends results of all its stages, and gradients of all but its first one
+    sent = [stage for stage in range(0, 2 * found.stages_per_rank, 2) if stage < between]
+    assert found.sent_bytes >= 8 * passed * len(sent)
+    assert found.sent_bytes <= 8 * passed * 2 * found.stages_per_rank
+    assert not found.is_recorded
+    assert found.bubble > 0
+
+
+@pytest.mark.slow
+def test_parts_of_sequences_gather_keys_and_values() -> None:
+    """Keys and values are gathered in both passes; their gradients, in 32 bits, go round in a ring."""
+    asked: dict[str, Any] = {"length": 4096, "global_batch_size": 16, "checkpoint": False}
+    meshes = [{"dp": 8, "cp": 2}, {"dp": 16}]
+    found = search(meshes=meshes, **asked)
+    parts, whole = (choice_on(found, mesh) for mesh in meshes)
+    # each rank has half of two sequences, with four key heads of eight query heads
+    keys = 2 * 4096 * HIDDEN // 2 * 2
+    gathered, rotated = 2 * (2 * keys) // 2, 2 * (2 * keys) // 2
+    assert parts.sent_bytes - whole.sent_bytes == LAYERS * (gathered + rotated)
+    assert parts.local_params == whole.local_params
+
+
+def zero_bubble(ranks: int, microbatches: int) -> float:
+    times = [StageTimes(1.0, 2.0, 0.0, 1.0)] * ranks
+    return passes_time("InterleavedZeroBubble", ranks, microbatches, times)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (4, 4), (8, 32)])
+def test_gradients_of_parameters_fill_bubbles(ranks: int, microbatches: int) -> None:
+    """With tasks of one second: (p − 1)(F + B − W) idle seconds, a third of those of 1F1B."""
+    times = [StageTimes(1.0, 2.0, 0.0)] * ranks
+    busy = 3.0 * microbatches
+    assert passes_time("1F1B", ranks, microbatches, times) == busy + 3 * (ranks - 1)
+    assert zero_bubble(ranks, microbatches) == busy + (ranks - 1)
+
+
+def test_each_task_of_a_zero_bubble_schedule_runs_once() -> None:
+    for rank, order in enumerate(rank_orders("InterleavedZeroBubble", 4, 8, 8)):
+        expected = itertools.product((rank, rank + 4), ("forward", "backward", "weight"), range(8))
+        assert sorted(order) == sorted(expected)
+        assert len(set(order)) == len(order)
+
+
+def test_stages_are_split_so_that_the_longest_is_shortest() -> None:
+    times, first, last, stages = [1.0, 3.0, 2.0, 2.0, 1.0, 1.0], 1.5, 2.5, 3
+
+    def longest(boundaries: tuple[int, ...]) -> float:
+        limits = [0, *boundaries, len(times)]
+        sums = [sum(times[begin:end]) for begin, end in itertools.pairwise(limits)]
+        sums[0] += first
+        sums[-1] += last
+        return max(sums)
+
+    best = min(map(longest, itertools.combinations(range(1, len(times)), stages - 1)))
+    assert longest(tuple(split_evenly(times, first, last, stages))) == pytest.approx(best)

@@ -1,0 +1,93 @@
+"""Sizes of a mesh for training, and the ranks along each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torchscan.trace.events import GroupSpec
+
+#: "pp": stages of a pipeline; "replicate": copies of what is sharded (HSDP); "dp": FSDP; "cp":
+#: parts of a sequence, over which FSDP shards too; "tp": tensor parallelism. Neighbors in the last
+#: one are in one machine.
+MeshDimension = Literal["pp", "replicate", "dp", "cp", "tp"]
+DIMENSIONS: tuple[MeshDimension, ...] = ("pp", "replicate", "dp", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshLayout:
+    """The size of each dimension."""
+
+    pp: int = 1
+    replicate: int = 1
+    dp: int = 1
+    cp: int = 1
+    tp: int = 1
+
+    @classmethod
+    def of(cls, mesh: Mapping[str, int]) -> MeshLayout:
+        """Return the layout of a mesh."""
+        return cls(**{name: mesh.get(name, 1) for name in DIMENSIONS})
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.pp * self.replicate * self.dp * self.cp * self.tp
+
+    @property
+    def copies(self) -> int:
+        """Number of groups of ranks that work on different sequences."""
+        return self.replicate * self.dp
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The dimensions with several ranks.
+
+        FSDP shards along the last of two dimensions, so that "dp" has a rank if there are copies.
+        """
+        mesh: dict[str, int] = dict(self.sizes())
+        for name, size in self.sizes():
+            is_kept = name == "dp" and self.replicate > 1
+            if size == 1 and not is_kept:
+                del mesh[name]
+        return mesh or {"dp": 1}
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if FSDP runs."""
+        return self.replicate * self.dp * self.cp > 1
+
+    def sizes(self) -> Iterator[tuple[MeshDimension, int]]:
+        """Yield each dimension with its size, the outermost first."""
+        for name in DIMENSIONS:
+            yield name, getattr(self, name)
+
+    @property
+    def shards(self) -> GroupSpec:
+        """The first rank's group of FSDP, which shards over "dp" and "cp"."""
+        return _group("dp", self.dp * self.cp, self.tp)
+
+    @property
+    def replicas(self) -> GroupSpec:
+        """The first rank's group of copies."""
+        return _group("replicate", self.replicate, self.dp * self.cp * self.tp)
+
+    @property
+    def sequence_parts(self) -> GroupSpec:
+        """The first rank's group for parts of the same sequences."""
+        return _group("cp", self.cp, self.tp)
+
+    @property
+    def stage_size(self) -> int:
+        """Number of ranks of a pipeline stage."""
+        return self.size // self.pp
+
+
+def _group(name: str, size: int, step: int) -> GroupSpec:
+    return GroupSpec(name=name, purpose=f"mesh_{name}", ranks=tuple(range(0, size * step, step)))
+
+
+def format_mesh(mesh: Mapping[str, int]) -> str:
+    """Return the mesh as text, such as ``dp 8 × tp 8``."""
+    return " × ".join(f"{name} {size}" for name, size in mesh.items())

@@ -1,0 +1,271 @@
+"""Costs of the parts of a model on one rank: each kind of layer, and what is before and after them.
+
+They follow from the trace of a short model that is not sharded over data-parallel ranks, so they
+hold for any number of these. Times and bytes grow linearly with the sequences of a micro batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from torchscan.analyses.memory_blocks import KINDS
+from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.analyses.model_products import products_of
+from torchscan.analyses.roofline import Fabric, Roofline
+from torchscan.analyses.roofline.links import is_in_background, link_times
+from torchscan.ops.communication import COLLECTIVES, group_of, sent_bytes, whole_bytes
+from torchscan.trace.events import OpCall, Phase
+from torchscan.trace.trace import Trace
+
+#: the parts outside of layers
+BEFORE, AFTER = "before", "after"
+#: memory that a pass allocates, in contrast to what stays from step to step
+_OF_PASS = [KINDS.index(kind) for kind in ("inputs", "activations", "temporary", "gathered")]
+_Costs = TypeVar("_Costs", bound=tuple[Any, ...])
+
+
+class PassCosts(NamedTuple):
+    """A forward or backward pass of a part, for one micro batch."""
+
+    #: seconds of computation
+    computing: float = 0.0
+    #: seconds of collectives whose result the computation waits for
+    waited_for: float = 0.0
+    #: seconds of collectives in the background
+    behind: float = 0.0
+    #: largest number of bytes at once, beyond what earlier parts saved
+    peak_bytes: float = 0.0
+
+
+class PartCosts(NamedTuple):
+    """A part of the model on one rank, for one micro batch."""
+
+    forward: PassCosts = PassCosts()
+    backward: PassCosts = PassCosts()
+    #: seconds of the backward pass that compute gradients of parameters only
+    weight_gradients: float = 0.0
+    #: bytes that the forward pass saves for the backward pass
+    saved_bytes: float = 0.0
+    #: bytes of the result
+    output_bytes: float = 0.0
+    #: bytes that tensor parallelism sends
+    sent_bytes: float = 0.0
+    #: MACs as computed once, and with all scores of attention
+    macs: float = 0.0
+    dense_macs: float = 0.0
+    #: bytes of keys and values
+    key_bytes: float = 0.0
+
+
+class OptimizerCosts(NamedTuple):
+    """The optimizer, for each byte of a trained parameter."""
+
+    seconds: float
+    state_bytes: float
+    temporary_bytes: float
+
+
+def scaled(one: _Costs, two: _Costs, sequences: float) -> _Costs:
+    """Return the costs of a number of sequences from those of one and of two, on a line."""
+    values: list[Any] = []
+    for first, second in zip(one, two, strict=True):
+        if isinstance(first, tuple):
+            values.append(scaled(first, second, sequences))
+        else:
+            values.append(max(0.0, first + (sequences - 1) * (second - first)))
+    return type(one)(*values)
+
+
+class LocalTrace:
+    """A trace of a short model on one rank, by parts."""
+
+    def __init__(
+        self, trace: Trace, roofline: Roofline, fabric: Fabric, layers: Sequence[str]
+    ) -> None:
+        """``layers`` are the paths of the layers in the short model."""
+        self._trace = trace
+        self._layer_by_call = [enclosing_layer(call.path, layers) for call in trace.modules]
+        self._parts = self._assign_parts()
+        self._links = link_times(trace, fabric)
+        self._seconds = _seconds_by_op(trace, roofline)
+        timeline = MemoryTimeline(trace)
+        self._moments = timeline.moments
+        self._live = [0] * len(self._moments)
+        for kind in _OF_PASS:
+            for index, moment in enumerate(self._moments):
+                self._live[index] += moment.bytes_by_kind[kind]
+        self._blocks = [
+            (storage, block)
+            for storage, block in enumerate(timeline.blocks)
+            if KINDS.index(block.kind) in _OF_PASS
+        ]
+
+    def parts(self) -> dict[str, PartCosts]:
+        """Return the costs of each part, by the path of its layer."""
+        pairs = zip(self._trace.ops, self._parts, strict=True)
+        forward = [part for op, part in pairs if op.phase == "forward"]
+        names = dict.fromkeys((BEFORE, *forward, AFTER))
+        saved = self._saved_before(names)
+        products = products_of(self._trace)
+        found: dict[str, PartCosts] = {}
+        for name, own in self.indices(names).items():
+            macs = [products[index] for index in own]
+            ops = [self._trace.ops[index] for index in own]
+            weights = list(filter(self.is_weight_gradient, own))
+            found[name] = PartCosts(
+                forward=self._pass(own, "forward", saved[name].before),
+                backward=self._pass(own, "backward", saved[name].before),
+                weight_gradients=self._sum(weights),
+                saved_bytes=saved[name].after - saved[name].before,
+                output_bytes=self.output_bytes(name),
+                sent_bytes=sum(map(sent_bytes_of, ops)),
+                macs=math.fsum(map(attrgetter("computed"), macs)),
+                dense_macs=math.fsum(map(attrgetter("dense"), macs)),
+                key_bytes=sum(map(key_bytes_of, ops)),
+            )
+        return found
+
+    def indices(self, names: Iterable[str]) -> dict[str, list[int]]:
+        """Return the indices of the calls of each part."""
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for index, part in enumerate(self._parts):
+            if part:
+                found[part].append(index)
+        return found
+
+    def optimizer(self) -> OptimizerCosts:
+        """Return the costs of the optimizer for each byte of a trained parameter."""
+        steps = [index for index, op in enumerate(self._trace.ops) if op.phase == "optimizer"]
+        trained = self.trained_bytes()
+        if not steps or not trained:
+            return OptimizerCosts(0.0, 0.0, 0.0)
+        state = self._moments[-1].by_kind["optimizer"]
+        start = min(self._live[steps[0] - 1], self._live[steps[-1]])
+        beyond = max(self._live[index] for index in steps) - start
+        return OptimizerCosts(self._sum(steps) / trained, state / trained, max(0, beyond) / trained)
+
+    def trained_bytes(self) -> int:
+        """Return the bytes of the parameters that are trained."""
+        storages: set[int] = set()
+        for each in self._trace.parameters:
+            if each.requires_grad and not each.is_buffer:
+                storages.update(each.storages)
+        return sum(self._trace.storages[storage].size for storage in storages)
+
+    def _assign_parts(self) -> list[str]:
+        """Return the part of each operator call.
+
+        What lies between two layers belongs to the first of them in the order of the pass.
+        """
+        layers = [self._layer_by_call[op.module_call] for op in self._trace.ops]
+        parts = [""] * len(layers)
+        for phase, first, last in (("forward", BEFORE, AFTER), ("backward", AFTER, BEFORE)):
+            own = [index for index, op in enumerate(self._trace.ops) if op.phase == phase]
+            inside = [index for index in own if layers[index]]
+            current = first
+            for index in own:
+                current = layers[index] or current
+                is_over = bool(inside) and index > inside[-1]
+                parts[index] = last if is_over else current
+        return parts
+
+    def _saved_before(self, names: Iterable[str]) -> dict[str, _Saved]:
+        """Return the bytes that are kept for the backward pass, before and after each part."""
+        ops = self._trace.ops
+        start = next((index for index, op in enumerate(ops) if op.phase == "backward"), len(ops))
+        results = {
+            self._trace.tensors[call.outputs[0]].storage
+            for call in self._trace.modules
+            if call.outputs and self._layer_by_call[call.index] == call.path
+        }
+        kept: Counter[str] = Counter()
+        for storage, block in self._blocks:
+            if block.first < start < block.end:
+                # the result of a layer is kept by the next one, if that needs it
+                owner = block.end - 1 if storage in results else block.first
+                kept[self._parts[min(owner, len(ops) - 1)]] += block.size
+        saved: dict[str, _Saved] = {}
+        before = 0
+        for name in names:
+            saved[name] = _Saved(before, before + kept[name])
+            before += kept[name]
+        return saved
+
+    def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
+        here = [index for index in own if self._trace.ops[index].phase == phase]
+        links = [index for index in here if index in self._links]
+        behind = [index for index in links if is_in_background(self._trace.ops[index])]
+        waited_for = math.fsum(self._links[index] for index in links)
+        in_background = math.fsum(self._links[index] for index in behind)
+        return PassCosts(
+            computing=self._sum(here),
+            waited_for=waited_for - in_background,
+            behind=in_background,
+            peak_bytes=max((self._live[index] for index in here), default=saved) - saved,
+        )
+
+    def _sum(self, indices: Sequence[int]) -> float:
+        """Return the seconds in which some calls compute."""
+        return math.fsum(self._seconds.get(index, 0.0) for index in indices)
+
+    def is_weight_gradient(self, index: int) -> bool:
+        """Return whether a call computes nothing but gradients of parameters."""
+        op = self._trace.ops[index]
+        storages = [self._trace.storages[self._trace.tensors[each].storage] for each in op.outputs]
+        is_gradient = bool(storages) and all(each.kind == "gradient" for each in storages)
+        return op.phase == "backward" and is_gradient
+
+    def output_bytes(self, name: str) -> int:
+        """Return the bytes of a layer's result."""
+        call = next((each for each in self._trace.modules if each.path == name), None)
+        if call is None or not call.outputs:
+            return 0
+        return self._trace.tensors[call.outputs[0]].spec.stored_bytes
+
+
+class _Saved(NamedTuple):
+    """Bytes alive before and after a part."""
+
+    before: int
+    after: int
+
+
+def enclosing_layer(path: str, layers: Sequence[str]) -> str:
+    """Return the path of the layer that a module is in, or nothing."""
+    return next((each for each in layers if path == each or path.startswith(f"{each}.")), "")
+
+
+def _seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
+    """Return the seconds of each call that computes; loads have the order of the calls."""
+    keys = [(op.signature.operator, op.phase, trace.path_of(op)) for op in trace.ops]
+    found: dict[int, float] = {}
+    place = 0
+    for load in roofline.operators:
+        key = (load.operator, load.phase, load.layer)
+        while keys[place] != key:
+            place += 1
+        if load.limiter != "links":
+            found[place] = load.time_estimate
+        place += 1
+    return found
+
+
+def sent_bytes_of(op: OpCall) -> int:
+    """Return the bytes that a rank sends in a call."""
+    kind, group = COLLECTIVES.get(op.signature.operator), group_of(op.signature)
+    if kind is None or group is None:
+        return 0
+    return sent_bytes(kind, whole_bytes(op.signature), group.size)
+
+
+def key_bytes_of(op: OpCall) -> int:
+    """Return the bytes of keys and values that attention reads in the forward pass."""
+    inputs = op.signature.inputs
+    is_attention = "attention" in op.signature.operator and len(inputs) > 2
+    if op.phase != "forward" or not is_attention:
+        return 0
+    return inputs[1].stored_bytes + inputs[2].stored_bytes

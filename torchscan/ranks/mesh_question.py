@@ -1,0 +1,169 @@
+"""A search for meshes as it was asked, and the passes that it records."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from torchscan.analyses.few_layers import Short
+from torchscan.analyses.model_products import FlopsConvention
+from torchscan.analyses.roofline import Fabric, Rates
+from torchscan.errors import Give, InputError
+from torchscan.hardware.device_specs import Device
+from torchscan.precisions import Precision
+from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
+from torchscan.ranks.mesh_candidates import MeshStep
+from torchscan.ranks.plan import Asked, planned
+from torchscan.ranks.short_models import LayeredModel
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.sharding import Apply, by_its_own_plan
+from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.recipe import Recipe, change_model, layers_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+#: weights and gradients of mixed precision: stored in 32 bits, gathered in 16, reduced in 32
+_MIXED = StorageSizes(stored=4, gathered=2, reduced=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshQuestion:
+    """All of a question but the mesh."""
+
+    model: LayeredModel
+    fabric: Fabric
+    length: int
+    #: of all devices
+    sequences: int
+    precision: Precision
+    optimizer: OptimizerChoice
+    recipe: Recipe
+    apply: Apply | None
+    flops: FlopsConvention
+
+    @property
+    def module(self) -> nn.Module:
+        """The model."""
+        return self.model.module
+
+    @property
+    def device(self) -> Device:
+        """Each rank's device."""
+        return self.fabric.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which weights are stored."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    @property
+    def peak(self) -> float:
+        """Operations per second of a device's products, at best."""
+        return Rates(self.device).peak("fp32" if self.precision == "fp32" else "bf16")
+
+    def local(self, checkpoints: tuple[Any, ...]) -> LocalQuestion:
+        """Return what is recorded on one rank without data parallelism.
+
+        Mixed precision is FSDP's, which gathers weights in 16 bits.
+        """
+        is_mixed = self.precision == "bf16-mixed"
+        return LocalQuestion(
+            model=self.model,
+            fabric=self.fabric,
+            dtype=torch.bfloat16 if is_mixed else self.dtype,
+            sizes=_MIXED if is_mixed else StorageSizes(),
+            step=lambda sequences: self._step(sequences, self.length, self.recipe.of_step),
+            change=lambda model, layers: change_model(
+                model, replace(self.recipe, checkpoint=False), layers
+            ),
+            checkpoints=checkpoints,
+            compiled=self.recipe.compiled,
+        )
+
+    def sharded_pass(self, step: MeshStep, numbers: Sequence[int]) -> Short:
+        """Return a pass on a mesh, of so many layers of each kind."""
+        mesh = step.layout.mesh
+        if self.recipe.lora is not None and step.layout.tp > 1 and self.apply is None:
+            raise InputError(
+                "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
+            )
+        short, paths = self.model.shorten(numbers)
+
+        def apply(model: nn.Module, devices: DeviceMesh) -> object:
+            model.train()
+            if self.apply is not None:
+                return self.apply(model, devices)
+            return self._shard(model, devices)
+
+        recipe = replace(self.recipe, checkpoint=step.checkpoint)
+        asked = self._step(step.sequences, self.length, recipe)
+        asked = replace(asked, accumulate=step.num_microbatches > 1)
+        if self.precision == "bf16-mixed":  # FSDP gathers weights in 16 bits, also among one
+            mesh = {"dp": 1, **mesh} if "dp" not in mesh else mesh
+        with warnings.catch_warnings():
+            # of views, which nothing writes to here
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+            rank = planned(short, mesh, apply, 0, asked, self.fabric, self.dtype)
+        return Short(rank, numbers, paths, self.fabric)
+
+    def _step(self, sequences: int, length: int, recipe: Recipe) -> Asked:
+        tokens = torch.zeros(sequences, length, dtype=torch.long)
+        kwargs: dict[str, Any] = {"input_ids": tokens, "labels": tokens}
+        if _takes(self.module, "use_cache"):
+            kwargs["use_cache"] = False
+        return Asked(
+            input_shape=None,
+            dtype=None,
+            device=self.device.name,
+            args=None,
+            kwargs=kwargs,
+            batch_size=1,
+            training=True,
+            loss=_loss_of,
+            optimizer=self.optimizer,
+            recipe=recipe,
+        )
+
+    def _shard(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
+        """Shard by tensor parallelism, then by FSDP: layers, and what is outside of them."""
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        names = devices.mesh_dim_names or ()
+        if "tp" in names:
+            by_its_own_plan(model, devices)
+        along = tuple(name for name in ("replicate", "dp") if name in names)
+        if along:
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            options: dict[str, Any] = {}
+            if self.precision == "bf16-mixed":
+                options["mp_policy"] = policy
+            for each in (*layers_of(model), model):
+                fully_shard(each, mesh=devices[along], **options)
+        return model
+
+
+def _loss_of(output: Any) -> Any:
+    return output["loss"]
+
+
+def require_tokens(module: nn.Module) -> None:
+    """Raise an InputError unless the model is a language model."""
+    missing = [name for name in ("input_ids", "labels") if not _takes(module, name)]
+    if missing:
+        raise InputError(
+            f"{type_name_of(module)} does not take {' and '.join(missing)}: give a language "
+            "model; torchscan.parallel.plan shards models of any kind"
+        )
+
+
+def _takes(module: nn.Module, name: str) -> bool:
+    """Return whether ``forward`` takes an argument with this name."""
+    taken = inspect.signature(module.forward).parameters
+    return name in taken or any(each.kind is each.VAR_KEYWORD for each in taken.values())
