@@ -33,6 +33,9 @@ _WIDER_GRADIENTS = 2
 #: gaps between tensors, as a share of those that a backward pass frees again; a recorded mesh has
 #: those of torch's allocator
 _GAPS = 0.5
+#: layers whose parameters are in buffers of all-gathers at once: one is copied out of while the next
+#: one is received
+_BUFFERED_LAYERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,7 @@ class StageCosts(NamedTuple):
     forward_bytes: int
     backward_bytes: int
     optimizer_bytes: int
-    #: bytes of gaps between tensors
+    #: bytes that are reserved beyond the peak: gaps between tensors, and memory of other streams
     gap_bytes: int
     #: resident bytes, by kind
     by_kind: Mapping[MemoryKind, int]
@@ -385,9 +388,19 @@ class _StageMemory:
         return int(self._model.optimizer.temporary_bytes * trained) + shards - freed
 
     def gap_bytes(self, *, accumulates: bool) -> int:
-        """Return the bytes of gaps between tensors that live for a while."""
+        """Return the bytes that are reserved beyond the peak.
+
+        These are gaps between tensors that live for a while, and what FSDP2 allocates in streams of
+        its own, which no other tensor can use: buffers of all-gathers, and reduced gradients.
+        """
         passing = self.backward_bytes(accumulates=accumulates) - self.saved_bytes
-        return int(_GAPS * max(0, passing))
+        gaps = int(_GAPS * max(0, passing))
+        if not self._is_sharded:
+            return gaps
+        largest = max((unit.gathered for unit in self._units), default=0)
+        buffers = max(self._root.gathered, _BUFFERED_LAYERS * largest)
+        shards = sum(unit.reduced_shard for unit in (self._root, *self._units))
+        return gaps + buffers + shards
 
     def _gathered(self, unit: UnitBytes) -> int:
         return unit.gathered if self._is_gathering else 0
