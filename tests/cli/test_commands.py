@@ -871,6 +871,11 @@ def needs(shell: str) -> str:
         ("torchscan llm serve --co", "--context", "--checkpoint"),
         ("torchscan llm train --ch", "--checkpoint", "--context"),
         ("torchscan llm train x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan llm train x --checkpoint ''", "selective", "--lora"),
+        ("torchscan memory x --checkpoint f", "full", "selective"),
+        ("torchscan memory x --offload ''", "activations", "--offload"),
+        ("torchscan roofline x --weights nf4", "nf4-dq", "int8"),
+        ("torchscan roofline x --float8", "--float8-skip", "--format"),
         ("torchscan llm serve x --device H2", "H200", "NVIDIA\\ H200"),
         ("torchscan runs ''", "merge", "nets.py"),
         ("torchscan runs open ne", "nets.py", "merge"),
@@ -961,6 +966,7 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert "--checkpoint" in offered("torchscan llm train --ch")
     assert offered("torchscan llm serve --ch") == []
     assert offered("torchscan llm train x --precision bf16-") == ["bf16-mixed"]
+    assert offered("torchscan memory x --offload opt") == ["optimizer"]
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
+    RECIPE,
     add_output,
+    add_recipe,
     colours_of,
     first_given,
     model_command,
@@ -31,6 +33,8 @@ _NOT_OF_SNAPSHOTS = (
     "training",
     "optimizer",
     "precision",
+    "compiled",
+    *RECIPE,
     "cuda_context",
     "suggestions",
     "largest_batch",
@@ -41,6 +45,8 @@ examples
   torchscan memory torchvision:resnet50 -b 32
   torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW -d "RTX 4090"
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
+  torchscan memory hf:config.json --input input_ids=4096:long --precision bf16 --training \\
+    --optimizer AdamW --lora 16 --weights nf4 --checkpoint full
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
   torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""
@@ -52,9 +58,10 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, models="?", step=True)
     help_ = "Check whether it fits on this device: a name ('RTX 4090') or a size ('24 GiB')"
     add_option(parser, "device", help=help_)
-    add_option(parser, "cuda_context")
+    add_options(parser, "compiled", "cuda_context")
     exclusive = parser.add_mutually_exclusive_group()
     add_options(exclusive, "suggestions", "largest_batch", "longest_sequence")
+    add_recipe(parser)
     group = parser.add_argument_group("a run that ran out of memory")
     add_options(group, "snapshot", "moment")
     add_output(parser)

@@ -7,6 +7,9 @@ import argparse
 from torchscan.errors import InputError
 from torchscan.units import parse_duration, parse_memory
 
+#: the layers to recompute, by their names in a shell
+CHECKPOINTS: dict[str, bool | str] = {"none": False, "selective": "selective", "full": True}
+
 
 def to_count(text: str) -> int:
     """Return a whole number of at least one."""
@@ -64,9 +67,8 @@ def to_mesh(text: str) -> dict[str, int]:
 
 def to_checkpoint(text: str) -> bool | int | str:
     """Return the layers to recompute: none, all, every n-th one, or torchtitan's operators."""
-    choices: dict[str, bool | str] = {"none": False, "full": True, "selective": "selective"}
-    if text in choices:
-        return choices[text]
+    if text in CHECKPOINTS:
+        return CHECKPOINTS[text]
     try:
         return to_count(text)
     except (ValueError, argparse.ArgumentTypeError) as error:

@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+#: options of a training step
+RECIPE = (
+    "checkpoint",
+    "lora",
+    "weights",
+    "cross_entropy",
+    "optimizer_in_backward",
+    "clip_gradients",
+    "accumulation_steps",
+    "float8",
+    "float8_skip",
+    "offload",
+)
 TARGETS = """\
 A TARGET is one of
   package.module:callable(arguments)   imported, and called unless it is a model
@@ -108,6 +121,31 @@ def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
         add_option(group, "mode")
     else:
         add_option(group, "mode", help="Set the mode of the modules (default: eval)")
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add options for the way in which a training step is made."""
+    changes: dict[str, dict[str, Any]] = {
+        "checkpoint": {
+            "help": "{}: none, selective, full, or a number for every n-th one (default: none)",
+            "files": ("recording/arguments.py",),
+            "default": False,
+        },
+        "weights": {
+            "help": "Set {}",
+            "files": ("recording/arguments.py",),
+            "choices": "recording/training/quantized_linear.py:FrozenFormat",
+            "metavar": None,
+        },
+        "accumulation_steps": {
+            "help": "Set the number of {}",
+            "files": ("recording/arguments.py",),
+            "default": 1,
+        },
+    }
+    group = parser.add_argument_group("training step")
+    for name in RECIPE:
+        add_option(group, name, **changes.get(name, {}))
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
