@@ -10,6 +10,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,7 @@ SPELLED_DIFFERENTLY = {
 }
 VERBS = re.findall(
     r"\w+",
-    """Add Analyze Check Choose Clip Collapse Compare Compute Convert Count Estimate Fail Find Fit Fold Freeze
+    """Add Analyze Check Choose Clip Collapse Compare Compute Convert Count Differentiate Estimate Fail Find Fit Fold Freeze
     Generate Give Include Keep Leave List Listen Measure Merge Name Open Print Read Recompute Record Run Set Shard Show
     Sort Suggest Take Truncate Update Write""",
 )
@@ -228,6 +229,12 @@ def test_both_may_be_offloaded(words: str) -> None:
     given = PARSERS["memory"].parse_args(["x", *words.split()])
     assert given.offload == ["optimizer", "activations"]
     assert PARSERS["memory"].parse_args(["x"]).offload is None
+
+
+def test_an_output_is_chosen_by_its_name() -> None:
+    loss = PARSERS["memory"].parse_args(["x", "--loss", "nll"]).loss
+    assert loss({"nll": 2, "logits": 3}) == 2
+    assert loss(SimpleNamespace(nll=4)) == 4
 
 
 def test_layers_that_keep_their_bits_are_named() -> None:

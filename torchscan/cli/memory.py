@@ -34,6 +34,7 @@ _NOT_OF_SNAPSHOTS = (
     "optimizer",
     "precision",
     "compiled",
+    "loss",
     *RECIPE,
     "cuda_context",
     "suggestions",
@@ -45,8 +46,8 @@ examples
   torchscan memory torchvision:resnet50 -b 32
   torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW -d "RTX 4090"
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
-  torchscan memory hf:config.json --input input_ids=4096:long --precision bf16 --training \\
-    --optimizer AdamW --lora 16 --weights nf4 --checkpoint full
+  torchscan memory hf:config.json --input input_ids=4096:long --input labels=4096:long \\
+    --training --loss loss --optimizer AdamW --precision bf16 --lora 16 --checkpoint full
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
   torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""

@@ -19,6 +19,7 @@ from torchscan.cli.option_values import (
     to_checkpoint,
     to_count,
     to_depth,
+    to_loss,
     to_mesh,
     to_names,
     to_seconds,
@@ -151,6 +152,8 @@ class _Options:
                        choices="precisions.py:Precision")
     compiled = _flag("{}", files=_PASS)
     # the training step
+    loss = Option("Differentiate only this output of the model, such as loss (default: all)",
+                  "NAME", to_loss)
     checkpoint = Option("Recompute layers in the backward pass: none, selective, full, or a number "
                         "for every n-th one (default: compare none, selective and full)",
                         "WHICH", to_checkpoint)

@@ -144,6 +144,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         },
     }
     group = parser.add_argument_group("training step")
+    add_option(group, "loss")
     for name in RECIPE:
         add_option(group, name, **changes.get(name, {}))
 

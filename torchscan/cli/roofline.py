@@ -21,8 +21,8 @@ _EXAMPLES = """\
 examples
   torchscan roofline torchvision:resnet50 -b 64 -d "RTX 4090" --precision fp16
   torchscan roofline timm:vit_base_patch16_224 --training -d H200 --precision bf16-mixed
-  torchscan roofline hf:config.json --input input_ids=4096:long --precision bf16 --training \\
-    --optimizer AdamW --float8 rowwise --checkpoint selective -d H100
+  torchscan roofline hf:config.json --input input_ids=4096:long --input labels=4096:long \\
+    --training --loss loss --optimizer AdamW --precision bf16 --float8 rowwise -d H100
   torchscan roofline torchvision:resnet50 --training -b 64 -d "RTX 4090" --suggestions
 torchscan devices lists the devices; torchscan devices --measure measures this machine's."""
 
