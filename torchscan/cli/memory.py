@@ -10,7 +10,6 @@ from typing import Any
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
-    RECIPE,
     add_output,
     add_recipe,
     colours_of,
@@ -24,23 +23,8 @@ from torchscan.cli.options import (
 from torchscan.errors import Argument, Give, InputError
 from torchscan.progress import progress
 
-#: options that a snapshot does not use
-_NOT_OF_SNAPSHOTS = (
-    "input",
-    "dtype",
-    "batch_size",
-    "mode",
-    "training",
-    "optimizer",
-    "precision",
-    "compiled",
-    "loss",
-    *RECIPE,
-    "cuda_context",
-    "suggestions",
-    "largest_batch",
-    "longest_sequence",
-)
+#: what can be given with a snapshot
+_OF_SNAPSHOTS = {"target", "snapshot", "moment", "device", "format", "output", "width"}
 _EXAMPLES = """\
 examples
   torchscan memory torchvision:resnet50 -b 32
@@ -100,7 +84,8 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
     from torchscan.snapshots import read_snapshot
     from torchscan.targets import parse_target, with_model
 
-    given = first_given(options, *_NOT_OF_SNAPSHOTS)
+    known = {action.dest for action in options.parser._actions}
+    given = first_given(options, *known - _OF_SNAPSHOTS)
     if given is not None:
         raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
     read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)

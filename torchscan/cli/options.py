@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-#: options of a training step
-RECIPE = (
-    "checkpoint",
-    "lora",
-    "weights",
-    "cross_entropy",
-    "optimizer_in_backward",
-    "clip_gradients",
-    "accumulation_steps",
-    "float8",
-    "float8_skip",
-    "offload",
-)
 TARGETS = """\
 A TARGET is one of
   package.module:callable(arguments)   imported, and called unless it is a model
@@ -125,28 +112,18 @@ def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add options for the way in which a training step is made."""
-    changes: dict[str, dict[str, Any]] = {
-        "checkpoint": {
-            "help": "{}: none, selective, full, or a number for every n-th one (default: none)",
-            "files": ("recording/arguments.py",),
-            "default": False,
-        },
-        "weights": {
-            "help": "Set {}",
-            "files": ("recording/arguments.py",),
-            "choices": "recording/training/quantized_linear.py:FrozenFormat",
-            "metavar": None,
-        },
-        "accumulation_steps": {
-            "help": "Set the number of {}",
-            "files": ("recording/arguments.py",),
-            "default": 1,
-        },
-    }
     group = parser.add_argument_group("training step")
+    explained = ("recording/arguments.py",)
+    formats = "recording/training/quantized_linear.py:FrozenFormat"
     add_option(group, "loss")
-    for name in RECIPE:
-        add_option(group, name, **changes.get(name, {}))
+    choices = "{}: none, selective, full, or a number for every n-th one (default: none)"
+    add_option(group, "checkpoint", help=choices, files=explained, default=False)
+    add_option(group, "lora")
+    add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
+    add_options(group, "cross_entropy", "optimizer_in_backward", "clip_gradients")
+    help_ = "Set the number of {}"
+    add_option(group, "accumulation_steps", help=help_, files=explained, default=1)
+    add_options(group, "float8", "float8_skip", "offload")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
