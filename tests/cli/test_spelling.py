@@ -495,6 +495,7 @@ PYTHON_WORDS = {
     "of symbolic_costs, --near on the command line": "a note that names both",
     "--input=": "how a shell may write the option",
     "?mode=": "a URI of SQLite",
+    "register_device(..., ": "a call in Python",
 }
 #: text outside of the command line that names an option -> why it may
 SHELL_WORDS = {
@@ -505,7 +506,7 @@ SHELL_WORDS = {
     "--torchscan-": "an option of pytest",
     "only checked with --timings": "a remark of `torchscan check`",
     "of symbolic_costs, --near on the command line": "a note that names both",
-    "; --format json and to_dict() list all.": "a note that names both",
+    "; --format json and to_dict() list all": "a note that names both",
 }
 #: HTML, CSS, SVG and LaTeX, which have attributes and properties of these names
 MARKUP = ("report/html.py", "report/latex.py", "report/paging/", "report/graphs/", "report/page/")
