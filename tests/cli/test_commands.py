@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 
 from tests.test_progress import screen
-from torchscan import from_json
+from torchscan import estimate_memory, from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.cli.options import parsers_by_command
@@ -590,6 +591,67 @@ def test_figures_of_other_commands(run: Any) -> None:
     assert roofline["device"] == "NVIDIA H200"
 
 
+STEPS = """
+import torch
+from torch import nn
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)])
+        self.head = nn.Linear(64, 512)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(x)
+        return {"loss": logits.logsumexp(-1).mean(), "logits": logits}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--checkpoint full", {"checkpoint": True}),
+        ("--checkpoint 2", {"checkpoint": 2}),
+        ("--lora 4 --weights int8", {"lora": 4, "weights": "int8"}),
+        ("--offload optimizer,activations", {"offload": ["optimizer", "activations"]}),
+        ("--optimizer-in-backward", {"optimizer_in_backward": True}),
+        (
+            "--clip-gradients --accumulation-steps 2",
+            {"clip_gradients": True, "accumulation_steps": 2},
+        ),
+        ("--loss loss", {"loss": lambda outputs: outputs["loss"]}),
+    ],
+)
+def test_a_training_step_in_a_shell_is_that_of_python(
+    run: Any, folder: Path, words: str, options: dict[str, Any]
+) -> None:
+    (folder / "steps.py").write_text(STEPS)
+    names: dict[str, Any] = {}
+    exec(STEPS, names)  # noqa: S102 - the text above
+    step = ["steps.py:Stack", "--input", "64", "-b", "256", "--training", "--optimizer", "AdamW"]
+    status, out, err = run("memory", *step, *words.split(), "--format", "json")
+    assert (status, err) == (0, "")
+    asked: dict[str, Any] = {"batch_size": 256, "training": True, "optimizer": "AdamW"}
+    with torch.device("meta"):
+        model = names["Stack"]()
+    plain = estimate_memory(model, (64,), **asked)
+    expected = estimate_memory(model, (64,), **asked, **options)
+    assert json.loads(out)["peak_bytes"] == expected.peak_bytes
+    assert expected.timeline != plain.timeline
+
+
+def test_an_output_that_is_not_returned_is_named(run: Any, folder: Path) -> None:
+    (folder / "steps.py").write_text(STEPS)
+    status, out, err = run(
+        "memory", "steps.py:Stack", "--input", "64", "--training", "--loss", "nll"
+    )
+    assert (status, out) == (2, "")
+    assert err.startswith("torchscan: --loss is 'nll', which the model does not return: give ")
+    assert err.count("\n") == 1
+
+
 def test_layers_are_chosen(run: Any) -> None:
     def shown(*options: str) -> list[str]:
         return [
@@ -871,6 +933,11 @@ def needs(shell: str) -> str:
         ("torchscan llm serve --co", "--context", "--checkpoint"),
         ("torchscan llm train --ch", "--checkpoint", "--context"),
         ("torchscan llm train x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan llm train x --checkpoint ''", "selective", "--lora"),
+        ("torchscan memory x --checkpoint f", "full", "selective"),
+        ("torchscan memory x --offload ''", "activations", "--offload"),
+        ("torchscan roofline x --weights nf4", "nf4-dq", "int8"),
+        ("torchscan roofline x --float8", "--float8-skip", "--format"),
         ("torchscan llm serve x --device H2", "H200", "NVIDIA\\ H200"),
         ("torchscan runs ''", "merge", "nets.py"),
         ("torchscan runs open ne", "nets.py", "merge"),
@@ -961,6 +1028,7 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert "--checkpoint" in offered("torchscan llm train --ch")
     assert offered("torchscan llm serve --ch") == []
     assert offered("torchscan llm train x --precision bf16-") == ["bf16-mixed"]
+    assert offered("torchscan memory x --offload opt") == ["optimizer"]
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:

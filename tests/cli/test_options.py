@@ -10,6 +10,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.test_signatures import public_values
 from torchscan.cli.main import main, parser
 from torchscan.cli.option_table import RENAMED_OPTIONS
 from torchscan.cli.options import parsers_by_command
+from torchscan.recording.arguments import RecipeArguments
+from torchscan.recording.training.recipe import Recipe
 
 TOP = parser()
 COMMANDS = TOP.get_default("commands")
@@ -33,9 +36,9 @@ SPELLED_DIFFERENTLY = {
 }
 VERBS = re.findall(
     r"\w+",
-    """Add Analyze Check Choose Collapse Compare Convert Count Estimate Fail Find Fit Fold Freeze Generate
-    Give Include Leave List Listen Measure Merge Name Open Print Read Recompute Record Run Set Shard Show Sort Suggest
-    Take Truncate Write""",
+    """Add Analyze Check Choose Clip Collapse Compare Compute Convert Count Differentiate Estimate Fail Find Fit Fold Freeze
+    Generate Give Include Keep Leave List Listen Measure Merge Name Open Print Read Recompute Record Run Set Shard Show
+    Sort Suggest Take Truncate Update Write""",
 )
 
 
@@ -198,9 +201,50 @@ def test_defaults_are_those_of_python() -> None:
     assert (summary.batch_size, summary.convention, summary.wrap_mode) == (1, "torchscan", "mid")
 
 
+@pytest.mark.parametrize("command", ["memory", "roofline"])
+def test_options_of_a_training_step_are_all_that_python_has(command: str) -> None:
+    """But for what several devices send each other, and policies that are Python functions."""
+    options = {action.dest for action in PARSERS[command]._actions}
+    in_python = set(RecipeArguments.__annotations__)
+    assert in_python - options == {"float8_all_gather"}
+    given = vars(PARSERS[command].parse_args(["x"]))
+    recipe = Recipe(**{name: given[name] for name in in_python & options})
+    assert recipe == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("none", False), ("full", True), ("selective", "selective"), ("2", 2)]
+)
+@pytest.mark.parametrize("words", ["memory x", "roofline x", "llm train x --num-gpus 8"])
+def test_checkpoints_are_spelled_alike(words: str, text: str, value: bool | int | str) -> None:
+    given = TOP.parse_args([*words.split(), "--checkpoint", text])
+    assert given.checkpoint == value
+    assert type(given.checkpoint) is type(value)
+
+
+@pytest.mark.parametrize(
+    "words", ["--offload optimizer --offload activations", "--offload optimizer,activations"]
+)
+def test_both_may_be_offloaded(words: str) -> None:
+    given = PARSERS["memory"].parse_args(["x", *words.split()])
+    assert given.offload == ["optimizer", "activations"]
+    assert PARSERS["memory"].parse_args(["x"]).offload is None
+
+
+def test_an_output_is_chosen_by_its_name() -> None:
+    loss = PARSERS["memory"].parse_args(["x", "--loss", "nll"]).loss
+    assert loss({"nll": 2, "logits": 3}) == 2
+    assert loss(SimpleNamespace(nll=4)) == 4
+
+
+def test_layers_that_keep_their_bits_are_named() -> None:
+    given = PARSERS["roofline"].parse_args(["x", "--float8-skip", "lm_head, embed"])
+    assert given.float8_skip == ["lm_head", "embed"]
+
+
 def examples() -> Iterator[str]:
     for each in (TOP, *PARSERS.values()):
-        lines = (each.epilog or "").splitlines()
+        lines = (each.epilog or "").replace("\\\n", "").splitlines()
         yield from (line.strip() for line in lines if line.startswith("  torchscan "))
 
 

@@ -153,6 +153,46 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
         "such as 'AdamW', or in bitsandbytes, such as 'AdamW8bit'\n",
     ),
     (
+        lambda: torchscan.estimate_memory(linear(), (4,), lora=4),
+        "memory nets.py:net --input 4 --lora 4",
+        "lora belongs to a training step: give training=True",
+        "--lora belongs to a training step: give --training",
+    ),
+    (
+        lambda: torchscan.estimate_memory(linear(), (4,), training=True, offload="optimizer"),
+        "memory nets.py:net --input 4 --training --offload optimizer",
+        "offload is about the optimizer's step: give optimizer='AdamW'",
+        "--offload is about the optimizer's step: give --optimizer AdamW",
+    ),
+    (
+        lambda: torchscan.analyze_roofline(
+            linear(), (4,), training=True, device="L4", offload=["optimizer", "disk"]
+        ),
+        "roofline nets.py:net --input 4 --training -d L4 --offload optimizer,disk",
+        "offload is 'disk': choose from 'optimizer', 'activations'",
+        "--offload is 'disk': choose from 'optimizer', 'activations'",
+    ),
+    (
+        lambda: torchscan.estimate_memory(linear(), (4,), training=True, checkpoint=True),
+        "memory nets.py:net --input 4 --training --checkpoint full",
+        "checkpoint needs layers in a torch.nn.ModuleList, and Linear has none",
+        "--checkpoint needs layers in a torch.nn.ModuleList, and Linear has none",
+    ),
+    (
+        lambda: torchscan.estimate_memory(linear(), (4,), training=True, cross_entropy="liger"),
+        "memory nets.py:net --input 4 --training --cross-entropy liger",
+        "cross_entropy is 'liger', and Linear has no loss function",
+        "--cross-entropy is 'liger', and Linear has no loss function",
+    ),
+    (
+        lambda: torchscan.estimate_memory(
+            linear(), (4,), training=True, clip_gradients=True, optimizer_in_backward=True
+        ),
+        "memory nets.py:net --input 4 --training --clip-gradients --optimizer-in-backward",
+        "all parameters at once: leave out optimizer_in_backward",
+        "all parameters at once: leave out --optimizer-in-backward",
+    ),
+    (
         lambda: torchscan.record(linear().requires_grad_(False), (4,), training=True),
         "summary nets.py:frozen --input 4 --training",
         "unfreeze a parameter, or leave out training=True",
@@ -455,6 +495,7 @@ PYTHON_WORDS = {
     "of symbolic_costs, --near on the command line": "a note that names both",
     "--input=": "how a shell may write the option",
     "?mode=": "a URI of SQLite",
+    "register_device(..., ": "a call in Python",
 }
 #: text outside of the command line that names an option -> why it may
 SHELL_WORDS = {
@@ -465,7 +506,7 @@ SHELL_WORDS = {
     "--torchscan-": "an option of pytest",
     "only checked with --timings": "a remark of `torchscan check`",
     "of symbolic_costs, --near on the command line": "a note that names both",
-    "; --format json and to_dict() list all.": "a note that names both",
+    "; --format json and to_dict() list all": "a note that names both",
 }
 #: HTML, CSS, SVG and LaTeX, which have attributes and properties of these names
 MARKUP = ("report/html.py", "report/latex.py", "report/paging/", "report/graphs/", "report/page/")

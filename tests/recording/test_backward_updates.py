@@ -47,6 +47,13 @@ def test_each_parameter_is_updated_once_by_the_same_work() -> None:
     assert phases.index("optimizer") < len(phases) - 1 - phases[::-1].index("backward")
 
 
+@pytest.mark.parametrize("device", [None, "24 GiB", GPU])
+def test_kernels_that_update_in_place_leave_what_the_forward_pass_saved(device: str | None) -> None:
+    steps = scan(optimizer_in_backward=True, device=device).steps
+    states = [each for each in steps.tensors if each.kind == "optimizer state" and each.name]
+    assert len(states) >= 2 * NUM_LAYERS
+
+
 def test_an_optimizer_that_exists_updates_its_own_parameters() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model[0].parameters(), momentum=0.9)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torchscan.cli.option_values import CHECKPOINTS
 from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.output import print_answer
 from torchscan.hardware.device_specs import known_devices
@@ -42,8 +43,9 @@ def _run(options: argparse.Namespace) -> None:
 
 def _choices(action: argparse.Action) -> str:
     """Return the words that complete an option or argument, or "" if there are none."""
-    known = {"sort": COLUMNS, "run_on": ("cpu", "cuda")}
-    return " ".join(map(str, known.get(action.dest, action.choices or ())))
+    known = {"sort": COLUMNS, "run_on": ("cpu", "cuda"), "checkpoint": tuple(CHECKPOINTS)}
+    words = action.choices or getattr(action, "words", None) or ()
+    return " ".join(map(str, known.get(action.dest, words)))
 
 
 def _bare_choices(parser: argparse.ArgumentParser, targets: str) -> str:

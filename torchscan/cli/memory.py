@@ -11,6 +11,7 @@ from typing import Any
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
     add_output,
+    add_recipe,
     colours_of,
     first_given,
     model_command,
@@ -22,25 +23,15 @@ from torchscan.cli.options import (
 from torchscan.errors import Argument, Give, InputError
 from torchscan.progress import progress
 
-#: options that a snapshot does not use
-_NOT_OF_SNAPSHOTS = (
-    "input",
-    "dtype",
-    "batch_size",
-    "mode",
-    "training",
-    "optimizer",
-    "precision",
-    "cuda_context",
-    "suggestions",
-    "largest_batch",
-    "longest_sequence",
-)
+#: what can be given with a snapshot
+_OF_SNAPSHOTS = {"target", "snapshot", "moment", "device", "format", "output", "width"}
 _EXAMPLES = """\
 examples
   torchscan memory torchvision:resnet50 -b 32
   torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW -d "RTX 4090"
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
+  torchscan memory hf:config.json --input input_ids=4096:long --input labels=4096:long \\
+    --training --loss loss --optimizer AdamW --precision bf16 --lora 16 --checkpoint full
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
   torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""
@@ -52,9 +43,10 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, models="?", step=True)
     help_ = "Check whether it fits on this device: a name ('RTX 4090') or a size ('24 GiB')"
     add_option(parser, "device", help=help_)
-    add_option(parser, "cuda_context")
+    add_options(parser, "compiled", "cuda_context")
     exclusive = parser.add_mutually_exclusive_group()
     add_options(exclusive, "suggestions", "largest_batch", "longest_sequence")
+    add_recipe(parser)
     group = parser.add_argument_group("a run that ran out of memory")
     add_options(group, "snapshot", "moment")
     add_output(parser)
@@ -92,7 +84,8 @@ def _explain_snapshot(options: argparse.Namespace) -> None:
     from torchscan.snapshots import read_snapshot
     from torchscan.targets import parse_target, with_model
 
-    given = first_given(options, *_NOT_OF_SNAPSHOTS)
+    known = {action.dest for action in options.parser._actions}
+    given = first_given(options, *known - _OF_SNAPSHOTS)
     if given is not None:
         raise InputError(f"{given} is for an estimate, not for a snapshot: leave it out")
     read = partial(read_snapshot, options.snapshot, moment=options.moment, device=options.device)

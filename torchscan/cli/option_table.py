@@ -19,6 +19,7 @@ from torchscan.cli.option_values import (
     to_checkpoint,
     to_count,
     to_depth,
+    to_loss,
     to_mesh,
     to_names,
     to_seconds,
@@ -31,6 +32,7 @@ _GENERATION = ("generation.py",)
 _INSPECT = ("inspection.py",)
 _MESHES = ("ranks/meshes.py",)
 _PASS = ("recording/arguments.py", "recording/request.py")
+_RECIPE = ("recording/arguments.py", "recording/training/recipe.py")
 _SUMMARY = ("crawler.py",)
 
 
@@ -108,11 +110,14 @@ def add_option(parser: Any, name: str, **changes: Any) -> None:
     flags = [flag for flag in (to_flag(name), option.short) if flag is not None]
     default = option.default_of(argument)
     given = {key: getattr(option, key) for key in ("action", "metavar", "type", "required")}
-    given |= {"choices": option.values(), "default": default}
+    values = option.values()
+    given |= {"choices": values, "default": default}
+    if option.action == "extend" and values is not None:  # several values at once are no choice
+        given |= {"choices": None, "metavar": f"{{{','.join(values)}}}"}
     given = {key: value for key, value in given.items() if value is not None}
     help_ = option.sentence(argument, default)
     action = parser.add_argument(*flags, dest=name, help=help_, **given)
-    action.parameter = argument
+    action.parameter, action.words = argument, values
 
 
 def to_flag(name: str) -> str:
@@ -141,10 +146,28 @@ class _Options:
                   choices="recording/request.py:Mode")
     # the pass
     training = _flag("Take {}", files=_PASS)
-    optimizer = Option("Take the step with this optimizer of torch.optim, such as AdamW", "NAME")
+    optimizer = Option("Take the step with this optimizer of torch.optim or bitsandbytes, such as "
+                       "AdamW", "NAME")
     precision = Option("Convert the model to this precision; …-mixed is autocast",
                        choices="precisions.py:Precision")
     compiled = _flag("{}", files=_PASS)
+    # the training step
+    loss = Option("Differentiate only this output of the model, such as loss (default: all)",
+                  "NAME", to_loss)
+    checkpoint = Option("Recompute layers in the backward pass: none, selective, full, or a number "
+                        "for every n-th one (default: compare none, selective and full)",
+                        "WHICH", to_checkpoint)
+    lora = Option("{}", "RANK", to_count, _RECIPE)
+    cross_entropy = Option("{}", files=_RECIPE,
+                           choices="recording/training/fused_losses.py:CrossEntropy")
+    optimizer_in_backward = _flag("{}", files=_RECIPE)
+    clip_gradients = _flag("{}", files=_RECIPE)
+    accumulation_steps = Option("Set the number of micro batches in a step (default: compare all)",
+                                "N", to_count)
+    float8 = Option("{}", files=_RECIPE, choices="recording/training/float8.py:Float8")
+    float8_skip = Option("Set the {}", "A,B", to_names, _RECIPE)
+    offload = Option("{}; repeat the option for both", files=_RECIPE, type=to_names,
+                     choices="recording/training/offloading.py:Offload", action="extend")
     device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
                     short="-d")
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")
@@ -217,19 +240,12 @@ class _Options:
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
     global_batch_size = Option("Set the number of sequences on all devices "
                                "(default: --batch-size each)", "N", to_count)
-    checkpoint = Option("Recompute layers in the backward pass: none, selective, full, or a number "
-                        "for every n-th one (default: compare none, selective and full)",
-                        "WHICH", to_checkpoint)
-    accumulation_steps = Option("Set the number of micro batches in a step (default: compare all)",
-                                "N", to_count)
     flops = Option("Choose the attention that MFU counts: all scores (dense), or those that a "
                    "causal mask leaves", files=_MESHES,
                    choices="analyses/model_products.py:FlopsConvention")
     link_gbs = Option("Set the bandwidth of the links in a machine for each device, in one "
                       "direction, in 10^9 bytes per second (default: as in the data sheet)",
                       "GB/s", float)
-    lora = Option("Freeze the model, and train adapters of this rank beside all linear layers in "
-                  "its layers", "RANK", to_count)
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from torchscan.errors import InputError
+from torchscan.errors import Argument, InputError
 from torchscan.units import parse_duration, parse_memory
+
+#: the layers to recompute, by their names in a shell
+CHECKPOINTS: dict[str, bool | str] = {"none": False, "selective": "selective", "full": True}
 
 
 def to_count(text: str) -> int:
@@ -64,9 +70,8 @@ def to_mesh(text: str) -> dict[str, int]:
 
 def to_checkpoint(text: str) -> bool | int | str:
     """Return the layers to recompute: none, all, every n-th one, or torchtitan's operators."""
-    choices: dict[str, bool | str] = {"none": False, "full": True, "selective": "selective"}
-    if text in choices:
-        return choices[text]
+    if text in CHECKPOINTS:
+        return CHECKPOINTS[text]
     try:
         return to_count(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
@@ -74,6 +79,25 @@ def to_checkpoint(text: str) -> bool | int | str:
             f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
             "layer"
         ) from error
+
+
+def to_loss(text: str) -> Callable[[Any], Any]:
+    """Return the function that takes the output of this name from all that a model returns."""
+    return partial(_output_named, text)
+
+
+def _output_named(name: str, outputs: Any) -> Any:
+    found = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+    if found is None:
+        from torchscan.recording.training.gradients import BackwardError
+
+        raise BackwardError(
+            Argument("loss"),
+            f" is {name!r}, which the model does not return: give it what the loss is computed "
+            "from, such as labels, or leave out ",
+            Argument("loss"),
+        )
+    return found
 
 
 def to_names(text: str) -> list[str]:

@@ -110,6 +110,22 @@ def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
         add_option(group, "mode", help="Set the mode of the modules (default: eval)")
 
 
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add options for the way in which a training step is made."""
+    group = parser.add_argument_group("training step")
+    explained = ("recording/arguments.py",)
+    formats = "recording/training/quantized_linear.py:FrozenFormat"
+    add_option(group, "loss")
+    choices = "{}: none, selective, full, or a number for every n-th one (default: none)"
+    add_option(group, "checkpoint", help=choices, files=explained, default=False)
+    add_option(group, "lora")
+    add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
+    add_options(group, "cross_entropy", "optimizer_in_backward", "clip_gradients")
+    help_ = "Set the number of {}"
+    add_option(group, "accumulation_steps", help=help_, files=explained, default=1)
+    add_options(group, "float8", "float8_skip", "offload")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add options for the format of the answer, and the file."""
     group = parser.add_argument_group("output")

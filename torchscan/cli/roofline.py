@@ -9,6 +9,7 @@ from typing import Any
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import (
     add_output,
+    add_recipe,
     model_command,
     on_scan,
     put_suggestions,
@@ -20,6 +21,8 @@ _EXAMPLES = """\
 examples
   torchscan roofline torchvision:resnet50 -b 64 -d "RTX 4090" --precision fp16
   torchscan roofline timm:vit_base_patch16_224 --training -d H200 --precision bf16-mixed
+  torchscan roofline hf:config.json --input input_ids=4096:long --input labels=4096:long \\
+    --training --loss loss --optimizer AdamW --precision bf16 --float8 rowwise -d H100
   torchscan roofline torchvision:resnet50 --training -b 64 -d "RTX 4090" --suggestions
 torchscan devices lists the devices; torchscan devices --measure measures this machine's."""
 
@@ -30,6 +33,7 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "roofline", help_, _EXAMPLES, run=_run, step=True)
     add_option(parser, "device")
     add_options(parser, "compiled", "suggestions")
+    add_recipe(parser)
     rows = parser.add_argument_group("rows")
     add_option(rows, "by", choices="report/roofline_table.py:Rows", default="layer")
     add_option(rows, "max_depth", default=2)

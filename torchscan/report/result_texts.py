@@ -432,7 +432,7 @@ add(
 add("snapshot-pending", "{size:memory} are freed, but wait for another stream")
 add(
     "snapshot-other-device",
-    "another GPU, cuda:{device}, has {size:memory} reserved, and device='cuda:{device}' shows it",
+    "another GPU, cuda:{device}, has {size:memory} reserved: give it as the device to see it",
 )
 
 # -- budgets ---------------------------------------------------------------------------------------

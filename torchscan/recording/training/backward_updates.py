@@ -28,6 +28,7 @@ from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.torch_versions import (
     local_part,
     outside_of_everything,
+    set_version,
     stands_for_itself,
     without_torch_function,
 )
@@ -79,7 +80,10 @@ class BackwardUpdates:
         assert self._choice is not None  # noqa: S101 - for the type checker
         optimizer = optimizer_on(self._choice, {identity: updated})
         updated.grad = torch.empty_like(updated)
+        # The forward pass has saved the parameter, which must be as it was for the backward pass.
+        version = updated._version
         take_step(optimizer, is_recorded=False)
+        set_version(updated, version)
         updated.grad = None
         return optimizer
 

@@ -244,7 +244,7 @@ def loss_of(result: Any, backward: Backward) -> Any:
     assert callable(backward)  # noqa: S101 - for the type checker
     try:
         return backward(result)
-    except (NeedsValuesError, NotImplementedError):
+    except (BackwardError, NeedsValuesError, NotImplementedError):
         raise
     except Exception as error:
         raise BackwardError(
