@@ -27,15 +27,10 @@ _REDUCIBLE: Final = frozenset({"activations", "optimizer", "loss", "gradients"})
 #: kinds that logits and their gradients have, if their size shows that they are logits: that of the
 #: loss's largest block, or half of it in 16 bits
 _KINDS_OF_LOGITS: Final = frozenset({"activations", "backward", "other", "loss"})
-_CODES: Final[dict[OwnerKind, str]] = {
-    "activations": "snapshot-activations",
-    "recomputed": "snapshot-recomputed",
-    "loss": "snapshot-logits",
-    "optimizer": "snapshot-optimizer",
-    "parameters": "snapshot-parameters",
-    "gradients": "snapshot-held-gradients",
-    "gathered": "snapshot-gathered",
-}
+#: kinds that a change could reduce
+_CHANGED: Final[tuple[OwnerKind, ...]] = (
+    *("activations", "recomputed", "loss", "optimizer", "parameters", "gradients", "gathered"),
+)
 
 
 def suggest(
@@ -99,10 +94,20 @@ def _suggest_for_failure(
     if free < request or not same or is_expandable:
         return
     largest = max(block.size for block in same)
-    values = {"free": free, "largest": largest, "num": len(same), "request": request}
-    is_solved = _has_pages(usual, failure)
-    code = "snapshot-fragmented" if is_solved else "snapshot-fragmented-finely"
-    yield Note.of(code, saves=free, **values)
+    num = len(same)
+    if _has_pages(usual, failure):
+        yield Note.of(
+            "snapshot-fragmented", saves=free, free=free, largest=largest, num=num, request=request
+        )
+        return
+    yield Note.of(
+        "snapshot-fragmented-finely",
+        saves=free,
+        free=free,
+        largest=largest,
+        num=num,
+        request=request,
+    )
 
 
 def _has_pages(free: Iterable[FreeBlock], failure: TraceEvent) -> bool:
@@ -165,14 +170,28 @@ def _suggest_for_kinds(
     sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
     if not running.is_forward:
         sizes["gradients"] = 0  # they are needed
-    largest = max(_CODES, key=lambda kind: sizes[kind])
-    for kind, code in _CODES.items():
+    largest = max(_CHANGED, key=lambda kind: sizes[kind])
+    for kind in _CHANGED:
         size = sizes[kind]
         saves = int(size * _SAVED_SHARES.get(kind, 1))
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
         if size and (kind == largest or is_enough):
             share = size / max(state.requested_bytes, 1)
-            yield Note.of(code, saves=saves, size=size, share=share)
+            yield _note_of_kind(kind, saves, size, share)
+
+
+def _note_of_kind(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
+    """Return the change that reduces a kind, which holds so many bytes and that share of all."""
+    notes: dict[OwnerKind, Note] = {
+        "activations": Note.of("snapshot-activations", saves=saves, size=size, share=share),
+        "recomputed": Note.of("snapshot-recomputed", saves=saves, size=size, share=share),
+        "loss": Note.of("snapshot-logits", saves=saves, size=size, share=share),
+        "optimizer": Note.of("snapshot-optimizer", saves=saves, size=size, share=share),
+        "parameters": Note.of("snapshot-parameters", saves=saves, size=size, share=share),
+        "gradients": Note.of("snapshot-held-gradients", saves=saves, size=size, share=share),
+        "gathered": Note.of("snapshot-gathered", saves=saves, size=size, share=share),
+    }
+    return notes[kind]
 
 
 def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:

@@ -168,9 +168,12 @@ def _notes(
         elif sizes["unknown"]:
             yield Note.of("snapshot-no-owner", size=sizes["unknown"])
         sizes["unknown"] = 0
-    for kind in ("unknown", "backward", "pending"):
-        if sizes[kind]:
-            yield Note.of(f"snapshot-{kind}", size=sizes[kind])
+    if sizes["unknown"]:
+        yield Note.of("snapshot-unknown", size=sizes["unknown"])
+    if sizes["backward"]:
+        yield Note.of("snapshot-backward", size=sizes["backward"])
+    if sizes["pending"]:
+        yield Note.of("snapshot-pending", size=sizes["pending"])
     reserved: Counter[int] = Counter()
     for segment in data.segments:
         reserved[segment.device] += segment.total_size
