@@ -99,10 +99,13 @@ def _suggest_for_failure(
     if free < request or not same or is_expandable:
         return
     largest = max(block.size for block in same)
-    values = {"free": free, "largest": largest, "num": len(same), "request": request}
-    is_solved = _has_pages(usual, failure)
-    code = "snapshot-fragmented" if is_solved else "snapshot-fragmented-finely"
-    yield Note.of(code, saves=free, **values)
+    num = len(same)
+    if _has_pages(usual, failure):
+        yield Note.of("snapshot-fragmented", saves=free, largest=largest, num=num, request=request)
+    else:
+        yield Note.of(
+            "snapshot-fragmented-finely", saves=free, largest=largest, num=num, request=request
+        )
 
 
 def _has_pages(free: Iterable[FreeBlock], failure: TraceEvent) -> bool:
@@ -148,12 +151,13 @@ def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note
         if len(steps) < _MIN_LEAKED_STEPS or step - 1 not in steps:
             continue
         frame = leaked[0].owner.frame
+        place = "" if frame is None else f"{frame.filename}:{frame.line}"
         yield Note.of(
             "snapshot-leak",
             saves=sum(owned.block.size for owned in leaked),
             blocks=len(leaked),
             steps=len(steps),
-            place="" if frame is None else f"{frame.filename}:{frame.line}",
+            place=place,
         )
 
 
