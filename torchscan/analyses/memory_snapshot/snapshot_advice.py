@@ -27,15 +27,16 @@ _REDUCIBLE: Final = frozenset({"activations", "optimizer", "loss", "gradients"})
 #: kinds that logits and their gradients have, if their size shows that they are logits: that of the
 #: loss's largest block, or half of it in 16 bits
 _KINDS_OF_LOGITS: Final = frozenset({"activations", "backward", "other", "loss"})
-_CODES: Final[dict[OwnerKind, str]] = {
-    "activations": "snapshot-activations",
-    "recomputed": "snapshot-recomputed",
-    "loss": "snapshot-logits",
-    "optimizer": "snapshot-optimizer",
-    "parameters": "snapshot-parameters",
-    "gradients": "snapshot-held-gradients",
-    "gathered": "snapshot-gathered",
-}
+#: in the order in which they are suggested
+_CHANGED: Final[Sequence[OwnerKind]] = (
+    "activations",
+    "recomputed",
+    "loss",
+    "optimizer",
+    "parameters",
+    "gradients",
+    "gathered",
+)
 
 
 def suggest(
@@ -101,10 +102,17 @@ def _suggest_for_failure(
     largest = max(block.size for block in same)
     num = len(same)
     if _has_pages(usual, failure):
-        yield Note.of("snapshot-fragmented", saves=free, largest=largest, num=num, request=request)
+        yield Note.of(
+            "snapshot-fragmented", saves=free, free=free, largest=largest, num=num, request=request
+        )
     else:
         yield Note.of(
-            "snapshot-fragmented-finely", saves=free, largest=largest, num=num, request=request
+            "snapshot-fragmented-finely",
+            saves=free,
+            free=free,
+            largest=largest,
+            num=num,
+            request=request,
         )
 
 
@@ -169,14 +177,33 @@ def _suggest_for_kinds(
     sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
     if not running.is_forward:
         sizes["gradients"] = 0  # they are needed
-    largest = max(_CODES, key=lambda kind: sizes[kind])
-    for kind, code in _CODES.items():
+    largest = max(_CHANGED, key=lambda kind: sizes[kind])
+    for kind in _CHANGED:
         size = sizes[kind]
         saves = int(size * _SAVED_SHARES.get(kind, 1))
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
         if size and (kind == largest or is_enough):
             share = size / max(state.requested_bytes, 1)
-            yield Note.of(code, saves=saves, size=size, share=share)
+            yield _change_for(kind, saves, size, share)
+
+
+def _change_for(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
+    """Return the change that makes a kind smaller."""
+    match kind:
+        case "activations":
+            return Note.of("snapshot-activations", saves=saves, size=size, share=share)
+        case "recomputed":
+            return Note.of("snapshot-recomputed", saves=saves, size=size, share=share)
+        case "loss":
+            return Note.of("snapshot-logits", saves=saves, size=size, share=share)
+        case "optimizer":
+            return Note.of("snapshot-optimizer", saves=saves, size=size, share=share)
+        case "parameters":
+            return Note.of("snapshot-parameters", saves=saves, size=size, share=share)
+        case "gradients":
+            return Note.of("snapshot-held-gradients", saves=saves, size=size, share=share)
+        case _:
+            return Note.of("snapshot-gathered", saves=saves, size=size, share=share)
 
 
 def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:

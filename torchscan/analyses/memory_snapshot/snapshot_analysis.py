@@ -168,9 +168,13 @@ def _notes(
         elif sizes["unknown"]:
             yield Note.of("snapshot-no-owner", size=sizes["unknown"])
         sizes["unknown"] = 0
-    for kind in ("unknown", "backward", "pending"):
-        if sizes[kind]:
-            yield Note.of(f"snapshot-{kind}", size=sizes[kind])
+    for note in (
+        Note.of("snapshot-unknown", size=sizes["unknown"]),
+        Note.of("snapshot-backward", size=sizes["backward"]),
+        Note.of("snapshot-pending", size=sizes["pending"]),
+    ):
+        if note.values["size"]:
+            yield note
     reserved: Counter[int] = Counter()
     for segment in data.segments:
         reserved[segment.device] += segment.total_size
