@@ -115,13 +115,14 @@ _CHECKPOINTS: Mapping[str, Checkpoint] = {
     "none": "none",
     "selective layer (every 2nd)": "every 2nd",
 }
+#: torchtitan's GPU: HBM2e, 500 W
+TITAN_CARD = "H100 96GB"
 _FLOAT8 = {
     "float8 linears": "tensorwise",
     "float8 tensorwise": "tensorwise",
     "float8 rowwise": "rowwise",
     "float8 rowwise, bf16 all-gather": "rowwise",
     "float8 tensorwise, float8 all-gather": "tensorwise",
-    "float8nocompile": "",
     "float8": "tensorwise",
 }
 
@@ -130,17 +131,14 @@ def titan_rows(truth: Path) -> Iterator[TrainingRow]:
     """Yield the rows of torchtitan and torchao: FSDP2, SDPA."""
     for row in _read(truth / TITAN):
         _, _, float8 = row["precision"].partition(" + ")
-        if "96GB" in row["device"]:
-            float8_name = _FLOAT8[float8] if float8 else ""
-        elif float8 == "float8nocompile":
+        if float8 == "float8nocompile":
             continue
-        else:
-            float8_name = _FLOAT8[float8] if float8 else ""
+        float8_name = _FLOAT8[float8] if float8 else ""
         size = "70B" if "70B" in row["model"] else "8B"
         yield TrainingRow(
             source="torchao" if row["repo"] == "pytorch/ao" else "torchtitan",
             model=f"llama-{size}",
-            device="H100 96GB",
+            device=TITAN_CARD if "96GB" in row["device"] else "H100",
             dp=int(row["dp_shard"]),
             tp=int(row["tp"]),
             cp=int(row["cp"]),

@@ -8,11 +8,12 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from training_records import STORED, Priced, price, recorded
-from training_rows import FINETUNING, FOUNDRY, TITAN, TrainingRow, rows_of
+from training_rows import FINETUNING, FOUNDRY, TITAN, TITAN_CARD, TrainingRow, rows_of
 from truth_section import Section, percent
 
 from tests.marked import table
@@ -20,7 +21,8 @@ from torchscan.errors import TorchscanError
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
 TABLES = (FOUNDRY, TITAN, FINETUNING)
-#: models, and longest sequences, whose steps constants were set on; all others are held out
+#: models, and longest sequences, whose steps constants were set on. So are all steps with
+#: asynchronous tensor parallelism; all others are held out
 FITTED = {"mpt-7b": 2048, "mpt-13b": 2048, "mpt-30b": 2048, "santacoder": 2048, "powerlm-3b": 4096}
 #: tokens from which on llm-foundry's attention takes most of the time: a kernel that torch does not have
 OTHER_ATTENTION = 2048
@@ -43,6 +45,8 @@ class Compared(NamedTuple):
 
     row: TrainingRow
     priced: Priced
+    #: of torchao: its estimate on torchtitan's card
+    on_other_card: Priced | None = None
 
     @property
     def ratio(self) -> float:
@@ -56,7 +60,9 @@ class Compared(NamedTuple):
 
     @property
     def is_fitted(self) -> bool:
-        """True if constants were set on it: the float8 and adapter rows are not."""
+        """True if constants were set on it."""
+        if self.row.async_tp:
+            return True
         is_known = self.row.length <= FITTED.get(self.row.model, 0)
         return is_known and not self.row.lora and self.row.dp in (1, 8, 128)
 
@@ -74,8 +80,12 @@ def compare(truth: Path, only: str = "", *, makes: bool = True) -> list[Compared
         if only not in row.name or row.cp > 1:
             continue
         traces = recorded(row, STORED, makes=makes)
-        if traces is not None:
-            found.append(Compared(row, price(row, traces)))
+        if traces is None:
+            continue
+        other = None
+        if row.source == "torchao":
+            other = price(replace(row, device=TITAN_CARD), traces)
+        found.append(Compared(row, price(row, traces), other))
     return found
 
 
@@ -87,6 +97,7 @@ def training(truth: Path) -> Section:
     kept = [each for each in found if not each.has_other_attention]
     apart = [each for each in kept if not each.is_fitted]
     result = f"median error {percent(_median(kept))} (held out {percent(_median(apart))})"
+    result += f"; with {len(found) - len(kept)} of FlashAttention 1 {percent(_median(found))}"
     source = "llm-foundry, torchtitan, torchao, fms-acceleration"
     summary = [("training steps of language models", source, f"{len(kept)}", result)]
     return Section(summary, {"training": f"\n{training_table(found)}\n"})
@@ -106,7 +117,8 @@ def group_of(row: TrainingRow) -> tuple[str, str]:
     kind += ", compiled" if row.compiled else ", eager"
     if row.tp > 1:
         kind += ", asynchronous TP 8" if row.async_tp else ", TP 8"
-    return f"{row.source}, H100 with 500 W", kind
+    card = "H100 with 500 W" if row.device == TITAN_CARD else "H100"
+    return f"{row.source}, {card}", kind
 
 
 def training_table(found: Sequence[Compared]) -> str:
@@ -119,6 +131,13 @@ def training_table(found: Sequence[Compared]) -> str:
     kept = [each for each in found if not each.has_other_attention]
     rows.append(("all but FlashAttention 1", "", *_cells(kept, margins)))
     rows.append(("held out", "", *_cells([e for e in kept if not e.is_fitted], margins)))
+    rows.append(("all", "", *_cells(found, margins)))
+    others = [Compared(e.row, e.on_other_card) for e in found if e.on_other_card is not None]
+    for is_float8 in (False, True):
+        group = [each for each in others if bool(each.row.float8) == is_float8]
+        if group:
+            kind = "float8" if is_float8 else "bf16"
+            rows.append(("torchao, if on torchtitan's card", kind, *_cells(group, margins)))
     return table(HEADINGS, rows)
 
 
@@ -208,7 +227,7 @@ def _main() -> None:
     parser.add_argument("--only", default="", help="Rows whose name contains this text")
     parser.add_argument("--rows", action="store_true", help="Print each row")
     parser.add_argument("--kinds", type=int, default=0, help="Print so many operators of each row")
-    parser.add_argument("--margins", action="store_true", help="Print margins instead of errors")
+    parser.add_argument("--margins", action="store_true", help="Print margins, too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.record:
@@ -219,7 +238,7 @@ def _main() -> None:
         _print_row(each, options.kinds)
     if options.margins:
         print_margins(found)
-    elif found:
+    if found:
         print(training_table(found))
 
 
@@ -237,7 +256,7 @@ def _record(only: str) -> None:
 
 
 def _print_row(each: Compared, kinds: int) -> None:
-    row, priced = each
+    row, priced = each.row, each.priced
     waits = priced.waits / priced.seconds
     times = f"{priced.seconds:8.3f} s, {row.seconds:8.3f} measured, {each.ratio:.3f}"
     print(f"{row.name:70} {times}, waits {waits:.3f}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
 from tests.observables import flags
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 #: runs of pytest of their own, for the tests of the plugin
 pytest_plugins = ["pytester"]
+
+# How long an example takes depends on what else the machine runs. Other profiles stay as they are.
+settings.register_profile(
+    "default",
+    settings.get_profile("default"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 #: a file whose tests are all slow
 _ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)

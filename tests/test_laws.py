@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 from torchscan.types import OpCost
 
-RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=40)
 
 
 class Residual(nn.Module):

@@ -323,7 +323,7 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
     "targets/importing.py": ("operator torchvision::", "a message of torchvision"),
     "recording/failures.py": ("maximum recursion .*", "a message of Python"),
     "watching/peers.py": (".*", "messages of torch.distributed, gloo and NCCL"),
-    "inspecting/out_of_memory.py": (".*", "messages of torch"),
+    "inspecting/out_of_memory.py": (".*ried to allocate .*", "a message of torch"),
     "hardware/device_specs.py": ("model name", "a key of /proc/cpuinfo"),
     "analyses/roofline/call_times.py": ("Blackwell GB100", "an architecture"),
     "report/device_table.py": ("Workstation Edition", "names of GPUs"),

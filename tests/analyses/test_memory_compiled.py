@@ -72,7 +72,7 @@ def test_a_chain_between_two_products_is_computed_again_from_the_first() -> None
 
 def saved_by_torch(module: nn.Module, given: Tensor) -> int:
     """Return the bytes that the partitioner saves, besides the graph's inputs."""
-    from functorch.compile import nop
+    from functorch.compile import nop  # type: ignore[import-untyped]
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from tests.versions import before
 from torchscan.parallel import plan
-from torchscan.ranks.plan import Plan
+from torchscan.types import Plan
 
 MIB = 2**20
 WORKSPACES, INPUTS = 2 * 32, 2
@@ -24,7 +24,7 @@ pytestmark = before("2.9", "collectives on shapes")
 
 def planned(policy: MixedPrecisionPolicy | None = None, **options: Any) -> Plan:
     def shard(model: nn.Module, mesh: Any) -> None:
-        chosen = {} if policy is None else {"mp_policy": policy}
+        chosen: dict[str, Any] = {} if policy is None else {"mp_policy": policy}
         fully_shard(model, mesh=mesh["dp"], **chosen)
 
     with torch.device("meta"):

@@ -361,14 +361,14 @@ def steps_of(kinds: dict[str, Operation]) -> st.SearchStrategy[list[Step]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps_of(SIGNAL_STEPS))
 def test_random_graphs_of_signals(steps: list[Step]) -> None:
     _agrees(Graph(steps, SIGNAL_STEPS, 16), (CHANNELS, LENGTH), margin=12)
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(steps_of(IMAGE_STEPS))
 def test_random_graphs_of_images(steps: list[Step]) -> None:
     _agrees(Graph(steps, IMAGE_STEPS, 8), (CHANNELS, 48, 40), margin=8)

@@ -73,8 +73,8 @@ def sharded(model: nn.Module) -> Trace:
             fully_shard(part, mesh=mesh["dp"])
 
     options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "device": H100.name}
-    shape = {"input_shape": (512,), "batch_size": 4096}
-    made = plan(model, mesh={"dp": 8}, apply=shard, progress=False, **shape, **options)
+    options |= {"input_shape": (512,), "batch_size": 4096, "progress": False}
+    made = plan(model, mesh={"dp": 8}, apply=shard, **options)
     return made.ranks[0].trace
 
 

@@ -1103,7 +1103,8 @@ def attending(*, device: str = "H100", **options: Any) -> Roofline:
 
     def attend(states: Any, x: Tensor) -> Tensor:
         heads = states.joined(x).view(*x.shape[:2], 3, 16, 128).permute(2, 0, 3, 1, 4)
-        found = F.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        query, key, value = heads.unbind()
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed: Tensor = states.out(found.transpose(1, 2).flatten(2))
         return mixed
 

@@ -203,8 +203,8 @@ def test_asynchronous_collectives_run_behind_products() -> None:
     assert waiting.roofline is not None
     assert overlapped.roofline is not None
     plain, hidden = (
-        [each.time_estimate for each in rank.roofline.operators if each.limiter == "links"]
-        for rank in (waiting, overlapped)
+        [each.time_estimate for each in roofline.operators if each.limiter == "links"]
+        for roofline in (waiting.roofline, overlapped.roofline)
     )
     assert all(less <= more for less, more in zip(hidden, plain, strict=True))
     products = sum(

@@ -374,7 +374,7 @@ def mutations(draw: st.DrawFn) -> Any:
 @example({**REPORT, "layers": []})
 @example({**REPORT, "schema": 1})
 @example([])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_our_own_check_finds_what_jsonschema_finds(report: Any) -> None:
     found = mismatch(report, SCHEMA)
     assert (found is None) == VALIDATOR.is_valid(report), found
@@ -382,7 +382,7 @@ def test_our_own_check_finds_what_jsonschema_finds(report: Any) -> None:
 
 @pytest.mark.slow
 @given(mutations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_read_can_be_shown(report: Any) -> None:
     try:
         info = from_json(json.dumps(report))

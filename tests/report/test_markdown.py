@@ -121,7 +121,7 @@ def test_names_stay_what_they_are(details: bool) -> None:
 @pytest.mark.slow
 @given(st.text("_*`~[]()<>&|$@#!:;\\'\"{}-+=.,^/ amp1é\n", max_size=12))
 @example("a __b__ *c* _d_")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_text_stays_what_it_is(text: str) -> None:
     info = from_json(ONE)
     info["layers"][0]["type"] = text

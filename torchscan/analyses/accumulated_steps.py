@@ -24,9 +24,12 @@ def repeat_passes(roofline: Roofline, number: int) -> Roofline:
     """Return the roofline of a step of so many passes and one update."""
     if number == 1 or not roofline.time_estimate:
         return roofline
-    step = _Step(roofline, number)
+    step = _RepeatedPasses(roofline, number)
     # The update belongs to no layer but the model.
-    layers = [_repeat(each, number) for each in roofline.layers[1:]]
+    layers = []
+    for each in roofline.layers[1:]:
+        values: dict[str, Any] = {name: number * getattr(each, name) for name in _TOTALS}
+        layers.append(replace(each, **values))
     passes = step.one_pass * number
     repeated = replace(roofline, operators=(*passes, *step.update), layers=(step.whole, *layers))
     return replace(
@@ -51,7 +54,7 @@ def repeat_collectives(collectives: Sequence[Collective], number: int) -> tuple[
     return tuple(repeated)
 
 
-class _Step:
+class _RepeatedPasses:
     """The passes and the update of one step."""
 
     def __init__(self, roofline: Roofline, number: int) -> None:
@@ -102,9 +105,3 @@ class _Step:
     ) -> GroupLoad:
         counts = [self._number] * len(one_pass) + [1] * len(update)
         return group(name, [*one_pass, *update], counts)
-
-
-def _repeat(load: GroupLoad, number: int) -> GroupLoad:
-    values: dict[str, Any] = {name: number * getattr(load, name) for name in _TOTALS}
-    repeated: GroupLoad = replace(load, **values)
-    return repeated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from torchscan.analyses.memory_blocks import KINDS, MemoryKind
@@ -57,17 +58,17 @@ class Extrapolated:
         Overlap is computed at the end: few layers overlap a smaller, or larger, share of
         communication than all layers do.
         """
-        base, more = _waits(self._base), [_waits(each) for each in self._more]
-        return {phase: self._waiting(base[phase], [each[phase] for each in more]) for phase in base}
-
-    def _waiting(self, base: Waiting, more: Sequence[Waiting]) -> Waiting:
-        return Waiting(
-            *(self._sum(each, [one[at] for one in more]) for at, each in enumerate(base))
-        )
+        others = [_waits(each) for each in self._more]
+        found: dict[Phase, Waiting] = {}
+        for phase, base in _waits(self._base).items():
+            columns = zip(base, *(each[phase] for each in others), strict=True)
+            found[phase] = Waiting(*(self._sum(first, more) for first, *more in columns))
+        return found
 
     def products(self, flops: FlopsConvention) -> float:
         """Return the MACs without those that are computed again."""
-        base, *more = (_products(each.rank, flops) for each in (self._base, *self._more))
+        recorded = [products_of(each.rank.trace) for each in (self._base, *self._more)]
+        base, *more = (sum(map(attrgetter(flops), each)) for each in recorded)
         return self._sum(base, more)
 
     def sent_bytes(self, num_microbatches: int) -> int:
@@ -81,7 +82,8 @@ class Extrapolated:
     def peak(self) -> dict[MemoryKind, int]:
         """Return the live memory by kind at the peak."""
         moments, others = _moments(self._base), [_moments(each) for each in self._more]
-        common = [place for place in moments if all(place in each for each in others)]
+        everywhere = set(moments).intersection(*others)
+        common = [place for place in moments if place in everywhere]
         sizes = (
             [
                 int(self._sum(size, further))
@@ -108,17 +110,13 @@ def _waits(short: Short) -> dict[Phase, Waiting]:
     return waiting(rank.trace, link_times(rank.trace, short.fabric), computing)
 
 
-def _products(rank: RankPlan, flops: FlopsConvention) -> float:
-    products = products_of(rank.trace)
-    return sum(each.dense if flops == "dense" else each.computed for each in products)
-
-
 def _sent_bytes(rank: RankPlan, num_microbatches: int) -> int:
     """Return the bytes that a rank sends; collectives of the optimizer run once in a step."""
-    return sum(
-        each.sent_bytes * (1 if each.phase == "optimizer" else num_microbatches)
-        for each in rank.collectives
-    )
+    sent = 0
+    for each in rank.collectives:
+        times = 1 if each.phase == "optimizer" else num_microbatches
+        sent += times * each.sent_bytes
+    return sent
 
 
 def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:

@@ -44,11 +44,12 @@ class StepReplay:
         for size in self.fixed:
             allocator.allocate(size)
         held: dict[int, AllocatedBlock | None] = {}
-        for begins in self._begins:
+        begins_of_steps, ends = self._changes
+        for begins in begins_of_steps:
             for number in [each for each in held if not self.blocks[each].stays]:
                 allocator.free(held.pop(number))
             for moment in range(self.num_moments):
-                for number in self._ends[moment]:
+                for number in ends[moment]:
                     allocator.free(held.pop(number, None))
                 for number in begins[moment]:
                     if number not in held:
@@ -61,17 +62,16 @@ class StepReplay:
             yield allocator
 
     @once
-    def _begins(self) -> list[list[list[int]]]:
-        """For each step and moment, the blocks that begin."""
-        recorded = [block.first for block in self.blocks]
-        before = [block.first if block.created is None else block.created for block in self.blocks]
+    def _changes(self) -> tuple[list[list[list[int]]], list[list[int]]]:
+        """For each step and moment, the blocks that begin; and for each moment, those that end."""
+        recorded, before, ends = [], [], []
+        for block in self.blocks:
+            recorded.append(block.first)
+            before.append(block.first if block.created is None else block.created)
+            ends.append(block.end)
         has_state = any(block.size and block.created is not None for block in self.blocks)
         steps = [before, recorded] if has_state else [recorded]
-        return [self._by_moment(step) for step in steps]
-
-    @once
-    def _ends(self) -> list[list[int]]:
-        return self._by_moment([block.end for block in self.blocks])
+        return [self._by_moment(step) for step in steps], self._by_moment(ends)
 
     def _by_moment(self, moments: Sequence[int]) -> list[list[int]]:
         """Return the numbers of the blocks at each moment."""

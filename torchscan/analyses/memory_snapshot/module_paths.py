@@ -113,7 +113,7 @@ def star_numbers(path: str) -> str:
 
 def path_pattern(paths: Sequence[str]) -> str:
     """Return one path for several: with stars for numbers, and up to where they differ."""
-    patterns = {star_numbers(path) if len(paths) > 1 else path for path in paths}
+    patterns = set(map(star_numbers, paths)) if len(paths) > 1 else set(paths)
     if len(patterns) == 1:
         return patterns.pop()
     common = []

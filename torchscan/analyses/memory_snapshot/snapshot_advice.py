@@ -27,9 +27,15 @@ _REDUCIBLE: Final = frozenset({"activations", "optimizer", "loss", "gradients"})
 #: kinds that logits and their gradients have, if their size shows that they are logits: that of the
 #: loss's largest block, or half of it in 16 bits
 _KINDS_OF_LOGITS: Final = frozenset({"activations", "backward", "other", "loss"})
-#: kinds that a change could reduce
-_CHANGED: Final[tuple[OwnerKind, ...]] = (
-    *("activations", "recomputed", "loss", "optimizer", "parameters", "gradients", "gathered"),
+#: in the order in which they are suggested
+_CHANGED: Final[Sequence[OwnerKind]] = (
+    "activations",
+    "recomputed",
+    "loss",
+    "optimizer",
+    "parameters",
+    "gradients",
+    "gathered",
 )
 
 
@@ -99,15 +105,15 @@ def _suggest_for_failure(
         yield Note.of(
             "snapshot-fragmented", saves=free, free=free, largest=largest, num=num, request=request
         )
-        return
-    yield Note.of(
-        "snapshot-fragmented-finely",
-        saves=free,
-        free=free,
-        largest=largest,
-        num=num,
-        request=request,
-    )
+    else:
+        yield Note.of(
+            "snapshot-fragmented-finely",
+            saves=free,
+            free=free,
+            largest=largest,
+            num=num,
+            request=request,
+        )
 
 
 def _has_pages(free: Iterable[FreeBlock], failure: TraceEvent) -> bool:
@@ -153,12 +159,13 @@ def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note
         if len(steps) < _MIN_LEAKED_STEPS or step - 1 not in steps:
             continue
         frame = leaked[0].owner.frame
+        place = "" if frame is None else f"{frame.filename}:{frame.line}"
         yield Note.of(
             "snapshot-leak",
             saves=sum(owned.block.size for owned in leaked),
             blocks=len(leaked),
             steps=len(steps),
-            place="" if frame is None else f"{frame.filename}:{frame.line}",
+            place=place,
         )
 
 
@@ -177,21 +184,26 @@ def _suggest_for_kinds(
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
         if size and (kind == largest or is_enough):
             share = size / max(state.requested_bytes, 1)
-            yield _note_of_kind(kind, saves, size, share)
+            yield _change_for(kind, saves, size, share)
 
 
-def _note_of_kind(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
-    """Return the change that reduces a kind, which holds so many bytes and that share of all."""
-    notes: dict[OwnerKind, Note] = {
-        "activations": Note.of("snapshot-activations", saves=saves, size=size, share=share),
-        "recomputed": Note.of("snapshot-recomputed", saves=saves, size=size, share=share),
-        "loss": Note.of("snapshot-logits", saves=saves, size=size, share=share),
-        "optimizer": Note.of("snapshot-optimizer", saves=saves, size=size, share=share),
-        "parameters": Note.of("snapshot-parameters", saves=saves, size=size, share=share),
-        "gradients": Note.of("snapshot-held-gradients", saves=saves, size=size, share=share),
-        "gathered": Note.of("snapshot-gathered", saves=saves, size=size, share=share),
-    }
-    return notes[kind]
+def _change_for(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
+    """Return the change that makes a kind smaller."""
+    match kind:
+        case "activations":
+            return Note.of("snapshot-activations", saves=saves, size=size, share=share)
+        case "recomputed":
+            return Note.of("snapshot-recomputed", saves=saves, size=size, share=share)
+        case "loss":
+            return Note.of("snapshot-logits", saves=saves, size=size, share=share)
+        case "optimizer":
+            return Note.of("snapshot-optimizer", saves=saves, size=size, share=share)
+        case "parameters":
+            return Note.of("snapshot-parameters", saves=saves, size=size, share=share)
+        case "gradients":
+            return Note.of("snapshot-held-gradients", saves=saves, size=size, share=share)
+        case _:
+            return Note.of("snapshot-gathered", saves=saves, size=size, share=share)
 
 
 def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:

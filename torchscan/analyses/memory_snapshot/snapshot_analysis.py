@@ -168,12 +168,13 @@ def _notes(
         elif sizes["unknown"]:
             yield Note.of("snapshot-no-owner", size=sizes["unknown"])
         sizes["unknown"] = 0
-    if sizes["unknown"]:
-        yield Note.of("snapshot-unknown", size=sizes["unknown"])
-    if sizes["backward"]:
-        yield Note.of("snapshot-backward", size=sizes["backward"])
-    if sizes["pending"]:
-        yield Note.of("snapshot-pending", size=sizes["pending"])
+    for note in (
+        Note.of("snapshot-unknown", size=sizes["unknown"]),
+        Note.of("snapshot-backward", size=sizes["backward"]),
+        Note.of("snapshot-pending", size=sizes["pending"]),
+    ):
+        if note.values["size"]:
+            yield note
     reserved: Counter[int] = Counter()
     for segment in data.segments:
         reserved[segment.device] += segment.total_size

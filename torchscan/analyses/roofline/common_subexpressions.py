@@ -109,8 +109,8 @@ class _Merging:
             tensors[own].storage: tensors[other].storage for own, other in self._same.items()
         }
         for own, other in storage_of.items():
-            deaths = storages[own].died, storages[other].died
-            died = None if None in deaths else max(each or 0 for each in deaths)
+            first, second = storages[own].died, storages[other].died
+            died = None if first is None or second is None else max(first, second)
             storages[other] = storages[other]._replace(died=died)
         shared = tuple(
             each._replace(storage=storage_of.get(each.storage, each.storage)) for each in tensors
