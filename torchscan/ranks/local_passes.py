@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -27,7 +28,8 @@ from torchscan.ranks.plan import Asked
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.folding.shortened import EqualLayers
 from torchscan.recording.pretended_group import pretended
-from torchscan.recording.sharding import by_its_own_plan, sharded
+from torchscan.recording.sequence_parallel import sum_gradients
+from torchscan.recording.sharding import Apply, sharded
 from torchscan.recording.training.checkpoints import checkpoint_layers
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.trace import Trace
@@ -79,6 +81,10 @@ class LocalQuestion:
     step: Callable[[int], Asked]
     #: changes the copy before it is sharded, apart from checkpoints
     change: Callable[[nn.Module, Sequence[nn.Module]], None]
+    #: divides layers along "tp"
+    divide: Apply
+    #: makes the context in which a step is recorded
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
     #: choices of checkpoint to compare
     checkpoints: tuple[Any, ...]
     compiled: bool = False
@@ -164,11 +170,12 @@ class LocalPasses:
                 if choice:
                     checkpoint_layers(model, [layers[path]], choice)
             if tp > 1:
-                by_its_own_plan(model, devices)
+                question.divide(model, devices)
+                sum_gradients(model)
             shapes.update(_shapes_of(model, layers, question.sizes))
 
         step = question.step(sequences)
-        with pretended({"tp": tp}, 0) as devices:
+        with pretended({"tp": tp}, 0) as devices, question.around():
             model = sharded(short, apply, devices, training=True, dtype=question.dtype)
             trace = step.of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric

@@ -63,6 +63,7 @@ def search(
     checkpoint: Checkpoint | None = None,
     accumulation_steps: int | None = None,
     apply: Apply | None = None,
+    sequence_parallel: bool = True,
     flops: FlopsConvention = "dense",
     per_machine: int = 8,
     link_gbs: float | None = None,
@@ -103,6 +104,8 @@ def search(
         accumulation_steps: micro batches of a step of each copy of the model; None compares all
             numbers that divide its sequences.
         apply: shards the model instead, as for :func:`plan`.
+        sequence_parallel: divide activations between products along "tp" by sequence, and the loss by
+            vocabulary, where the model's plan allows it.
         flops: what MFU counts of attention: "dense": all scores, as PaLM and torchtitan do;
             "computed": those that a causal mask leaves.
         per_machine: the number of devices in a machine that its links join: 72 for NVL72.
@@ -138,8 +141,10 @@ def search(
         recipe=Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint),
         apply=apply,
         flops=flops,
+        asks_sequence_parallel=sequence_parallel and apply is None,
     )
     candidates = CandidateQuestion(
+        sequence_parallel=question.sequence_parallel,
         num_gpus=num_gpus,
         per_machine=per_machine,
         length=question.length,
@@ -227,6 +232,9 @@ class _MeshComparison:
         ranked = self._replay_best(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
+        if question.keeps_sequences and any(each.tp > 1 for each in layouts):
+            name = type(question.module).__name__
+            assumptions[Note.of("sequences-not-divided", model=name)] = None
         if isinstance(question.recipe.lora, int):
             assumptions[ADAPTERS_AS_IN_PEFT] = None
         return MeshSearch(
