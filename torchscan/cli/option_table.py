@@ -230,6 +230,11 @@ class _Options:
                       "GB/s", float)
     lora = Option("Freeze the model, and train adapters of this rank beside all linear layers in "
                   "its layers", "RANK", to_count)
+    sequence_parallel = Option("Divide activations along tp by sequence", default=True,
+                               action=argparse.BooleanOptionalAction)
+    async_tp = _flag("Overlap collectives of --sequence-parallel with products; needs --compiled")
+    float8 = Option("Compute linear layers in 8 bits by this recipe of torchao",
+                    choices="recording/training/float8.py:Float8")
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")

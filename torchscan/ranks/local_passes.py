@@ -19,7 +19,7 @@ from torchscan.analyses.mesh_parts import (
     LocalTrace,
     OptimizerCosts,
     PartCosts,
-    scaled,
+    on_line,
 )
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
@@ -36,8 +36,9 @@ from torchscan.trace.trace import Trace
 
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
-#: numbers of sequences of which passes are recorded; others lie on a line through them
-_SEQUENCES = (1, 2)
+#: numbers of sequences of which passes are recorded; others lie on a line through them. Parts of one
+#: sequence may stay in the cache, so that two would suggest too long times for many
+_SEQUENCES = (1, 4)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
 _OUTSIDE = (BEFORE, AFTER)
@@ -116,8 +117,10 @@ class LocalPasses:
         passes = {
             choice: [self._pass(tp, number, choice) for number in _SEQUENCES] for choice in choices
         }
-        one, two = passes[choices[0]]
-        costs = {name: scaled(one.costs(name), two.costs(name), sequences) for name in _OUTSIDE}
+        one, other = passes[choices[0]]
+        smallest, largest = _SEQUENCES
+        place = (sequences - smallest) / (largest - smallest)
+        costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
         shapes = {name: one.shapes[name] for name in _OUTSIDE}
         order: list[str] = []
         for index, kind in enumerate(self._question.model.kind_by_layer.values()):
@@ -127,7 +130,7 @@ class LocalPasses:
             name = f"{path}: {choice}"
             order.append(name)
             if name not in costs:
-                costs[name] = scaled(first.costs(path), second.costs(path), sequences)
+                costs[name] = on_line(first.costs(path), second.costs(path), place)
                 shapes[name] = first.shapes[path]
         return LocalModel(
             order=(BEFORE, *order, AFTER),

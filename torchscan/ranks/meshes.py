@@ -23,6 +23,7 @@ from torchscan.ranks.mesh_candidates import CandidateQuestion, checked_layouts
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
 from torchscan.ranks.short_models import LayeredModel
+from torchscan.ranks.sharding_kinds import require_overlap
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
 from torchscan.recording.request import require_module, require_positive
@@ -64,6 +65,7 @@ def search(
     accumulation_steps: int | None = None,
     apply: Apply | None = None,
     sequence_parallel: bool = True,
+    async_tp: bool = False,
     flops: FlopsConvention = "dense",
     per_machine: int = 8,
     link_gbs: float | None = None,
@@ -106,6 +108,7 @@ def search(
         apply: shards the model instead, as for :func:`plan`.
         sequence_parallel: divide activations between products along "tp" by sequence, and the loss by
             vocabulary, where the model's plan allows it.
+        async_tp: overlap collectives of ``sequence_parallel`` with products, as torch's compiler.
         flops: what MFU counts of attention: "dense": all scores, as PaLM and torchtitan do;
             "computed": those that a causal mask leaves.
         per_machine: the number of devices in a machine that its links join: 72 for NVL72.
@@ -125,6 +128,9 @@ def search(
     chosen_precision = supported_precision(precision, _PRECISIONS)
     if chosen_precision is None:
         raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
+    recipe = Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint)
+    if async_tp:
+        require_overlap(apply, sequence_parallel=sequence_parallel, compiled=recipe.compiled)
     model = LayeredModel(module)
     question = MeshQuestion(
         model=model,
@@ -133,12 +139,13 @@ def search(
             per_machine=per_machine,
             link=None if link_gbs is None else 1e9 * link_gbs,
             network=1e9 * network_gbs,
+            overlaps_products=async_tp,
         ),
         length=_checked_length(module, length),
         sequences=sequences,
         precision=chosen_precision,
         optimizer=optimizer,
-        recipe=Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint),
+        recipe=recipe,
         apply=apply,
         flops=flops,
         asks_sequence_parallel=sequence_parallel and apply is None,
