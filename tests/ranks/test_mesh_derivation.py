@@ -79,6 +79,55 @@ def test_derived_steps_are_those_recorded_on_their_mesh(
 
 
 @pytest.mark.slow
+def test_ranks_of_tensor_parallelism_have_parts_of_sequences_and_logits() -> None:
+    """By hand: a checkpointed layer keeps its input, and the loss needs logits in 32 bits."""
+    tokens, vocabulary, ranks = 4 * 4096, 32_000, 4
+    asked: dict[str, Any] = {"num_gpus": ranks, "meshes": [{"tp": ranks}], "device": DEVICE}
+    asked |= {"length": 4096, "batch_size": 1, "checkpoint": True, "accumulation_steps": 1}
+    model = llama(vocab_size=vocabulary)
+    (divided,), (whole,) = (
+        torchscan.parallel.search(model, sequence_parallel=each, **asked).choices
+        for each in (True, False)
+    )
+    inputs, logits = 2 * tokens * HIDDEN * LAYERS, 4 * tokens * vocabulary
+    left_out = (inputs + logits) * (1 - 1 / ranks)
+    assert whole.peak_bytes - divided.peak_bytes > left_out
+    assert divided.peak_bytes < 0.35 * whole.peak_bytes
+    # all-reduces send as much as all-gathers and reduce-scatters of the same tensors
+    assert divided.sent_bytes == pytest.approx(whole.sent_bytes, rel=0.25)
+
+
+@pytest.mark.slow
+def test_asynchronous_collectives_run_behind_products() -> None:
+    asked: dict[str, Any] = {"meshes": [{"dp": 4, "tp": 4}], "checkpoint": False, "compiled": True}
+    (waiting,) = search(**asked, length=2048).choices
+    (overlapping,) = search(**asked, length=2048, async_tp=True).choices
+    assert overlapping.sent_bytes == waiting.sent_bytes
+    assert overlapping.waiting < waiting.waiting
+    assert overlapping.derived_time == pytest.approx(overlapping.time_estimate, rel=0.1)
+    with pytest.raises(torchscan.InputError, match="only compiled steps have"):
+        search(async_tp=True)
+
+
+@pytest.mark.slow
+def test_plans_that_cannot_divide_sequences_keep_them() -> None:
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 704, "num_hidden_layers": 2}
+    config = transformers.Olmo2Config(**sizes, num_attention_heads=8, vocab_size=1024)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    asked: dict[str, Any] = {"num_gpus": 2, "device": DEVICE, "length": LENGTH}
+    asked |= {"checkpoint": False, "accumulation_steps": 1}
+    found = torchscan.parallel.search(model, meshes=[{"tp": 2}], **asked)
+    assert "sequences-not-divided" in {each.code for each in found.assumptions}
+    found = torchscan.parallel.search(model, meshes=[{"dp": 2}], **asked)
+    assert "sequences-not-divided" not in {each.code for each in found.assumptions}
+    (refused,) = search(
+        num_gpus=2, meshes=[{"tp": 2}, {"dp": 2}], length=127, checkpoint=False
+    ).refused.values()
+    assert "127 tokens cannot be divided into 2 parts" in str(refused)
+
+
+@pytest.mark.slow
 def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None:
     asked: dict[str, Any] = {"meshes": [{"dp": 16}], "batch_size": 4, "checkpoint": False}
     (one,), (four,) = (search(accumulation_steps=number, **asked).choices for number in (1, 4))

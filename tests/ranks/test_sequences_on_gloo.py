@@ -13,7 +13,7 @@ from tests.ranks.processes import in_processes
 from torchscan.analyses.collectives import collectives_of
 from torchscan.ranks.plan import plan
 from torchscan.ranks.sharding_kinds import ShardingPlan
-from torchscan.recording.sequence_parallel import shard_sequences
+from torchscan.recording.sequence_parallel import dividing_loss, shard_sequences
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -60,6 +60,22 @@ def train(_rank: int, _: None) -> Any:
     kwargs = {"input_ids": tokens, "labels": tokens}
     scan = Scan(recorded, kwargs=kwargs, training=True, loss=lambda output: output["loss"])
     return loss, gradient, kinds(scan.steps)
+
+
+def train_on_divided_logits(_rank: int, _: None) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    with dividing_loss():
+        loss, gradient = step(shard_sequences(build(), mesh, divides_logits=True))
+    return loss.full_tensor(), gradient
+
+
+def test_divided_logits_have_the_loss_of_whole_ones(tmp_path: Path) -> None:
+    loss, gradient = step(build())
+    for found_loss, found_gradient in in_processes(2, train_on_divided_logits, None, tmp_path):
+        torch.testing.assert_close(found_loss, loss)
+        torch.testing.assert_close(found_gradient, gradient)
 
 
 def test_divided_sequences_train_as_whole_ones_and_as_planned(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from torchscan.analyses.memory_blocks import KINDS, MemoryKind
+from torchscan.analyses.mesh_parts import seconds_by_op
 from torchscan.analyses.model_products import FlopsConvention, products_of
 from torchscan.analyses.plan_result import RankPlan
+from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
 from torchscan.trace.events import Phase
 
@@ -107,7 +109,11 @@ def _waits(short: Short) -> dict[Phase, Waiting]:
     for each in rank.roofline.operators if rank.roofline is not None else ():
         if each.limiter != "links":
             computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
-    return waiting(rank.trace, link_times(rank.trace, short.fabric), computing)
+    links: Mapping[int, float] = link_times(rank.trace, short.fabric)
+    if rank.roofline is not None:
+        seconds = seconds_by_op(rank.trace, rank.roofline)
+        links = overlap_with_products(rank.trace, short.fabric, links, seconds)
+    return waiting(rank.trace, links, computing)
 
 
 def _sent_bytes(rank: RankPlan, num_microbatches: int) -> int:

@@ -16,6 +16,7 @@ from torchscan.analyses.memory_blocks import KINDS
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.model_products import products_of
 from torchscan.analyses.roofline import Fabric, Roofline
+from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.links import is_in_background, link_times
 from torchscan.ops.communication import COLLECTIVES, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import OpCall, Phase
@@ -69,15 +70,15 @@ class OptimizerCosts(NamedTuple):
     temporary_bytes: float
 
 
-def scaled(one: _Costs, two: _Costs, sequences: float) -> _Costs:
-    """Return the costs of a number of sequences from those of one and of two, on a line."""
+def on_line(start: _Costs, end: _Costs, place: float) -> _Costs:
+    """Return the costs at a place on the line through those at 0 and at 1."""
     values: list[Any] = []
-    for first, second in zip(one, two, strict=True):
+    for first, second in zip(start, end, strict=True):
         if isinstance(first, tuple):
-            values.append(scaled(first, second, sequences))
+            values.append(on_line(first, second, place))
         else:
-            values.append(max(0.0, first + (sequences - 1) * (second - first)))
-    return type(one)(*values)
+            values.append(max(0.0, first + place * (second - first)))
+    return type(start)(*values)
 
 
 class LocalTrace:
@@ -90,8 +91,10 @@ class LocalTrace:
         self._trace = trace
         self._layer_by_call = [enclosing_layer(call.path, layers) for call in trace.modules]
         self._parts = self._assign_parts()
-        self._links = link_times(trace, fabric)
-        self._seconds = _seconds_by_op(trace, roofline)
+        self._seconds = seconds_by_op(trace, roofline)
+        self._links = overlap_with_products(
+            trace, fabric, link_times(trace, fabric), self._seconds
+        )
         timeline = MemoryTimeline(trace)
         self._moments = timeline.moments
         self._live = [0] * len(self._moments)
@@ -239,7 +242,7 @@ def enclosing_layer(path: str, layers: Sequence[str]) -> str:
     return next((each for each in layers if path == each or path.startswith(f"{each}.")), "")
 
 
-def _seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
+def seconds_by_op(trace: Trace, roofline: Roofline) -> dict[int, float]:
     """Return the seconds of each call that computes; loads have the order of the calls."""
     keys = [(op.signature.operator, op.phase, trace.path_of(op)) for op in trace.ops]
     found: dict[int, float] = {}

@@ -93,6 +93,7 @@ def _add_train(commands: Any) -> None:
     add_option(step, "precision", files=_MESHES)
     add_option(step, "optimizer", files=_MESHES)
     add_options(step, "checkpoint", "accumulation_steps", "lora", "flops")
+    add_options(step, "sequence_parallel", "async_tp", "compiled", "float8")
     add_output(parser)
 
 
@@ -185,6 +186,7 @@ def _train(options: argparse.Namespace) -> None:
         "optimizer",
     ]
     names += ["checkpoint", "accumulation_steps", "lora", "flops"]
+    names += ["sequence_parallel", "async_tp", "compiled", "float8"]
     names += ["per_machine", "link_gbs", "network_gbs"]
     asked = {name: getattr(options, name) for name in names}
     search = on_generating(

@@ -246,6 +246,9 @@ class _Options:
     link_gbs = Option("Set the bandwidth of the links in a machine for each device, in one "
                       "direction, in 10^9 bytes per second (default: as in the data sheet)",
                       "GB/s", float)
+    sequence_parallel = Option("Divide activations along tp by sequence", default=True,
+                               action=argparse.BooleanOptionalAction)
+    async_tp = _flag("Overlap collectives of --sequence-parallel with products; needs --compiled")
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")

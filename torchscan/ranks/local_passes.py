@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from torchscan.analyses.mesh_parts import (
     LocalTrace,
     OptimizerCosts,
     PartCosts,
-    scaled,
+    on_line,
 )
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
@@ -27,15 +28,17 @@ from torchscan.ranks.plan import Asked
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.folding.shortened import EqualLayers
 from torchscan.recording.pretended_group import pretended
-from torchscan.recording.sharding import by_its_own_plan, sharded
+from torchscan.recording.sequence_parallel import sum_gradients
+from torchscan.recording.sharding import Apply, sharded
 from torchscan.recording.training.checkpoints import checkpoint_layers
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.trace import Trace
 
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
-#: numbers of sequences of which passes are recorded; others lie on a line through them
-_SEQUENCES = (1, 2)
+#: numbers of sequences of which passes are recorded; others lie on a line through them. Parts of one
+#: sequence may stay in the cache, so that two would suggest too long times for many
+_SEQUENCES = (1, 4)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
 _OUTSIDE = (BEFORE, AFTER)
@@ -79,6 +82,10 @@ class LocalQuestion:
     step: Callable[[int], Asked]
     #: changes the copy before it is sharded, apart from checkpoints
     change: Callable[[nn.Module, Sequence[nn.Module]], None]
+    #: divides layers along "tp"
+    divide: Apply
+    #: makes the context in which a step is recorded
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
     #: choices of checkpoint to compare
     checkpoints: tuple[Any, ...]
     compiled: bool = False
@@ -110,8 +117,10 @@ class LocalPasses:
         passes = {
             choice: [self._pass(tp, number, choice) for number in _SEQUENCES] for choice in choices
         }
-        one, two = passes[choices[0]]
-        costs = {name: scaled(one.costs(name), two.costs(name), sequences) for name in _OUTSIDE}
+        one, other = passes[choices[0]]
+        smallest, largest = _SEQUENCES
+        place = (sequences - smallest) / (largest - smallest)
+        costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
         shapes = {name: one.shapes[name] for name in _OUTSIDE}
         order: list[str] = []
         for index, kind in enumerate(self._question.model.kind_by_layer.values()):
@@ -121,7 +130,7 @@ class LocalPasses:
             name = f"{path}: {choice}"
             order.append(name)
             if name not in costs:
-                costs[name] = scaled(first.costs(path), second.costs(path), sequences)
+                costs[name] = on_line(first.costs(path), second.costs(path), place)
                 shapes[name] = first.shapes[path]
         return LocalModel(
             order=(BEFORE, *order, AFTER),
@@ -164,11 +173,12 @@ class LocalPasses:
                 if choice:
                     checkpoint_layers(model, [layers[path]], choice)
             if tp > 1:
-                by_its_own_plan(model, devices)
+                question.divide(model, devices)
+                sum_gradients(model)
             shapes.update(_shapes_of(model, layers, question.sizes))
 
         step = question.step(sequences)
-        with pretended({"tp": tp}, 0) as devices:
+        with pretended({"tp": tp}, 0) as devices, question.around():
             model = sharded(short, apply, devices, training=True, dtype=question.dtype)
             trace = step.of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric

@@ -55,6 +55,8 @@ class CandidateQuestion:
     accumulation_steps: int | None = None
     #: True if the user shards the model: without pipelines and context parallelism
     is_sharded_by_user: bool = False
+    #: True if "tp" ranks have parts of sequences between products
+    sequence_parallel: bool = False
     schedules: tuple[Schedule, ...] = ("1F1B", *_INTERLEAVED)
 
     def layouts(self) -> Iterator[MeshLayout]:
@@ -91,10 +93,10 @@ class CandidateQuestion:
         sequences = self._sequences_of_copy(layout)
         if layout.pp > self._max_stages:
             raise InputError(f"{self.num_layers} layers cannot be divided among pp {layout.pp}")
-        if layout.cp > 1 and self.length % (2 * layout.cp):
+        parts = self._parts_of_sequence(layout)
+        if self.length % parts:
             raise InputError(
-                f"{self.length:,} tokens cannot be divided into {2 * layout.cp} parts: give a "
-                "multiple as ",
+                f"{self.length:,} tokens cannot be divided into {parts} parts: give a multiple as ",
                 Argument("length"),
             )
         for checkpoint in self.checkpoints:
@@ -109,6 +111,11 @@ class CandidateQuestion:
                     yield step
                 else:
                     yield from self._scheduled(step)
+
+    def _parts_of_sequence(self, layout: MeshLayout) -> int:
+        """Return the parts of a sequence: ranks along "cp" have two, and divide them along "tp"."""
+        parts = 2 * layout.cp if layout.cp > 1 else 1
+        return parts * layout.tp if self.sequence_parallel else parts
 
     def _sequences_of_copy(self, layout: MeshLayout) -> int:
         """Return the sequences of one copy of the model."""

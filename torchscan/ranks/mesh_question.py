@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from torchscan.analyses.few_layers import Short
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.errors import Give, InputError
+from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import Precision
 from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
@@ -22,6 +23,11 @@ from torchscan.ranks.mesh_candidates import MeshStep
 from torchscan.ranks.plan import Asked, planned
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.sequence_parallel import (
+    dividing_loss,
+    has_sequence_plan,
+    shard_sequences,
+)
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import Recipe, change_model, layers_of
@@ -47,6 +53,8 @@ class MeshQuestion:
     recipe: Recipe
     apply: Apply | None
     flops: FlopsConvention
+    #: divide activations between products of tensor parallelism by sequence, if the model can
+    asks_sequence_parallel: bool
 
     @property
     def module(self) -> nn.Module:
@@ -62,6 +70,16 @@ class MeshQuestion:
     def dtype(self) -> torch.dtype:
         """The type in which weights are stored."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """True if activations between products of tensor parallelism are divided by sequence."""
+        return self.asks_sequence_parallel and has_sequence_plan(self.module)
+
+    @property
+    def keeps_sequences(self) -> bool:
+        """True if that was asked and the model's plan cannot."""
+        return self.asks_sequence_parallel and not self.sequence_parallel
 
     @property
     def peak(self) -> float:
@@ -83,6 +101,8 @@ class MeshQuestion:
             change=lambda model, layers: change_model(
                 model, replace(self.recipe, checkpoint=False), layers
             ),
+            divide=self._divide,
+            around=self._dividing_loss,
             checkpoints=checkpoints,
             compiled=self.recipe.compiled,
         )
@@ -107,7 +127,7 @@ class MeshQuestion:
         asked = replace(asked, accumulate=step.num_microbatches > 1)
         if self.precision == "bf16-mixed":  # FSDP gathers weights in 16 bits, also among one
             mesh = {"dp": 1, **mesh} if "dp" not in mesh else mesh
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self._dividing_loss():
             # of views, which nothing writes to here
             warnings.filterwarnings("ignore", "FSDP2-wrapped module")
             rank = planned(short, mesh, apply, 0, asked, self.fabric, self.dtype)
@@ -131,13 +151,30 @@ class MeshQuestion:
             recipe=recipe,
         )
 
+    def _divide(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
+        """Divide layers along "tp", and activations between them by sequence, if that was asked."""
+        kind = self.recipe.cross_entropy
+        if kind == "liger" or (kind is not None and not self.sequence_parallel):
+            raise InputError(
+                Argument("cross_entropy"),
+                f" is {kind!r}, and tensor parallelism has the chunked loss of divided sequences "
+                "only: leave it out",
+            )
+        if not self.sequence_parallel:
+            return by_its_own_plan(model, devices)
+        return shard_sequences(model, devices, divides_logits=True)
+
+    def _dividing_loss(self) -> AbstractContextManager[None]:
+        """Return the context in which each rank computes the loss of its part of the vocabulary."""
+        return dividing_loss() if self.sequence_parallel else nullcontext()
+
     def _shard(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
         """Shard by tensor parallelism, then by FSDP: layers, and what is outside of them."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         names = devices.mesh_dim_names or ()
         if "tp" in names:
-            by_its_own_plan(model, devices)
+            self._divide(model, devices)
         along = tuple(name for name in ("replicate", "dp") if name in names)
         if along:
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -23,6 +23,7 @@ from torchscan.ranks.mesh_candidates import CandidateQuestion, checked_layouts
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
 from torchscan.ranks.short_models import LayeredModel
+from torchscan.ranks.sharding_kinds import require_overlap
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
 from torchscan.recording.request import require_module, require_positive
@@ -63,6 +64,8 @@ def search(
     checkpoint: Checkpoint | None = None,
     accumulation_steps: int | None = None,
     apply: Apply | None = None,
+    sequence_parallel: bool = True,
+    async_tp: bool = False,
     flops: FlopsConvention = "dense",
     per_machine: int = 8,
     link_gbs: float | None = None,
@@ -103,6 +106,9 @@ def search(
         accumulation_steps: micro batches of a step of each copy of the model; None compares all
             numbers that divide its sequences.
         apply: shards the model instead, as for :func:`plan`.
+        sequence_parallel: divide activations between products along "tp" by sequence, and the loss by
+            vocabulary, where the model's plan allows it.
+        async_tp: overlap collectives of ``sequence_parallel`` with products, as torch's compiler.
         flops: what MFU counts of attention: "dense": all scores, as PaLM and torchtitan do;
             "computed": those that a causal mask leaves.
         per_machine: the number of devices in a machine that its links join: 72 for NVL72.
@@ -122,6 +128,9 @@ def search(
     chosen_precision = supported_precision(precision, _PRECISIONS)
     if chosen_precision is None:
         raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
+    recipe = Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint)
+    if async_tp:
+        require_overlap(apply, sequence_parallel=sequence_parallel, compiled=recipe.compiled)
     model = LayeredModel(module)
     question = MeshQuestion(
         model=model,
@@ -130,16 +139,19 @@ def search(
             per_machine=per_machine,
             link=None if link_gbs is None else 1e9 * link_gbs,
             network=1e9 * network_gbs,
+            overlaps_products=async_tp,
         ),
         length=_checked_length(module, length),
         sequences=sequences,
         precision=chosen_precision,
         optimizer=optimizer,
-        recipe=Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint),
+        recipe=recipe,
         apply=apply,
         flops=flops,
+        asks_sequence_parallel=sequence_parallel and apply is None,
     )
     candidates = CandidateQuestion(
+        sequence_parallel=question.sequence_parallel,
         num_gpus=num_gpus,
         per_machine=per_machine,
         length=question.length,
@@ -227,6 +239,9 @@ class _MeshComparison:
         ranked = self._replay_best(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
+        if question.keeps_sequences and any(each.tp > 1 for each in layouts):
+            name = type(question.module).__name__
+            assumptions[Note.of("sequences-not-divided", model=name)] = None
         if isinstance(question.recipe.lora, int):
             assumptions[ADAPTERS_AS_IN_PEFT] = None
         return MeshSearch(

@@ -102,7 +102,7 @@ def sharding_plan(
     if sharding is not None and sharding not in get_args(Sharding):
         raise InputError.of_choice("sharding", sharding, get_args(Sharding))
     if async_tp:
-        _require_overlap(apply, sequence_parallel=sequence_parallel, compiled=compiled)
+        require_overlap(apply, sequence_parallel=sequence_parallel, compiled=compiled)
     if apply is None:
         return ShardingPlan(sharding=sharding or "fsdp2", sequence_parallel=sequence_parallel)
     if sharding is not None or sequence_parallel:
@@ -113,7 +113,7 @@ def sharding_plan(
     return apply
 
 
-def _require_overlap(apply: Apply | None, *, sequence_parallel: bool, compiled: bool) -> None:
+def require_overlap(apply: Apply | None, *, sequence_parallel: bool, compiled: bool) -> None:
     """Raise an InputError if no collective of tensor parallelism can overlap with a product."""
     if apply is None and not sequence_parallel:
         raise InputError(

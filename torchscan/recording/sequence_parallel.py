@@ -8,6 +8,8 @@ transformers names.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -24,20 +26,62 @@ _ROWS = ("rowwise", "rowwise_rep")
 _WHOLE = ("replicate", "replicated_with_grad_allreduce")
 
 
-def shard_sequences(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard a model of transformers over "tp", with activations divided by sequence, in place."""
+def has_sequence_plan(model: nn.Module) -> bool:
+    """Return whether the plan of a model can divide activations by sequence."""
+    try:
+        _styles_by_path(model)
+    except InputError:
+        return False
+    return True
+
+
+def shard_sequences(
+    model: nn.Module, mesh: DeviceMesh, *, divides_logits: bool = False
+) -> nn.Module:
+    """Shard a model of transformers over "tp", with activations divided by sequence, in place.
+
+    ``divides_logits``: each rank has the logits of its part of the vocabulary, from which the loss
+    is computed in :func:`dividing_loss`.
+    """
     from torch.distributed.tensor.parallel import parallelize_module
 
     tp = mesh["tp"]
     styles = _styles_by_path(model)
     heads = heads_of(model, tp.size())
     repeat_heads(model, heads, styles)
-    plan = _SequencePlan(model, styles)
+    plan = _SequencePlan(model, styles, divides_logits=divides_logits)
     is_tied = plan.is_tied
     parallelize_module(model, tp, plan.styles())
     if is_tied:
         plan.head.weight = plan.embedding.weight
     return model
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Have gradients that are partial sums reduced in the backward pass, as FSDP does."""
+    from torch.distributed.tensor import DTensor
+
+    def reduce(parameter: Any) -> None:
+        placements = parameter.placements
+        if parameter.grad.placements != placements:
+            parameter.grad = parameter.grad.redistribute(placements=placements)
+
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor) and parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(reduce)
+
+
+@contextmanager
+def dividing_loss() -> Iterator[None]:
+    """Compute losses from divided logits, as torch's ``loss_parallel``, and end that after errors."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    context = loss_parallel()
+    context.__enter__()
+    try:
+        yield
+    finally:
+        context.__exit__(None, None, None)
 
 
 def _styles_by_path(model: nn.Module) -> dict[str, str]:
@@ -60,13 +104,14 @@ def _styles_by_path(model: nn.Module) -> dict[str, str]:
 class _SequencePlan:
     """The styles of torch for a model, by the paths of its modules."""
 
-    def __init__(self, model: nn.Module, styles: dict[str, str]) -> None:
+    def __init__(self, model: nn.Module, styles: dict[str, str], *, divides_logits: bool) -> None:
         brought: Any = model
         self._modules = dict(model.named_modules())
         # the others are those of parameters
         self._styles = {path: each for path, each in styles.items() if path in self._modules}
         self.embedding: Any = brought.get_input_embeddings()
         self.head: Any = brought.get_output_embeddings()
+        self._divides_logits = divides_logits
 
     @property
     def is_tied(self) -> bool:
@@ -94,8 +139,13 @@ class _SequencePlan:
         paths = {module: path for path, module in self._modules.items()}
         found[paths[self.embedding]] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
         if self.head is not None:
-            head = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
-            found[paths[self.head]] = head
+            logits: dict[str, Any] = {"output_layouts": Replicate()}
+            if self._divides_logits:
+                # a loss that multiplies by itself has a head that returns hidden states
+                multiplies = "forward" not in vars(self.head)
+                layout = Shard(-1) if multiplies else Replicate()
+                logits = {"output_layouts": layout, "use_local_output": False}
+            found[paths[self.head]] = ColwiseParallel(input_layouts=Shard(1), **logits)
         return found
 
     def _norms(self, blocks: list[str]) -> dict[str, Any]:

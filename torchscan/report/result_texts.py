@@ -213,6 +213,10 @@ add(
 add("mesh-refused", "{error}")
 add("mesh-slow", "takes at least {factor:g} times as long as the best")
 add(
+    "sequences-not-divided",
+    "activations are not divided by sequence, because the tensor-parallel plan of {model} cannot",
+)
+add(
     "offloaded-counted",
     "tensors that FSDP offloads to the host still count as device memory",
 )
