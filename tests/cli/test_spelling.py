@@ -166,7 +166,11 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
     ),
     (
         lambda: torchscan.analyze_roofline(
-            linear(), (4,), training=True, device="L4", offload=["optimizer", "disk"]
+            linear(),
+            (4,),
+            training=True,
+            device="L4",
+            offload=["optimizer", "disk"],  # type: ignore[list-item]
         ),
         "roofline nets.py:net --input 4 --training -d L4 --offload optimizer,disk",
         "offload is 'disk': choose from 'optimizer', 'activations'",

@@ -67,6 +67,7 @@ def train_on_divided_logits(_rank: int, _: None) -> Any:
 
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     with dividing_loss():
+        loss: Any
         loss, gradient = step(shard_sequences(build(), mesh, divides_logits=True))
     return loss.full_tensor(), gradient
 

@@ -66,6 +66,7 @@ def sum_gradients(model: nn.Module) -> None:
         if parameter.grad.placements != placements:
             parameter.grad = parameter.grad.redistribute(placements=placements)
 
+    parameter: Any
     for parameter in model.parameters():
         if isinstance(parameter, DTensor) and parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(reduce)
