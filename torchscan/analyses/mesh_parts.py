@@ -92,9 +92,7 @@ class LocalTrace:
         self._layer_by_call = [enclosing_layer(call.path, layers) for call in trace.modules]
         self._parts = self._assign_parts()
         self._seconds = seconds_by_op(trace, roofline)
-        self._links = overlap_with_products(
-            trace, fabric, link_times(trace, fabric), self._seconds
-        )
+        self._links = overlap_with_products(trace, fabric, link_times(trace, fabric), self._seconds)
         timeline = MemoryTimeline(trace)
         self._moments = timeline.moments
         self._live = [0] * len(self._moments)

@@ -22,8 +22,8 @@ from torchscan.question import asking
 from torchscan.ranks.mesh_candidates import CandidateQuestion, checked_layouts
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
-from torchscan.ranks.short_models import LayeredModel
 from torchscan.ranks.sharding_kinds import require_overlap
+from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
 from torchscan.recording.request import require_module, require_positive
