@@ -93,8 +93,9 @@ def test_ranks_of_tensor_parallelism_have_parts_of_sequences_and_logits() -> Non
     left_out = (inputs + logits) * (1 - 1 / ranks)
     assert whole.peak_bytes - divided.peak_bytes > left_out
     assert divided.peak_bytes < 0.35 * whole.peak_bytes
-    # all-reduces send as much as all-gathers and reduce-scatters of the same tensors
-    assert divided.sent_bytes == pytest.approx(whole.sent_bytes, rel=0.25)
+    # all logits are gathered on each rank otherwise
+    gathered = 2 * tokens * vocabulary * (ranks - 1) // ranks
+    assert whole.sent_bytes - divided.sent_bytes > gathered
 
 
 @pytest.mark.slow

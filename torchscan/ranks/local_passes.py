@@ -36,8 +36,8 @@ from torchscan.trace.trace import Trace
 
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
-#: numbers of sequences of which passes are recorded; others lie on a line through them. Parts of one
-#: sequence may stay in the cache, so that two would suggest too long times for many
+#: numbers of sequences of which passes are recorded; others lie on a line through them. A part of
+#: one sequence may stay in the cache, so that one and two would suggest too long times for many
 _SEQUENCES = (1, 4)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2

@@ -66,15 +66,15 @@ def sum_gradients(model: nn.Module) -> None:
         if parameter.grad.placements != placements:
             parameter.grad = parameter.grad.redistribute(placements=placements)
 
-    parameter: Any
-    for parameter in model.parameters():
-        if isinstance(parameter, DTensor) and parameter.requires_grad:
+    divided: list[Any] = [each for each in model.parameters() if isinstance(each, DTensor)]
+    for parameter in divided:
+        if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(reduce)
 
 
 @contextmanager
 def dividing_loss() -> Iterator[None]:
-    """Compute losses from divided logits, as torch's ``loss_parallel``, and end that after errors."""
+    """Compute losses from divided logits, as ``loss_parallel``; errors end that, too."""
     from torch.distributed.tensor.parallel import loss_parallel
 
     context = loss_parallel()
