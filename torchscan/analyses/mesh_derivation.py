@@ -33,8 +33,8 @@ _WIDER_GRADIENTS = 2
 #: gaps between tensors, as a share of those that a backward pass frees again; a recorded mesh has
 #: those of torch's allocator
 _GAPS = 0.5
-#: layers whose parameters are in buffers of all-gathers at once: one is copied out of while the next
-#: one is received
+#: layers whose parameters are in buffers of all-gathers at once: one is copied out of while the
+#: next one is received
 _BUFFERED_LAYERS = 2
 
 
