@@ -48,7 +48,7 @@ ROOMS = [
     {"question"},
     {"scan"},
     {"expectation", "pages"},
-    {"crawler", "estimator", "generation", "inspection", "targets"},
+    {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
     {"metrics", "modules", "process", "utils"},
     {"budgets", "tables"},
     {"watching", "ranks"},

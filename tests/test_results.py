@@ -136,6 +136,11 @@ def _watched() -> Any:
     return torchscan.open_run(folder)
 
 
+@functools.cache
+def _snapshot() -> Any:
+    return torchscan.read_snapshot(Path(__file__).parents[1] / "docs" / "examples" / "oom.pickle")
+
+
 def _curves() -> Any:
     from torchscan.watching.curves import curves_of
     from torchscan.watching.schema import CurvePoint
@@ -174,6 +179,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "models": lambda: _models(),
     "watched run": lambda: _watched(),
     "curves": _curves,
+    "snapshot": _snapshot,
 }
 #: a word of each
 SAYS = {
@@ -202,6 +208,7 @@ SAYS = {
     "models": "Parameters",
     "watched run": "conv output",
     "curves": "Learning rate",
+    "snapshot": "Would help",
 }
 
 

@@ -36,7 +36,8 @@ SPELLED_DIFFERENTLY = {
 }
 VERBS = re.findall(
     r"\w+",
-    """Add Analyze Check Choose Clip Collapse Compare Compute Convert Count Differentiate Divide Estimate Fail Find Fit Fold Freeze
+    """Add Analyze Check Choose Clip Collapse Compare Compute Convert Count Differentiate Divide
+    Estimate Fail Find Fit Fold Freeze
     Generate Give Include Keep Leave List Listen Measure Merge Name Open Overlap Print Read Recompute Record Run Set Shard Show
     Sort Suggest Take Truncate Update Write""",
 )

@@ -59,6 +59,7 @@ MESHES: list[dict[str, int]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("precision", "checkpoint"), [("bf16", False), ("bf16-mixed", True), ("bf16", "selective")]
 )

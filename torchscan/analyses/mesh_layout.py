@@ -15,7 +15,7 @@ MeshDimension = Literal["pp", "replicate", "dp", "cp", "tp"]
 DIMENSIONS: tuple[MeshDimension, ...] = ("pp", "replicate", "dp", "cp", "tp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeshLayout:
     """The size of each dimension."""
 

@@ -30,7 +30,7 @@ _FORWARD: Final = frozenset({"activations", "loss"})
 _AFTER_FORWARD: Final = frozenset({"backward", "gradients", "recomputed", "optimizer", "temporary"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedBlock:
     """A block and its owner."""
 
@@ -94,7 +94,11 @@ class SnapshotOwners:
             if known is not None and (known.kind != "other" or kind == "unknown"):
                 kind, variable = known.kind, known.place
                 path = star_numbers(known.path) or path
-            found.append(OwnedBlock(block, kind, owner, path, variable, step))
+            found.append(
+                OwnedBlock(
+                    block=block, kind=kind, owner=owner, path=path, variable=variable, step=step
+                )
+            )
         return found
 
     def running(self, state: AllocatorState) -> RunningPass:
