@@ -51,18 +51,9 @@ _SIZES: dict[str, dict[str, int]] = {
 }
 _TITAN = "torchtitan, docs/performance.md at 0413364"
 _TITAN_LARGE = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md at 31a17bf"
-_LLAMA_PAPER = "The Llama 3 Herd of Models (arXiv 2407.21783), table 4"
 _FSDP: dict[str, Any] = {"num_gpus": 64, "precision": "bf16-mixed", "checkpoint": True}
 _FSDP |= {"meshes": [{"dp": 64}], "accumulation_steps": 1}
 _LARGE: dict[str, Any] = {"device": "H100", "precision": "bf16-mixed", "length": 8192}
-#: peak of an H100 in bf16, and FLOPs of a token of Llama 3.1 405B with 8,192 tokens, as the paper
-#: counts them: 6 N + 12 · layers · hidden size · tokens
-_H100, _TOKEN_405B = 989.4e12, 6 * 405.85e9 + 12 * 126 * 16384 * 8192
-
-
-def _of_paper(mfu: float) -> float:
-    return mfu * _H100 / _TOKEN_405B
-
 
 _PUBLISHED = (
     _Published(
@@ -114,32 +105,6 @@ _PUBLISHED = (
         128,
         None,
         "float8, compiled, async TP",
-    ),
-    _Published(
-        _LLAMA_PAPER,
-        "Llama 3.1 405B",
-        {
-            **_LARGE,
-            "num_gpus": 8192,
-            "meshes": [{"pp": 16, "dp": 64, "tp": 8}],
-            "global_batch_size": 2048,
-        },
-        _of_paper(0.43),
-        0.43,
-        "its own schedule",
-    ),
-    _Published(
-        _LLAMA_PAPER,
-        "Llama 3.1 405B",
-        {
-            **_LARGE,
-            "num_gpus": 16384,
-            "meshes": [{"pp": 16, "dp": 128, "tp": 8}],
-            "global_batch_size": 2048,
-        },
-        _of_paper(0.41),
-        0.41,
-        "its own schedule",
     ),
 )
 #: searches over all meshes: the model, and arguments of ``parallel.search``
