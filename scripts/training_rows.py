@@ -138,7 +138,7 @@ def titan_rows(truth: Path) -> Iterator[TrainingRow]:
         yield TrainingRow(
             source="torchao" if row["repo"] == "pytorch/ao" else "torchtitan",
             model=f"llama-{size}",
-            device=TITAN_CARD if "96GB" in row["device"] else "H100",
+            device=TITAN_CARD,
             dp=int(row["dp_shard"]),
             tp=int(row["tp"]),
             cp=int(row["cp"]),

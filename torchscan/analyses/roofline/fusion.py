@@ -33,14 +33,17 @@ _PLACING = (
 #: calls of a kernel that a compiler computes again where their result is joined with others
 _MAX_PART = 3
 _SUMS = frozenset({"mean", "sum", "amax"})
-_APART = (*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn")
+_APART = (
+    *(*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn"),
+    "fsdp.",
+)
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Return whether a compiler generates the kernel of this call.
 
     It does so for all calls but products, collectives and the operators in ``_APART``, such as
-    sorts and scatters.
+    sorts and scatters, those of optimizers and FSDP's own copies, which no compiled graph has.
     """
     name = op.signature.operator.removeprefix("aten.")
     return (
@@ -346,6 +349,8 @@ def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: 
         if piece not in known and (piece[0], None) not in known:
             read += trace.tensors[tensor].spec.stored_bytes
             known.add(piece)
+    if not op.outputs:  # it writes to its operands, as those for lists of tensors do
+        written = cost.bytes_written
     for tensor in dict.fromkeys(op.outputs):
         if needed.writes(index, tensor):
             written += trace.tensors[tensor].spec.stored_bytes
