@@ -113,6 +113,8 @@ class _Fusion:
         self._places: dict[int, int] = {}
         #: kernel -> numbers of rows that it has reduced its elements to, which stay in registers
         self._rows: dict[int, set[int]] = defaultdict(set)
+        #: kernels that reduce their elements to columns
+        self._columns: set[int] = set()
         #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got a call last comes last
         self._after: dict[int, int] = {}
         #: kernel -> its last call
@@ -147,7 +149,9 @@ class _Fusion:
             self._merge_producers(kernel, needed, op)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
-        """Note the number of rows if a call reduces its elements to rows."""
+        """Note the number of rows if a call reduces its elements to rows, or that it reduces more."""
+        if self._needs_all(op):
+            self._columns.add(kernel)
         if not op.outputs or self._needs_all(op):
             return
         rows = self._trace.tensors[op.outputs[0]].spec.numel
@@ -183,6 +187,8 @@ class _Fusion:
                 return candidate
             if self._places.get(candidate) != size and size not in self._rows[candidate]:
                 continue
+            if self._needs_all(op) and self._rows[candidate]:
+                continue  # the loops of a kernel go along rows or along columns
             inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
@@ -215,6 +221,8 @@ class _Fusion:
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
         if self._place(other) != self._place(kernel):
+            return False
+        if kernel in self._columns and self._rows[other]:
             return False
         if self._waits_between(other, kernel):
             return False
