@@ -258,8 +258,8 @@ POWER_SHARE = 0.78
 #: cards with 500 W
 SUSTAINED_SHARE: Mapping[str, float] = {
     "Ampere GA100": 0.55,
-    "Hopper": 0.38,
-    "Blackwell GB100": 0.38,
+    "Hopper": 0.43,
+    "Blackwell GB100": 0.43,
 }
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
