@@ -40,9 +40,13 @@ from torchscan.hardware.device_specs import Device, device_named, register_devic
 from torchscan.recording.adapters import inject_adapters
 from torchscan.recording.training.float8 import convert_to_float8
 from torchscan.recording.training.float8_all_gather import gather_in_8_bits
+from torchscan.recording.training.float8_tensor_parallel import (
+    gather_input_in_8_bits,
+    scatter_output_in_parts,
+)
 from torchscan.trace.trace import Trace
 
-STORED = Path(tempfile.gettempdir()) / "torchscan-training-traces"
+STORED = Path(tempfile.gettempdir()) / "torchscan-training-steps"
 #: times of FlashAttention 1 in Triton, which llm-foundry ran (``attn_impl: triton``), relative to those
 #: of FlashAttention 2: by the paper on the latter, 1.3 to 1.5 forward, and around 2 backward
 _TRITON = {"forward": 1.4, "backward": 2.0}
@@ -140,11 +144,10 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     layers = list(_layers_of(model))
-    gathers = row.gathers_float8 and row.tp == 1
     if row.float8:
-        convert_to_float8(model, row.float8, all_gather=gathers)
+        convert_to_float8(model, row.float8, all_gather=row.gathers_float8)
     if row.tp > 1:
-        _tensor_parallel(model, mesh["tp"])
+        _tensor_parallel(model, mesh["tp"], in_8_bits=row.float8 == "tensorwise")
     if row.lora:
         inject_adapters(model, _lora_of(row))
     for index, layer in enumerate(layers):
@@ -163,14 +166,18 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
         again = row.reshard and (index < len(layers) - 1 or is_fsdp_1)
         fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=again, **policy)
     fully_shard(model, mesh=mesh["dp"], reshard_after_forward=row.reshard, **policy)
-    if gathers:
+    if row.gathers_float8:
         gather_in_8_bits(model)
     return model
 
 
-def _tensor_parallel(model: Any, mesh: Any) -> None:
-    """Shard as torchtitan does: sequences are sharded between layers."""
-    from torch.distributed.tensor import Replicate, Shard
+def _tensor_parallel(model: Any, mesh: Any, *, in_8_bits: bool) -> None:
+    """Shard as torchtitan does: sequences are sharded between layers.
+
+    ``in_8_bits``: inputs of layers, and gradients, are gathered in 8 bits, as for float8 with one
+    scale for a tensor.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         PrepareModuleInput,
@@ -208,7 +215,18 @@ def _tensor_parallel(model: Any, mesh: Any) -> None:
             "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
             "feed_forward.w3": ColwiseParallel(),
         }
+        if in_8_bits:
+            del plan["attention"], plan["feed_forward"]
+            plan |= dict.fromkeys(
+                ("attention.wo", "feed_forward.w2"),
+                RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+            )
         parallelize_module(layer, mesh, plan)
+        if in_8_bits:
+            for block in (layer.attention, layer.feed_forward):
+                gather_input_in_8_bits(block, mesh)
+            scatter_output_in_parts(layer.attention.wo, is_local=True)
+            scatter_output_in_parts(layer.feed_forward.w2, is_local=True)
 
 
 def _loss_of(output: Any) -> Any:

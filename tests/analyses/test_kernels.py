@@ -739,8 +739,8 @@ def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None
     ("arch", "picojoules", "issued", "share"),
     [
         ("Ampere GA100", 1.1, 0.9, 0.55),
-        ("Hopper", 0.72, 1.0, 0.38),
-        ("Blackwell GB100", 0.67, 1.0, 0.38),
+        ("Hopper", 0.72, 1.0, 0.43),
+        ("Blackwell GB100", 0.67, 1.0, 0.43),
         ("Ada", 1.8, 1.0, 0.78),
     ],
 )
