@@ -70,6 +70,8 @@ def device_of(row_device: str) -> Device:
         return device_named("NVIDIA A100-SXM4-80GB")
     if row_device == "H100":
         return device_named("NVIDIA H100 80GB HBM3")
+    if row_device == "H200":
+        return device_named("NVIDIA H200")
     return register_device(
         "NVIDIA H100 96GB HBM2e",
         memory_gb=96,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -163,6 +164,35 @@ def titan_rows(truth: Path) -> Iterator[TrainingRow]:
             layers=80 if size == "70B" else 32,
             tokens_per_second=float(row["tokens_per_s_per_gpu"]),
         )
+
+
+def unseen_rows() -> Iterator[TrainingRow]:
+    """Yield steps that others published apart from the tables, met after all constants were set.
+
+    In pull requests and issues: pytorch/torchtitan 778, 1207 and 1361, pytorch/ao 2595. All of
+    Llama-3-8B with torch.compile; FSDP gathers in 8 bits on the H200.
+    """
+    row = TrainingRow(
+        source="torchtitan",
+        model="llama-8B",
+        device=TITAN_CARD,
+        dp=8,
+        length=8192,
+        batch=1,
+        checkpoint="selective",
+        compiled=True,
+        layers=32,
+        tokens_per_second=math.nan,
+    )
+    yield replace(row, length=4096, checkpoint="full", tokens_per_second=5033.8)
+    yield replace(row, dp=2, tp=2, tokens_per_second=5378)
+    yield replace(row, dp=2, tp=2, float8="rowwise", tokens_per_second=5189)
+    yield replace(row, float8="rowwise", tokens_per_second=6984.5, source="torchao")
+    with_gw_hp = "rowwise_with_gw_hp"
+    yield replace(row, float8=with_gw_hp, tokens_per_second=7319.5, source="torchao")
+    in_8_bits = replace(row, device="H200", batch=2, float8="tensorwise", gathers_float8=True)
+    yield replace(in_8_bits, dp=32, tokens_per_second=10938)
+    yield replace(in_8_bits, dp=64, tokens_per_second=10753)
 
 
 #: layers by the name of a model
