@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
 from torchscan.analyses.plan_result import RankPlan

@@ -56,9 +56,11 @@ class _Casts(NamedTuple):
     rounds_scales: bool = False
 
 
+#: the casts with one scale for a tensor
+TENSORWISE = _Casts(_Cast(), _Cast(), _Cast(dtype=torch.float8_e5m2), _Cast())
 _ROWWISE = _Cast(is_rowwise=True)
 _CASTS: Mapping[str, _Casts] = {
-    "tensorwise": _Casts(_Cast(), _Cast(), _Cast(dtype=torch.float8_e5m2), _Cast()),
+    "tensorwise": TENSORWISE,
     "rowwise": _Casts(_ROWWISE, _ROWWISE, _ROWWISE, _ROWWISE, rounds_scales=True),
     "rowwise_with_gw_hp": _Casts(
         _ROWWISE,
@@ -191,16 +193,6 @@ def quantize(tensor: Tensor, cast: _Cast, dim: int, *, rounds_scale: bool = Fals
     if rounds_scale:
         scale = torch.exp2(torch.floor(torch.log2(scale)))
     return Quantized(cast_scaled(tensor, scale, cast.dtype), scale)
-
-
-def cast_input(states: Tensor) -> Quantized:
-    """Return an input with one scale."""
-    return quantize(states, _CASTS["tensorwise"].inputs, -1)
-
-
-def cast_gradient(gradient: Tensor) -> Quantized:
-    """Return the gradient of an output with one scale."""
-    return quantize(gradient, _CASTS["tensorwise"].gradient, -1)
 
 
 def scale_of(largest: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from torchscan.recording.training.float8 import (
     HANDED_OVER,
+    TENSORWISE,
     Float8Linear,
     Quantized,
-    cast_gradient,
-    cast_input,
+    quantize,
 )
 from torchscan.torch_versions import local_part, sharded_from
 
@@ -34,8 +34,9 @@ def gather_input_in_8_bits(module: nn.Module, mesh: Any) -> None:
 
         if not isinstance(states, DTensor):
             states = sharded_from(states, mesh, [Shard(1)])
-        quantized = _gathered(cast_input(states))
-        stand_in: Any = _GatheredInput.apply(states)
+        quantized = _gathered(quantize(states, TENSORWISE.inputs, -1))
+        stand_for: Any = _GatheredInput.apply
+        stand_in = stand_for(states)
         setattr(stand_in, HANDED_OVER, quantized)
         return stand_in  # type: ignore[no-any-return]
 
@@ -57,7 +58,8 @@ def scatter_output_in_parts(layer: Float8Linear, *, is_local: bool) -> None:
     """
 
     def after(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        parts: Any = _ScatteredOutput.apply(output, layer)
+        scatter: Any = _ScatteredOutput.apply
+        parts = scatter(output, layer)
         return parts.to_local() if is_local else parts
 
     layer.register_forward_hook(after)
@@ -112,5 +114,5 @@ class _ScatteredOutput(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
         """Hand the layer its gradient, and return a tensor without memory."""
         (gradient,) = gradients
-        ctx.layer.gradient = _gathered(cast_gradient(gradient))
+        ctx.layer.gradient = _gathered(quantize(gradient, TENSORWISE.gradient, -1))
         return _stand_in(gradient), None
