@@ -50,6 +50,9 @@ STORED = Path(tempfile.gettempdir()) / "torchscan-training-steps"
 #: times of FlashAttention 1 in Triton, which llm-foundry ran (``attn_impl: triton``), relative to those
 #: of FlashAttention 2: by the paper on the latter, 1.3 to 1.5 forward, and around 2 backward
 _TRITON = {"forward": 1.4, "backward": 2.0}
+#: clipping of gradients, which all sources do and passes lack, relative to the optimizer's two scalings of
+#: lists as long: the norm reads gradients, and scaling them reads and writes
+_SCALING, _CLIPPING = "optimizer aten._foreach_mul_", 3 / 4
 #: layers of the two passes
 SHORT, LONG = 3, 4
 _MPT = {
@@ -355,4 +358,5 @@ def price(row: TrainingRow, traces: Recorded) -> Priced:
                 seconds *= _TRITON["backward" if each.operator.endswith("backward") else "forward"]
             kinds[name] = kinds.get(name, 0.0) + seconds
     waits = kinds.pop("links", 0.0)
+    kinds["optimizer clipping"] = _CLIPPING * kinds.get(_SCALING, 0.0)
     return Priced(sum(kinds.values()) + waits, waits, rooflines[0].error_margin.share, kinds)
