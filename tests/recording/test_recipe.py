@@ -166,6 +166,7 @@ def test_a_plan_follows_the_same_options() -> None:
         ({"accumulation_steps": 0}, "accumulation_steps is 0: give a positive integer"),
         ({"weights": "int3"}, "weights is 'int3': choose from"),
         ({"offload": "gradients"}, "offload is 'gradients': choose from"),
+        ({"float8": "rowwise", "weights": "nf4"}, "float8 is for weights that are trained"),
         ({"float8_all_gather": True, "float8": "rowwise"}, "give float8='tensorwise'"),
     ],
 )

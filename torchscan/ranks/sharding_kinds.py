@@ -6,6 +6,7 @@ Dimensions of a mesh have fixed names. Tensor parallelism is along "tp", context
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -138,7 +139,9 @@ def optimizer_for(
     """
     if optimizer is None or sharding != "zero1":
         return optimizer
-    from torch.distributed.optim import ZeroRedundancyOptimizer
+    with warnings.catch_warnings():  # its package compiles scripts, which torch warns of
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
     kind = class_of(optimizer)
 

@@ -2,7 +2,7 @@
 
 ``pickle`` calls whatever a file names, and its unpickler in C can be made to allocate much more
 memory than the file has bytes, even if it may not import anything. This reader executes the opcodes
-itself: it knows none that imports or calls, hashes only strings and integers, and counts objects.
+itself: it knows none that imports or calls, hashes only strings and small integers, and counts objects.
 The opcodes of protocols 0 and 1, which write numbers as text, are unknown.
 """
 
@@ -25,7 +25,8 @@ _MAX_HEIGHT: Final = 2**24
 _MAX_MARKS: Final = 64
 #: characters of a name that an error shows
 _MAX_NAME: Final = 60
-_KEY_TYPES: Final = frozenset((str, int))
+#: integers from here on are refused as keys of a dict: multiples of 2**61 - 1 all have the same hash
+_LARGE_KEY: Final = 2**32
 _STOP: Final = ord(".")
 _BINGET: Final = ord("h")
 _LONG_BINGET: Final = ord("j")
@@ -174,8 +175,9 @@ class _PlainUnpickler:
             raise ValueError("an item is set in something else than a dict")
         keys = values[::2]
         # Other keys could be tuples of tuples, whose hash takes time and stack without limit.
-        if not _KEY_TYPES.issuperset(map(type, keys)):
-            raise InputError("a dict in it has a key that is not a string or an integer")
+        for key in keys:
+            if type(key) is not str and not (type(key) is int and 0 <= key < _LARGE_KEY):
+                raise InputError("a dict in it has a key that is not a string or a small integer")
         target.update(zip(keys, values[1::2], strict=True))
 
     def set_item(self) -> None:

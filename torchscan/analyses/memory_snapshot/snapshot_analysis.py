@@ -162,7 +162,7 @@ def _notes(
         sizes[owned.kind] += owned.block.size
         if owned.block.is_pending:
             sizes["pending"] += owned.block.size
-    if not history.has_stacks:
+    if blocks and not history.has_stacks:
         if not has_owners:
             yield Note.of("snapshot-no-stacks")
         elif sizes["unknown"]:

@@ -239,6 +239,7 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         """Keep the packed weight alone."""
         context.save_for_backward(packed, *scales)
+        context.width = given.shape[-1]
         rows = given.reshape(-1, given.shape[-1])
         product: Tensor = torch.ops.torchscan.product_of_4bit(rows, packed, scales, width)
         return product.reshape(*given.shape[:-1], width)
@@ -247,7 +248,7 @@ class _Fused(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> Any:
         """Return the gradient of the input."""
         packed, *scales = context.saved_tensors
-        width = _PACKED * packed.shape[0]
+        width = context.width
         rows = gradient.reshape(-1, gradient.shape[-1])
         product = torch.ops.torchscan.transposed_product_of_4bit(rows, packed, scales, width)
         return product.reshape(*gradient.shape[:-1], width), None, None, None

@@ -76,6 +76,13 @@ class Recipe:
             raise InputError.of_value("float8_skip", self.float8_skip, advice)
 
     def _refuse_contradictions(self) -> None:
+        if self.float8 is not None and self.weights is not None:
+            raise InputError(
+                Argument("float8"),
+                " is for weights that are trained, and those of ",
+                Argument("weights"),
+                " are frozen: leave out one of them",
+            )
         if self.float8_all_gather and self.float8 != "tensorwise":
             tensorwise = Give("float8", "tensorwise")
             raise InputError(
