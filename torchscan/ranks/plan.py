@@ -22,6 +22,7 @@ from torchscan.notes import Note
 from torchscan.ops.communication import group_of
 from torchscan.progress import progress as told
 from torchscan.question import asking
+from torchscan.ranks.sharded_options import require_divided_states, require_divisible
 from torchscan.ranks.sharding_kinds import Sharding, optimizer_for, sharding_plan
 from torchscan.recording.arguments import RecipeArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -119,6 +120,10 @@ def plan(
         holds_output=holds_output,
         recipe=recipe_for(training, recipe),
     )
+    if apply is None:
+        require_divisible(mesh, asked.recipe, sequence_parallel=sequence_parallel)
+        if sharding == "zero1":
+            require_divided_states(optimizer, asked.recipe)
     apply = sharding_plan(
         apply,
         sharding=sharding,

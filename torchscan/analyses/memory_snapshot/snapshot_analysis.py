@@ -175,9 +175,14 @@ def _notes(
     ):
         if note.values["size"]:
             yield note
+    yield from _other_devices(data, history.device)
+
+
+def _other_devices(data: SnapshotData, device: int) -> Iterable[Note]:
+    """Yield a note for each further GPU of which memory is reserved."""
     reserved: Counter[int] = Counter()
     for segment in data.segments:
         reserved[segment.device] += segment.total_size
-    for device, size in sorted(reserved.items()):
-        if device != history.device and size:
-            yield Note.of("snapshot-other-device", device=device, size=size)
+    for other, size in sorted(reserved.items()):
+        if other != device and size:
+            yield Note.of("snapshot-other-device", device=other, size=size)

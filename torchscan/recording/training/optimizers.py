@@ -85,6 +85,10 @@ def class_of(choice: OptimizerChoice) -> type[Optimizer]:
     """Return the class of an optimizer, by name if a name is given."""
     kind: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
+        if isinstance(choice, str):
+            raise OptimizerError.of_value(
+                "optimizer", choice, "give one of torch.optim, whose states ZeRO-1 divides"
+            )
         raise OptimizerError(
             Argument("optimizer"),
             f" is a {type(choice).__name__}: give its name or its class, because its state is "
