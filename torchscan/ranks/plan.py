@@ -121,7 +121,7 @@ def plan(
         recipe=recipe_for(training, recipe),
     )
     if apply is None:
-        require_divisible(mesh, asked.recipe, sequence_parallel=sequence_parallel)
+        require_divisible(mesh, asked.recipe)
         if sharding == "zero1":
             require_divided_states(optimizer, asked.recipe)
     apply = sharding_plan(

@@ -167,7 +167,7 @@ def _sizes(mesh: DeviceMesh) -> dict[str, int]:
 
 def _replicate(model: nn.Module, mesh: DeviceMesh, along: Sequence[str]) -> nn.Module:
     """Wrap the model in DDP, which copies it on all ranks."""
-    if list(along) != list(mesh.mesh_dim_names or ()) or "cp" in along:
+    if list(along) != list(mesh.mesh_dim_names or ()) or {"cp", "ep"} & set(along):
         raise InputError(
             Argument("sharding"),
             " is 'zero1', which torch has for data parallelism alone: give ",

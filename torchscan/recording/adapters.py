@@ -93,7 +93,10 @@ def inject_adapters(module: nn.Module, config: Any) -> None:
     known = {id(each) for each in module.parameters()}
     try:
         # The config is copied, because peft completes it.
-        peft.inject_adapter_in_model(copy.deepcopy(config), module, name, low_cpu_mem_usage=True)
+        with torch.random.fork_rng(devices=()):  # adapters of embeddings draw random numbers
+            peft.inject_adapter_in_model(
+                copy.deepcopy(config), module, name, low_cpu_mem_usage=True
+            )
     except (ValueError, TypeError, NotImplementedError) as error:
         problem = str(error).partition("\n")[0]
         raise InputError(

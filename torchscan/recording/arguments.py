@@ -77,7 +77,7 @@ class ChangeArguments(TypedDict, total=False):
         weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales)
             or "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other
             weights of 16 bits have 32, as peft's ``prepare_model_for_kbit_training`` makes them.
-        cross_entropy: compute the loss from hidden states without all logits at once: "chunked", or
+        cross_entropy: compute the loss from hidden states, a part of the logits at a time: "chunked", or
             "liger", whose kernel computes gradients in the forward pass.
         optimizer_in_backward: update each parameter as soon as it has its gradient, which is then
             freed.

@@ -1,7 +1,7 @@
 """Context parallelism of a language model, by torch's ring attention.
 
 Each rank has a part of every sequence: for balance, one piece from the front and one from the back.
-Keys and values travel around the ring, one step for each rank.
+Keys and values are all-gathered; in the backward pass, their gradients travel around the ring.
 """
 
 from __future__ import annotations

@@ -321,7 +321,9 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
-        stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
+        # torch.autocast reads the one, torch.utils.checkpoint the other
+        for namespace in (autocast_mode, torch.amp):
+            stack.enter_context(replaced(vars(namespace), "is_autocast_available", of_device_type))
         if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
             stack.enter_context(
                 replaced(

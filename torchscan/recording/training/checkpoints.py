@@ -16,6 +16,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import OpOverload
 
@@ -69,7 +70,12 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
         options["context_fn"] = partial(create_selective_checkpoint_contexts, choice)
     else:
         every = int(choice)
-    for each in layers[every - 1 :: every]:
+    own = list(dict.fromkeys(layers))  # a layer that is called several times is there once
+    if every > max(len(own), 1):
+        raise InputError.of_value(
+            "checkpoint", choice, f"give a number up to {len(own)}, that of layers"
+        )
+    for each in own[every - 1 :: every]:
         layer: Any = each
         if isinstance(getattr(layer, "gradient_checkpointing", None), bool):
             layer.gradient_checkpointing = True

@@ -156,7 +156,7 @@ class Float8Linear(nn.Linear):
         if num_rows % multiple and not is_wide:
             raise ValueError(
                 f"8-bit products need a multiple of {multiple} rows (sequences × tokens), and "
-                f"there are {num_rows}"
+                f"there are {num_rows}: change the batch size or the length"
             )
 
 

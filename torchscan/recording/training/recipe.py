@@ -83,6 +83,13 @@ class Recipe:
                 Argument("weights"),
                 " are frozen: leave out one of them",
             )
+        if self.weights is not None and getattr(self.lora, "use_dora", False):
+            raise InputError(
+                Argument("weights"),
+                f" is {self.weights!r}, and DoRA computes norms of weights in 16 bits: leave out "
+                "use_dora or ",
+                Argument("weights"),
+            )
         if self.float8_all_gather and self.float8 != "tensorwise":
             tensorwise = Give("float8", "tensorwise")
             raise InputError(
