@@ -93,6 +93,10 @@ class Question(Inputs):
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
         self.recipe  # noqa: B018 - raises if its options contradict each other
         self._require_optimizer()
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Raise if two arguments exclude each other."""
         if self.accumulate and self.optimizer_in_backward:
             raise InputError(
                 Argument("accumulate"),

@@ -44,7 +44,7 @@ def repeat_passes(roofline: Roofline, number: int) -> Roofline:
 
 
 def repeat_collectives(collectives: Sequence[Collective], number: int) -> tuple[Collective, ...]:
-    """Return the collectives of a step of so many passes, each of which communicates, and one update."""
+    """Return the collectives of a step of so many passes, which all communicate, and an update."""
     repeated = []
     for each in collectives:
         if each.phase == "optimizer":

@@ -1,4 +1,4 @@
-"""Options of a training step that a kind of sharding does not take, refused before anything runs."""
+"""Options of a training step that a kind of sharding does not take: refused before it runs."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 ``pickle`` calls whatever a file names, and its unpickler in C can be made to allocate much more
 memory than the file has bytes, even if it may not import anything. This reader executes the opcodes
-itself: it knows none that imports or calls, hashes only strings and small integers, and counts objects.
-The opcodes of protocols 0 and 1, which write numbers as text, are unknown.
+itself: it knows none that imports or calls, hashes only strings and small integers, and counts
+objects. The opcodes of protocols 0 and 1, which write numbers as text, are unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_HEIGHT: Final = 2**24
 _MAX_MARKS: Final = 64
 #: characters of a name that an error shows
 _MAX_NAME: Final = 60
-#: integers from here on are refused as keys of a dict: multiples of 2**61 - 1 all have the same hash
+#: larger integers are refused as keys of a dict: all multiples of 2**61 - 1 have the same hash
 _LARGE_KEY: Final = 2**32
 _STOP: Final = ord(".")
 _BINGET: Final = ord("h")

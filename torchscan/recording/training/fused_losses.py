@@ -44,16 +44,21 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
             "projection, as language models of transformers have: leave it out, and fuse them in "
             "the model",
         )
+    _refuse_adapters(head, kind)
+    loss = _FusedLoss(head, sum_in_chunks if kind == "chunked" else sum_by_liger)
+    head.forward = nn.Identity().forward
+    found.loss_function = loss.compute
+    model.forward = partial(loss.run, model.forward)
+
+
+def _refuse_adapters(head: nn.Module, kind: CrossEntropy) -> None:
+    """Raise an InputError if the output projection has more parameters than the loss reads."""
     if {name for name, _ in head.named_parameters()} - {"weight", "bias"}:
         raise InputError(
             Argument("cross_entropy"),
             f" is {kind!r}, which multiplies by the weight of the output projection alone, and "
             "that has adapters: leave it out of their target modules",
         )
-    loss = _FusedLoss(head, sum_in_chunks if kind == "chunked" else sum_by_liger)
-    head.forward = nn.Identity().forward
-    found.loss_function = loss.compute
-    model.forward = partial(loss.run, model.forward)
 
 
 class _FusedLoss:

@@ -76,27 +76,35 @@ class Recipe:
             raise InputError.of_value("float8_skip", self.float8_skip, advice)
 
     def _refuse_contradictions(self) -> None:
-        if self.float8 is not None and self.weights is not None:
+        if self.weights is not None:
+            self._require_trainable()
+        if self.float8_all_gather and self.float8 != "tensorwise":
+            tensorwise = Give("float8", "tensorwise")
+            raise InputError(
+                Argument("float8_all_gather"), " needs one scale for a tensor: give ", tensorwise
+            )
+        if self.optimizer_in_backward:
+            self._require_single_updates()
+
+    def _require_trainable(self) -> None:
+        """Raise if an option needs the values of weights that are quantized."""
+        if self.float8 is not None:
             raise InputError(
                 Argument("float8"),
                 " is for weights that are trained, and those of ",
                 Argument("weights"),
                 " are frozen: leave out one of them",
             )
-        if self.weights is not None and getattr(self.lora, "use_dora", False):
+        if getattr(self.lora, "use_dora", False):
             raise InputError(
                 Argument("weights"),
                 f" is {self.weights!r}, and DoRA computes norms of weights in 16 bits: leave out "
                 "use_dora or ",
                 Argument("weights"),
             )
-        if self.float8_all_gather and self.float8 != "tensorwise":
-            tensorwise = Give("float8", "tensorwise")
-            raise InputError(
-                Argument("float8_all_gather"), " needs one scale for a tensor: give ", tensorwise
-            )
-        if not self.optimizer_in_backward:
-            return
+
+    def _require_single_updates(self) -> None:
+        """Raise if an option needs all gradients at once."""
         if "optimizer" in self.offloaded:
             raise InputError(
                 Argument("offload"),
