@@ -33,9 +33,9 @@ from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import Checkpoint, Recipe
 from torchscan.units import Tokens, tokens_of
 
-#: those in which steps are compared
+#: precisions in which steps are compared
 _PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
-#: choices that are recorded on their mesh: the best
+#: number of best choices that are recorded on their mesh
 _NUM_RECORDED = 3
 #: memory, as a share of the device's, up to which a fast step that seems not to fit is recorded
 _CLOSE = 1.1
@@ -286,7 +286,7 @@ class _MeshComparison:
         return sorted(ranked, key=_sort_key)
 
     def _record_all(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
-        """Return the steps on all meshes as recorded: a user's way to shard cannot be derived."""
+        """Return the recorded steps on all meshes, because a user's ``apply`` cannot be derived."""
         ranked: list[RankedStep] = []
         for layout in layouts:
             try:
@@ -301,7 +301,7 @@ class _MeshComparison:
         self._errors.append(error)
 
     def _record_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps with the best three recorded, and fast ones that nearly fit.
+        """Return the steps, with the best three recorded, and also fast steps that nearly fit.
 
         A recorded step may turn out slower or larger than derived. Then the next one is recorded.
         """
@@ -332,7 +332,7 @@ class _MeshComparison:
         return not ranked.choice.is_recorded and self._recorded.can_record(ranked.step)
 
     def _record(self, ranked: list[RankedStep], one: RankedStep) -> None:
-        """Replace a step by the same one as recorded, or leave it out if that is not possible."""
+        """Replace a step by its recorded version, or leave it out if it cannot be recorded."""
         ranked.remove(one)
         try:
             ranked.append(RankedStep(one.step, self._recorded.record(one.step, one.choice)))
@@ -340,7 +340,7 @@ class _MeshComparison:
             self._refuse(one.step.layout, error)
 
     def _replay_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps, the best one with the memory of all layers.
+        """Return the steps, with the best step estimated with the memory of all layers.
 
         Few layers leave smaller gaps between blocks than all of them, so a step may turn out not to
         fit. Then the next one is the best.
@@ -353,7 +353,7 @@ class _MeshComparison:
         return ranked
 
     def can_replay(self, choice: MeshChoice) -> bool:
-        """Return whether a pass of all layers decides, or meshes were given to be looked at closely."""
+        """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given
         return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed
