@@ -61,11 +61,11 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.target is None:
         raise InputError(
-            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
+            "TARGET is missing: give a model, or ", Give("path"), " and a memory snapshot of a run"
         )
     if options.moment is not None:
         raise InputError(
-            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
+            Argument("moment"), " chooses a moment of a snapshot: give ", Give("path"), ", too"
         )
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.memory)
