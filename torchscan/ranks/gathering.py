@@ -110,7 +110,7 @@ def _require_group() -> None:
 
 
 def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tuple[int, ...], str]]:
-    """The sizes of its dimensions, the place of this process there, and the dimensions by the processes along them."""
+    """Return the sizes of the mesh, the place of this rank, and the dimensions by their ranks."""
     import torch.distributed as distributed
 
     mesh = whole_mesh_of(model)
@@ -172,7 +172,7 @@ def _own(
 def _in_all(work: Callable[[], _T]) -> _T:
     """Return this rank's result if all ranks have one, else raise an error on each of them.
 
-    Otherwise the ranks with a result would wait for the others forever.
+    Otherwise, ranks with a result would wait for the other ranks forever.
     """
     import torch.distributed as distributed
 
@@ -199,7 +199,7 @@ def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
 
 
 def _gathered(own: RankPlan) -> list[RankPlan]:
-    """In the first process those of all. Calls of their records are not sent: there are many."""
+    """Return the plans of all ranks on rank 0. The many calls of their traces are not sent."""
     import torch.distributed as distributed
 
     sent = replace(own, trace=replace(own.trace, modules=(), ops=(), tensors=(), storages=()))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: schedules without separate tasks for gradients of weights
 _SCHEDULES = tuple(each for each in get_args(Schedule) if each != "InterleavedZeroBubble")
-#: what stays from step to step, or from the first microbatch on
+#: kinds of memory that stay from step to step, or from the first microbatch on
 _HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
 _ASSUMPTIONS = (
     Note.of("stage-sends-overlap"),
@@ -180,7 +180,7 @@ def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """The stages, and where they are."""
+    """The stages and their ranks."""
 
     stages: Sequence[nn.Module]
     processes: int
@@ -190,11 +190,11 @@ class _Pipeline:
 
     @property
     def size(self) -> int:
-        """Devices of a stage."""
+        """Number of devices of a stage."""
         return 1 if self.mesh is None else prod(self.mesh.values())
 
     def transfer_time(self, stage: int, size: int) -> float:
-        """Seconds from a stage to the next: from a device to that at its place there."""
+        """Return the seconds to send tensors from a stage to the next, device by device."""
         here, there = ((each % self.processes) * self.size for each in (stage, stage + 1))
         return (
             0.0
@@ -260,7 +260,7 @@ def _outputs(trace: Trace, number: int) -> list[Tensor]:
 def _stage_inputs(
     outputs: Sequence[Tensor], pipeline: _Pipeline, number: int
 ) -> tuple[Tensor, ...]:
-    """To the next stage, which sends back the gradients of it."""
+    """Return the inputs of the next stage, which sends back their gradients."""
     if number + 1 == len(pipeline.stages):
         return ()
     of_next = next(iter(tensors_of(pipeline.stages[number + 1])), None)

@@ -153,7 +153,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The pass of each rank."""
+    """The arguments of the pass that each rank runs."""
 
     input_shape: Shapes | None
     dtype: DTypes | None
@@ -263,7 +263,7 @@ def _place(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[str, int]:
 
 
 def names_in(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...], str]:
-    """The dimensions of the mesh by the processes along them."""
+    """Return the names of mesh dimensions by the ranks along them."""
     from torch.distributed import get_process_group_ranks
 
     return {
@@ -282,7 +282,7 @@ def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ..
 
 
 def held_in(trace: Trace) -> list[Any]:
-    """The parameters, each once."""
+    """Return the parameters, each once."""
     return [
         each
         for at, each in enumerate(trace.parameters)
