@@ -1,4 +1,4 @@
-"""Cross entropy of a language model's hidden states, without all of its logits at once."""
+"""Fused cross entropy: the loss of a language model, without holding all logits at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _library.define("liger_cross_entropy(Tensor(a!) logits, Tensor(b!) losses, Tenso
 def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
     """Compute the loss of a copy of a language model of transformers from its hidden states.
 
-    Its output projection returns them as they are, and its loss function multiplies.
+    The output projection returns hidden states unchanged, and the loss function multiplies them
+    with the weight.
     """
     # The attribute itself is not read: that of a model without a loss logs a warning.
     with_loss: list[Any] = [
@@ -114,7 +115,7 @@ def sum_by_liger(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: T
 
 
 class _LigerLoss(torch.autograd.Function):
-    """Liger's fused linear cross entropy: gradients come about with the loss."""
+    """Liger's fused linear cross entropy, which computes gradients in the forward pass."""
 
     @staticmethod
     def forward(
@@ -122,7 +123,7 @@ class _LigerLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the sum of losses; logits become their own gradient, chunk by chunk."""
         count, width = hidden.shape
-        # as many logits at once as there are elements in the hidden states, about
+        # about as many logits at once as the hidden states have elements
         expansion = -(-weight.shape[0] // width)
         size = min(count, 1 << (-(-count // expansion) - 1).bit_length())
         hidden_gradient = torch.zeros_like(hidden)
@@ -147,7 +148,7 @@ class _LigerLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, _gradient: Tensor) -> Any:
-        """Return the gradients, which the loss is the last step to, so they are not scaled."""
+        """Return the gradients unscaled, because nothing follows the loss."""
         return (*context.saved_tensors, None)
 
 
