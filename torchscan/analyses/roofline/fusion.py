@@ -185,10 +185,8 @@ class _Fusion:
                 continue
             if self._is_part(candidate, op):
                 return candidate
-            if self._places.get(candidate) != size and size not in self._rows[candidate]:
+            if not self._goes_along(candidate, op, size):
                 continue
-            if self._needs_all(op) and self._rows[candidate]:
-                continue  # the loops of a kernel go along rows or along columns
             inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
@@ -197,6 +195,16 @@ class _Fusion:
     def _place(self, index: int) -> tuple[Phase, int]:
         """Return the phase and the region of a call, or of a kernel."""
         return self._trace.ops[index].phase, self._regions[index]
+
+    def _goes_along(self, kernel: int, op: OpCall, size: int) -> bool:
+        """Return whether the loops of a kernel go along the elements of a call, or its rows.
+
+        They go along rows or along columns.
+        """
+        rows = self._rows[kernel]
+        if rows and self._needs_all(op):
+            return False
+        return self._places.get(kernel) == size or size in rows
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
         """Return whether this kernel only makes one of the tensors that a call joins.

@@ -329,7 +329,7 @@ class _Float8Product(torch.autograd.Function):
 
 
 class _Operands(NamedTuple):
-    """What the products of a backward pass have in common."""
+    """Operands of the two products of a backward pass."""
 
     gradient: Tensor
     #: the gradient and the weight, if they are in 8 bits already
