@@ -1135,3 +1135,29 @@ def test_inference_and_other_gpus_have_no_published_steps() -> None:
 def test_the_range_begins_no_lower_than_the_bound() -> None:
     result = spread(image_model(), "MI300X")
     assert result.time_bound <= result.time_range[0] < result.time_estimate < result.time_range[1]
+
+
+def test_optimizers_are_not_compiled() -> None:
+    """Kernels for lists of tensors have no results, and write to their operands all the same."""
+    layer = nn.Linear(1024, 1024, device="meta")
+    moved = []
+    for compiled in (False, True):
+        result = analyze_roofline(
+            layer, (1024,), training=True, optimizer="AdamW", device="A100", compiled=compiled
+        )
+        calls = [each for each in result.operators if each.phase == "optimizer"]
+        moved.append(sum(each.bytes_read + each.bytes_written for each in calls))
+    assert moved[0] == moved[1]
+
+
+def test_a_kernel_does_not_reduce_rows_and_columns() -> None:
+    """Both sums are computed from the product: the second kernel reads it again."""
+
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            doubled = 2 * x
+            return doubled.sum(-1), doubled.sum(0)
+
+    x = torch.empty(4096, 4096, device="meta")
+    result = analyze_roofline(Sums(), args=(x,), device="A100", compiled=True)
+    assert sum(each.bytes_read for each in result.operators) >= 2 * x.nbytes
