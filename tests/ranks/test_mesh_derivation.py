@@ -18,15 +18,15 @@ from torchscan.types import MeshChoice, MeshSearch
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
-DEVICE, LENGTH, LAYERS, HIDDEN = "NVIDIA H100 80GB HBM3", 128, 8, 256
+DEVICE, LENGTH, LAYERS, HIDDEN = "NVIDIA H100 80GB HBM3", 128, 2, 256
 
 
-def llama(**sizes: int) -> nn.Module:
+def llama(layers: int = LAYERS, **sizes: int) -> nn.Module:
     """Return a model whose vocabulary cannot be divided evenly."""
     small = {"hidden_size": HIDDEN, "intermediate_size": 704, "vocab_size": 1004}
     config = transformers.LlamaConfig(
         **{**small, **sizes},
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         max_position_embeddings=4096,
@@ -38,9 +38,9 @@ def llama(**sizes: int) -> nn.Module:
     return model
 
 
-def search(**asked: Any) -> MeshSearch:
+def search(layers: int = LAYERS, **asked: Any) -> MeshSearch:
     shared = {"num_gpus": 16, "device": DEVICE, "length": LENGTH, "accumulation_steps": 1}
-    return torchscan.parallel.search(llama(), **{**shared, **asked})
+    return torchscan.parallel.search(llama(layers), **{**shared, **asked})
 
 
 def choice_on(found: MeshSearch, mesh: dict[str, int], checkpoint: Any = False) -> MeshChoice:
@@ -67,7 +67,7 @@ MESHES: list[dict[str, int]] = [
 def test_derived_steps_are_those_recorded_on_their_mesh(
     meshes: Any, precision: Any, checkpoint: Any
 ) -> None:
-    wide = llama(hidden_size=4096, intermediate_size=14336, vocab_size=128004)
+    wide = llama(3, hidden_size=4096, intermediate_size=14336, vocab_size=128004)
     asked: dict[str, Any] = {"num_gpus": 16, "device": DEVICE, "length": 2048, "batch_size": 2}
     asked |= {"precision": precision, "checkpoint": checkpoint, "accumulation_steps": 1}
     found = torchscan.parallel.search(wide, meshes=meshes, **asked)
@@ -143,7 +143,7 @@ def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None
 def test_every_second_layer_takes_half_of_the_time_that_all_take() -> None:
     asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"pp": 2, "dp": 2}], "batch_size": 4}
     none, half, full = (
-        search(checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
+        search(8, checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
         for checkpoint in (False, 2, True)
     )
     assert half.checkpoint == 2
