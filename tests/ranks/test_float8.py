@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -30,6 +31,7 @@ LINEAR = 7
 DOUBLE = 8
 
 
+@functools.cache
 def planned(dp: int, tp: int, recipe: str | None, *, all_gather: bool = False) -> RankPlan:
     tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     options: dict[str, Any] = {

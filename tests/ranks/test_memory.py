@@ -21,11 +21,11 @@ WIDTH, INNER, KEYS, VOCABULARY, HEAD, LAYERS, LENGTH, BYTES = (
     1024,
     128_256,
     128,
-    8,
+    3,
     4096,
     2,
 )
-#: rows and columns of the weights of a layer of Llama 70B, and of what is outside of layers; a tenth of its layers
+#: rows and columns of the weights of a layer of Llama 70B, and of what is outside of layers
 LAYER = [
     (WIDTH, WIDTH),
     (KEYS, WIDTH),

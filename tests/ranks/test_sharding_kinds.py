@@ -1,7 +1,8 @@
-"""Kinds of sharding by name, against closed forms for a Llama of four layers."""
+"""Kinds of sharding by name, against closed forms for a Llama of two layers."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -35,6 +36,11 @@ STATES = BYTES * BATCH * LENGTH * WIDTH
 
 
 def planned(mesh: dict[str, int], **options: Any) -> RankPlan:
+    return _planned(tuple(mesh.items()), **options)
+
+
+@functools.cache
+def _planned(mesh: tuple[tuple[str, int], ...], **options: Any) -> RankPlan:
     tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     given: dict[str, Any] = {
         "kwargs": {"input_ids": tokens, "labels": tokens, "use_cache": False},
@@ -43,7 +49,7 @@ def planned(mesh: dict[str, int], **options: Any) -> RankPlan:
         "optimizer": "AdamW",
         "device": "H100",
     }
-    return plan(build, mesh=mesh, **{**given, **options}).ranks[0]
+    return plan(build, mesh=dict(mesh), **{**given, **options}).ranks[0]
 
 
 def sent(rank: RankPlan) -> dict[tuple[str, str, int], int]:
