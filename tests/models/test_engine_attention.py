@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -72,6 +73,7 @@ def model_of(name: str, device: str = "meta", **others: Any) -> Any:
     return model.eval()
 
 
+@functools.cache
 def served(name: str, engine: str = "vllm", **others: Any) -> Generation:
     model = model_of(name, **others).to(torch.bfloat16)
     return analyze_generation(
