@@ -12,7 +12,6 @@ import torchscan
 from torchscan import estimate_memory
 
 transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore", "error:.*torchscan")]
 
@@ -35,6 +34,7 @@ def _base(dtype: torch.dtype) -> Any:
 
 
 def _with_adapters(base: Any) -> Any:
+    peft = pytest.importorskip("peft")
     return peft.get_peft_model(
         base, peft.LoraConfig(r=RANK, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     )

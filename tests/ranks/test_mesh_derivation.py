@@ -122,10 +122,8 @@ def test_plans_that_cannot_divide_sequences_keep_them() -> None:
     assert "sequences-not-divided" in {each.code for each in found.assumptions}
     found = torchscan.parallel.search(model, meshes=[{"dp": 2}], **asked)
     assert "sequences-not-divided" not in {each.code for each in found.assumptions}
-    (refused,) = search(
-        num_gpus=2, meshes=[{"tp": 2}, {"dp": 2}], length=127, checkpoint=False
-    ).refused.values()
-    assert "127 tokens cannot be divided into 2 parts" in str(refused)
+    with pytest.raises(torchscan.InputError, match="127 tokens cannot be divided into 2 parts"):
+        search(num_gpus=2, meshes=[{"tp": 2}], length=127, checkpoint=False)
 
 
 @pytest.mark.slow

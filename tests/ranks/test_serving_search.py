@@ -167,6 +167,7 @@ def _names(search: ServingSearch) -> set[str]:
     return {str(each.layout) for each in search.choices}
 
 
+@pytest.mark.slow
 def test_experts_are_divided_in_both_ways() -> None:
     given: dict[str, Any] = {"num_gpus": 2, "device": "H100", "engine": "vllm", "formats": [None]}
     model = _mixture()

@@ -13,6 +13,8 @@ from torchscan.recording.engine_sharding import as_engines_shard
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow
+
 LAYERS, WIDTH, HEADS, KEY_HEADS, HEAD_DIM = 6, 512, 16, 2, 64
 
 
