@@ -174,7 +174,8 @@ def qwen3_30b_a3b(way: str) -> nn.Module:
     return language_model("Qwen3Moe", config, way)
 
 
-@pytest.mark.parametrize("way", ["eager", "grouped_mm"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("way", ["grouped_mm", "eager"])
 def test_a_decoding_step_of_30_billion_parameters_reads_three_of_them(way: str) -> None:
     """A layer reads 18,874,368 numbers of attention, 262,144 of the router, and 8 experts of 3 · 2048 · 768 = 37,748,736.
 
@@ -203,6 +204,7 @@ def test_a_loop_promises_no_less_than_the_pass_in_which_all_tokens_agree() -> No
         assert abstract.bytes_read > 1.3 * real.bytes_read
 
 
+@pytest.mark.sweep
 def test_its_parameters_are_all_of_them() -> None:
     overall = crawl_module(qwen3_30b_a3b("grouped_mm"), (1,), torch.long)["overall"]
     assert overall["grad_params"] == 30_532_122_624
