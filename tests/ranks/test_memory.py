@@ -118,4 +118,4 @@ def test_it_fits_the_card_and_says_who_is_where(planned: Plan) -> None:
     processes = planned.ranks[0].trace.provenance.processes
     assert processes is not None
     assert (processes.rank, processes.mesh) == (0, {"dp": PROCESSES})
-    assert processes.placements["model.layers.3.mlp.up_proj.weight"] == "dp: S(0)"
+    assert processes.placements["model.layers.2.mlp.up_proj.weight"] == "dp: S(0)"
