@@ -123,6 +123,7 @@ def test_what_has_adapters_generates() -> None:
 
 def test_random_numbers_stay_where_they_were() -> None:
     """Adapters of embeddings are drawn at random by peft."""
+    peft = pytest.importorskip("peft")
     adapters = peft.LoraConfig(r=RANK, target_modules=["q_proj", "embed_tokens"])
     state = torch.get_rng_state()
     _trained(_base(torch.bfloat16), lora=adapters)
