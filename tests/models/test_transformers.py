@@ -18,7 +18,7 @@ pytestmark = [
 
 
 #: one of each family, and of Llama one with as many key heads as heads and one with fewer
-FAMILIES = (
+FAMILIES: tuple[str, ...] = (
     "GPT-2",
     "BERT-base, 1",
     "T5-base, 1",

@@ -17,7 +17,7 @@ from torchscan.types import ServingSearch
 
 @functools.cache
 def _searched(
-    num_gpus: int = 1, *, formats: tuple[str | None, ...] = (None,), **options: Any
+    num_gpus: int = 1, *, formats: tuple[Any, ...] = (None,), **options: Any
 ) -> ServingSearch:
     given: dict[str, Any] = {"device": "H100", "progress": False, "max_batch_size": 8, **options}
     model = Echo(64, 512).to(torch.bfloat16)
