@@ -751,6 +751,7 @@ TEXTS = st.text(st.characters(codec="ascii", exclude_characters="'\\"), max_size
 SCALARS = st.booleans() | st.integers(-5, 10**12) | st.floats() | TEXTS
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(KEYS), SCALARS | st.lists(SCALARS, max_size=3), max_size=5))
 def test_any_table_is_a_budget_or_is_refused_in_a_line(
     tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any]

@@ -127,7 +127,8 @@ def test_weights_in_32_bits_take_twice_the_memory() -> None:
 def test_the_model_is_left_unchanged() -> None:
     model: Any = llama(2)
     before = (model.config.to_dict(), [name for name, _ in model.named_parameters()])
-    torchscan.parallel.search(model, num_gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
+    asked: dict[str, Any] = {"num_gpus": 8, "device": DEVICE, "length": LENGTH}
+    torchscan.parallel.search(model, meshes=[{"dp": 8}], checkpoint="selective", **asked)
     assert (model.config.to_dict(), [name for name, _ in model.named_parameters()]) == before
     assert not torch.distributed.is_initialized()
 

@@ -33,6 +33,7 @@ def test_the_most_tokens_per_second_are_the_best() -> None:
     assert best is search.choices[0]
 
 
+@pytest.mark.slow
 def test_a_choice_is_the_estimate_under_load() -> None:
     search = _searched(price=3.6, engine="vllm")
     model = Echo(64, 512).to(torch.bfloat16)
@@ -86,6 +87,7 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
         assert each.per_token == made.per_token
 
 
+@pytest.mark.slow
 def test_a_slow_network_limits_separate_gpus() -> None:
     """At 10 MB/s, with 90 % of it for data, a cache of 16 MiB takes 1.9 s."""
     model = Echo(16384, 512).to(torch.bfloat16)
@@ -253,6 +255,7 @@ def test_the_picture_has_a_point_for_each_choice() -> None:
         assert (round(1000 * each.per_token, 6), round(rate, 3)) in drawn
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_names_in_the_picture_do_not_cross_a_line() -> None:
     pytest.importorskip("matplotlib")

@@ -130,6 +130,7 @@ def both(passes: Generating) -> tuple[Kept, Kept]:
     return passes.prompted(Length(5)), passes.continued(Length(5, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stack, Kinds])
 def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
     model = kind()
@@ -146,6 +147,7 @@ def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
         assert sizes[0] == sizes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Skipping, Collecting, Odd])
 def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) -> None:
     model = kind()
@@ -229,6 +231,7 @@ def with_all_layers_run(model: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [*((kind, "cuda-graph") for kind in LANGUAGE_MODELS), ("llama", "transformers")],

@@ -91,6 +91,7 @@ def seconds_of(case: str, model: nn.Module) -> float:
 
 
 # where it hits a callback of the garbage collector (hypothesis has one), Python can only report it
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_a_signal_at_any_instant_changes_nothing(case: str) -> None:
@@ -422,6 +423,7 @@ def innermost_of_ours(frame: FrameType | None) -> str:
     return "" if frame is None else frame.f_code.co_name
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None:
     """As it does in the shape functions that torch has in Python: torchscan is in the middle of a call."""
     answered_in: list[str] = []
