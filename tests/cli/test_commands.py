@@ -149,6 +149,7 @@ def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
     assert done.stdout
 
 
+@pytest.mark.slow
 def test_help_teaches(run: Any) -> None:
     _, text, _ = run("--help")
     assert all(command.split()[0] in text for command in COMMANDS)
@@ -532,6 +533,7 @@ def test_numpy_is_not_missed() -> None:
 # -- answers -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_figures_in_every_format(run: Any) -> None:
     """4·8 and 8·2 multiplications."""
     text, markdown, github, latex = (
@@ -566,6 +568,7 @@ def test_every_table_in_every_format(run: Any, command: str, style: str) -> None
         assert len(widths) == 1
 
 
+@pytest.mark.slow
 def test_figures_of_other_commands(run: Any) -> None:
     rows = json.loads(run("summary", *NET, "--by", "operator", "--format", "json")[1])["rows"]
     assert [(row["operator"], row["macs"]) for row in rows] == [("aten.linear", 48), ("total", 48)]
@@ -610,6 +613,7 @@ class Stack(nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -653,6 +657,7 @@ def test_an_output_that_is_not_returned_is_named(run: Any, folder: Path) -> None
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_layers_are_chosen(run: Any) -> None:
     def shown(*options: str) -> list[str]:
         return [
@@ -733,6 +738,7 @@ def test_a_pipe_stays_a_pipe_and_a_link_a_link(run: Any, folder: Path) -> None:
     assert (folder / "real.csv").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.slow
 def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     for name, target in (("a", "nets.py:Net"), ("b", "nets.py:Net(9)")):
         run("summary", target, "--input", "4", "--format", "json", "--output", f"{name}.json")
@@ -780,6 +786,7 @@ def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
     assert "Memory: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
 
 
+@pytest.mark.slow
 def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = '[budgets.{}]\ntarget = "nets.py:{}"\ninput = "4"\nmax_params = {}\n'
     config = folder / "torchscan.toml"

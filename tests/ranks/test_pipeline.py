@@ -219,6 +219,7 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
         )  # 1F1B waits for each way there and back
 
 
+@pytest.mark.slow
 def test_stages_across_machines_take_longer_on_their_way() -> None:
     near, far = planned(stages=2), planned(stages=2, per_machine=1)
     assert far.stages[0].transfer_time > near.stages[0].transfer_time

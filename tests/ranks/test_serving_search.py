@@ -48,6 +48,7 @@ def test_a_choice_is_the_estimate_under_load() -> None:
         assert each.price_per_million == pytest.approx(3.6 / 3600 / rate * 1e6)
 
 
+@pytest.mark.slow
 def test_limits_leave_out_what_is_slower() -> None:
     free = _searched()
     by_batch = {each.batch_size: each for each in free.choices}
@@ -64,6 +65,7 @@ def test_limits_leave_out_what_is_slower() -> None:
     assert "No way is within the limits." in none.table().summary
 
 
+@pytest.mark.slow
 def test_copies_of_a_model_share_the_requests() -> None:
     one, two = _searched(), _searched(2)
     alone = {each.batch_size: each for each in one.choices}
@@ -75,6 +77,7 @@ def test_copies_of_a_model_share_the_requests() -> None:
             assert each.tokens_per_second_per_gpu == pytest.approx(rate)
 
 
+@pytest.mark.slow
 def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
     search = _searched(2, separate=True)
     apart = [each for each in search.choices if each.prefill_tp == 1 and each.tp == 1]
@@ -120,6 +123,7 @@ def test_a_reason_keeps_the_advice_on_arguments_of_the_search() -> None:
     assert str(reason).endswith("give a smaller prompt or new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_machine", "bandwidth", "link"),
     [(8, 0.95 * 450e9, "links of the machine"), (1, 0.9 * 50e9, "network")],
@@ -193,6 +197,7 @@ def test_experts_are_divided_in_both_ways() -> None:
     assert by_way["tp 1", 4].num_copies == 2
 
 
+@pytest.mark.slow
 def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
     """Experts take 768 GiB, two GPUs have 160."""
     model = _mixture(moe_intermediate_size=2**27)
@@ -212,6 +217,7 @@ def test_reasons_name_no_arguments_of_others() -> None:
     assert "give" not in str(reason)
 
 
+@pytest.mark.slow
 def test_the_front_has_what_nothing_else_beats() -> None:
     search = _searched(formats=(None, "fp8"))
     for each in search.front:
@@ -243,6 +249,7 @@ def test_wrong_arguments_are_refused_in_a_line() -> None:
         _searched(0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_picture_has_a_point_for_each_choice() -> None:
     pytest.importorskip("matplotlib")

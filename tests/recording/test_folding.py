@@ -159,6 +159,7 @@ def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) 
         assert other.operators == one.operators
 
 
+@pytest.mark.slow
 def test_layers_that_differ_in_long_passes_alone_are_all_run() -> None:
     model = Sometimes(12).eval()
     folded = passes_of(model)
