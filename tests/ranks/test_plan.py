@@ -94,6 +94,7 @@ def sums(found: Plan, figure: str) -> dict[tuple[str, str, int], int]:
     return dict(totals)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("dp", "tp"), [(1, 1), (8, 1), (8, 8), (128, 8)])
 def test_a_step_of_a_llama(dp: int, tp: int) -> None:
     found = planned(dp, tp, training=True)

@@ -114,7 +114,8 @@ def test_hsdp_copies_what_is_sharded() -> None:
     assert sent(rank)["all-reduce", "backward", 2] == BYTES * PARAMS // 2
 
 
-@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("tp", [4, 2])
 def test_sequence_parallelism_gathers_and_scatters_instead_of_reducing(tp: int) -> None:
     """Two blocks of each layer, and the embedding and the head. Logits are gathered completely."""
     alone, divided = planned({"tp": tp}), planned({"tp": tp}, sequence_parallel=True)
@@ -135,7 +136,8 @@ def test_sequence_parallelism_gathers_and_scatters_instead_of_reducing(tp: int) 
     assert kept - less >= 2 * LAYERS * 3 * STATES * (tp - 1) // tp
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("cp", [4, 2])
 def test_context_parallelism_sends_keys_and_values_around(cp: int) -> None:
     """Of ``cp`` parts of a causal sequence, a rank attends to its own and half of each other one."""
     whole, rank = planned({"dp": 1}), planned({"cp": cp})
