@@ -149,6 +149,7 @@ def test_a_product_of_few_rows_streams_its_weights_after_a_chain() -> None:
     assert time == pytest.approx(moved + 2 * 2600 / 1.41e9, rel=0.03)
 
 
+@pytest.mark.slow
 def test_nothing_is_faster_than_the_bound() -> None:
     for rows in (1, 100, 10_000):
         for columns in (128, 4096):
