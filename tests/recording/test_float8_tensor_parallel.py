@@ -12,6 +12,8 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 import torchscan
 from torchscan.analyses.plan_result import RankPlan
 
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
 WIDTH, INNER, RANKS, BATCH, LENGTH = 64, 128, 2, 2, 16
 ACTIVATION = BATCH * LENGTH * WIDTH
 PHASES = ("forward", "backward")
@@ -52,7 +54,6 @@ def gathered(rank: RankPlan) -> dict[str, int]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_inputs_and_gradients_are_gathered_in_8_bits() -> None:
     """Of attention and the feed-forward layer. The head and the embedding gather 16 bits."""
     wide, narrow = planned(None), planned("tensorwise")
@@ -62,6 +63,5 @@ def test_inputs_and_gradients_are_gathered_in_8_bits() -> None:
     assert narrow.macs == wide.macs
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_rows_with_scales_of_their_own_are_gathered_in_16_bits() -> None:
     assert gathered(planned("rowwise")) == gathered(planned(None))
