@@ -167,7 +167,7 @@ def titan_rows(truth: Path) -> Iterator[TrainingRow]:
 
 
 def unseen_rows() -> Iterator[TrainingRow]:
-    """Yield steps that others published apart from the tables, met after all constants were set.
+    """Yield steps published apart from the tables, first estimated after all constants were set.
 
     In pull requests and issues: pytorch/torchtitan 778, 1207 and 1361, pytorch/ao 2595. All of
     Llama-3-8B with torch.compile; FSDP gathers in 8 bits on the H200.
