@@ -112,7 +112,8 @@ class RecipeArguments(ChangeArguments, total=False):
             "selective" for all but every second product, attention and collectives, as torchtitan's
             "op"; or a policy, or a list of operators to keep, as
             ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those of
-            the outermost ``torch.nn.ModuleList``.
+            the outermost ``torch.nn.ModuleList``, or else modules that stand in a
+            ``torch.nn.Sequential`` with others of their type.
         accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are those
             of all passes, and memory holds gradients of earlier ones.
     """

@@ -1,0 +1,99 @@
+"""Ways to checkpoint a training step, as a table."""
+
+from __future__ import annotations
+
+from torchscan import units
+from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
+from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
+from torchscan.report.table import Conclusion, Table
+from torchscan.units import share
+from torchscan.wrong_arguments import explain_wrong_types
+
+#: names of results in a row; the others are counted
+_MAX_NAMES = 6
+_ORDINALS = {2: "2nd", 3: "3rd"}
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "convolution"))
+
+
+def describe_recomputed(choice: CheckpointChoice) -> str:
+    """Return what the backward pass computes again."""
+    checkpoint = choice.checkpoint
+    if isinstance(checkpoint, bool):
+        return "all layers" if checkpoint else "nothing"
+    if isinstance(checkpoint, int):
+        return f"every {_ORDINALS.get(checkpoint, f'{checkpoint}th')} layer"
+    if not choice.saved:
+        return "selective"
+    names = _names_of(choice.saved)
+    if len(names) > _MAX_NAMES:
+        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
+    return f"all but {', '.join(names)}"
+
+
+def _names_of(saved: tuple[SavedResult, ...]) -> list[str]:
+    """Return what is saved: attention, products by their modules, and other operators."""
+    products, others, has_attention = [], [], False
+    for each in saved:
+        operator = each.operator.split(".")[1]
+        if "attention" in operator:
+            has_attention = True
+        elif operator in _PRODUCTS:
+            products += [path.rpartition(".")[2] or operator for path in each.modules]
+        else:
+            others.append(operator.strip("_"))
+    attention = ["attention"] if has_attention else []
+    return list(dict.fromkeys([*attention, *products, *others]))
+
+
+_COLUMNS = (
+    words("recomputed", "Recomputed", describe_recomputed, min_width=12, wrap=True),
+    number("reserved_bytes", "Reserved", text=units.memory, unit="B"),
+    number("peak_bytes", "Peak", text=units.memory, unit="B", priority=3),
+    number("time_estimate", "Step", text=units.duration, unit="s"),
+    number("recomputed_share", "FLOPs", text=lambda value: f"+{share(value)}" if value else ""),
+    words("fits", "Fits", text=yes_or_no, priority=1),
+    words("is_on_front", "Best", text=lambda is_best: "●" if is_best else "", priority=2),
+)
+
+
+@explain_wrong_types
+def checkpoint_table(curve: CheckpointCurve) -> Table:
+    """Return a table with a row for each way to checkpoint the step, the fastest first.
+
+    Args:
+        curve: of ``MemoryEstimate.checkpointing()``.
+    """
+    limit = ""
+    if curve.max_memory is not None:
+        limit = f", at most {units.memory(curve.max_memory)} reserved"
+    return make_table(
+        "Checkpoints",
+        _COLUMNS,
+        curve.choices,
+        summary=[f"{curve.question}{limit}; {curve.num_layers:,} layers"],
+        remarks=[
+            "FLOPs: what is computed again. Best (●): no other way needs less memory and no more "
+            "time.",
+            f"Times: {curve.error_margin.label}.",
+            _conclude(curve),
+        ],
+        noun="ways",
+    )
+
+
+def _conclude(curve: CheckpointCurve) -> Conclusion:
+    fastest, baseline = curve.fastest, curve.baseline
+    if fastest is None:
+        least = min(curve, key=lambda each: each.reserved_bytes)
+        return Conclusion(
+            f"None fits: {describe_recomputed(least)} recomputed needs "
+            f"{units.memory(least.reserved_bytes)}."
+        )
+    if fastest is baseline:
+        return Conclusion("The step fits without checkpoints.")
+    saved = units.memory(baseline.reserved_bytes - fastest.reserved_bytes)
+    slower = share_text(fastest.time_estimate / baseline.time_estimate - 1)
+    return Conclusion(
+        f"Fastest that fits: {describe_recomputed(fastest)} recomputed. It saves {saved} and takes "
+        f"{slower} longer than without checkpoints."
+    )
