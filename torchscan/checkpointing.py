@@ -64,7 +64,7 @@ class CheckpointComparison:
         self._all = estimate(full)
         offset = len(full.ops) - len(self._all.trace.ops)
         seconds = _seconds_by_call(self._all.trace, self._all.roofline, offset)
-        self._ways = CheckpointWays(self._checkpointed, seconds, len(layers))
+        self._ways = CheckpointWays(self._checkpointed, seconds)
 
     def choices(self) -> tuple[CheckpointChoice, ...]:
         """Return the choices, the fastest first."""

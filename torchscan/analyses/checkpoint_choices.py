@@ -68,7 +68,8 @@ class ResultKind:
     @property
     def result(self) -> SavedResult:
         """The same for users."""
-        return SavedResult(self.operator, tuple(self.modules), self.shapes)
+        modules = tuple(self.modules)
+        return SavedResult(self.operator, modules, self.shapes, self.size, self.seconds)
 
 
 class CheckpointWays:
@@ -77,16 +78,12 @@ class CheckpointWays:
     Args:
         checkpointed: the trace.
         seconds: expected time of calls, by their index.
-        num_layers: number of layers.
-    """
+        """
 
-    def __init__(
-        self, checkpointed: CheckpointedTrace, seconds: Mapping[int, float], num_layers: int
-    ) -> None:
+    def __init__(self, checkpointed: CheckpointedTrace, seconds: Mapping[int, float]) -> None:
         self._checkpointed = checkpointed
         self._trace = checkpointed.trace
         self._seconds = seconds
-        self._num_layers = num_layers
 
     def usual(self) -> Iterator[Way]:
         """Yield every n-th layer, torchtitan's operators, and all layers."""
@@ -187,7 +184,8 @@ class CheckpointWays:
         checkpoint: Any = operators
         if of_operators != calls:
             checkpoint = SavedCalls(frozenset((kind.operator, kind.shapes) for kind in kinds))
-        results = tuple([kind.result for kind in kinds])
+        by_time = sorted(kinds, key=lambda kind: kind.seconds, reverse=True)
+        results = tuple([kind.result for kind in by_time])
         return Way(checkpoint=checkpoint, saved=calls, results=results)
 
     def _saved_by_torchtitan(self) -> frozenset[int]:

@@ -22,6 +22,10 @@ class SavedResult(NamedTuple):
     modules: tuple[str, ...]
     #: shapes of the tensors that it is called with
     shapes: tuple[tuple[int, ...], ...]
+    #: bytes of the results of all layers, from the forward to the backward pass
+    size: int
+    #: seconds of the device to compute them again
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

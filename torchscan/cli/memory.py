@@ -16,6 +16,7 @@ from torchscan.cli.options import (
     first_given,
     model_command,
     on_scan,
+    put_checkpoints,
     put_suggestions,
     put_table,
     to_complete_json,
@@ -67,6 +68,8 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(
             Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
         )
+    if put_checkpoints(options, "suggestions", "largest_batch", "longest_sequence"):
+        return
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.memory)
         return

@@ -13,6 +13,9 @@ from torchscan.units import parse_duration, parse_memory
 #: the layers to recompute, by their names in a shell
 CHECKPOINTS: dict[str, bool | str] = {"none": False, "selective": "selective", "full": True}
 
+#: compares all of them, for estimates of one device
+COMPARE = "compare"
+
 
 def to_count(text: str) -> int:
     """Return a whole number of at least one."""
@@ -78,6 +81,18 @@ def to_checkpoint(text: str) -> bool | int | str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
             "layer"
+        ) from error
+
+
+def to_checkpoint_or_comparison(text: str) -> bool | int | str:
+    """Return the layers to recompute, or that choices of them are compared."""
+    if text == COMPARE:
+        return text
+    try:
+        return to_checkpoint(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            str(error).replace("full, or a number", f"full, {COMPARE}, or a number")
         ) from error
 
 

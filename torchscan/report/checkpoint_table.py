@@ -6,16 +6,17 @@ from torchscan import units
 from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
 from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
 from torchscan.report.table import Conclusion, Table
-from torchscan.units import share
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: names of results in a row; the others are counted
 _MAX_NAMES = 6
+#: modules with products from which on all of them have one name
+_MIN_PRODUCTS = 2
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "convolution"))
 
 
-def describe_recomputed(choice: CheckpointChoice) -> str:
+def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str:
     """Return what the backward pass computes again."""
     checkpoint = choice.checkpoint
     if isinstance(checkpoint, bool):
@@ -24,33 +25,41 @@ def describe_recomputed(choice: CheckpointChoice) -> str:
         return f"every {_ORDINALS.get(checkpoint, f'{checkpoint}th')} layer"
     if not choice.saved:
         return "selective"
-    names = _names_of(choice.saved)
+    products = _products_of(choice)
+    is_complete = len(products) == max(len(_products_of(each)) for each in curve)
+    if is_complete and len(products) > _MIN_PRODUCTS:
+        products = {"products": None}
+    names = _others_of(choice)
+    place = 1 if "attention" in names[:1] else 0
+    names[place:place] = products
     if len(names) > _MAX_NAMES:
         names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     return f"all but {', '.join(names)}"
 
 
-def _names_of(saved: tuple[SavedResult, ...]) -> list[str]:
-    """Return what is saved: attention, products by their modules, and other operators."""
-    products, others, has_attention = [], [], False
-    for each in saved:
+def _products_of(choice: CheckpointChoice) -> dict[str, None]:
+    """Return the modules whose products are saved, by their names within a layer."""
+    names: dict[str, None] = {}
+    for each in choice.saved or ():
         operator = each.operator.split(".")[1]
-        if "attention" in operator:
-            has_attention = True
-        elif operator in _PRODUCTS:
-            products += [path.rpartition(".")[2] or operator for path in each.modules]
-        else:
-            others.append(operator.strip("_"))
-    attention = ["attention"] if has_attention else []
-    return list(dict.fromkeys([*attention, *products, *others]))
+        if operator in _PRODUCTS:
+            names |= dict.fromkeys(path.rpartition(".")[2] or operator for path in each.modules)
+    return names
+
+
+def _others_of(choice: CheckpointChoice) -> list[str]:
+    """Return the operators whose results are saved besides products, those of attention first."""
+    operators = [each.operator.split(".")[1] for each in choice.saved or ()]
+    others = [each.strip("_") for each in operators if each not in _PRODUCTS]
+    names = ["attention" if "attention" in each else each for each in others]
+    return sorted(dict.fromkeys(names), key=lambda name: name != "attention")
 
 
 _COLUMNS = (
-    words("recomputed", "Recomputed", describe_recomputed, min_width=12, wrap=True),
     number("reserved_bytes", "Reserved", text=units.memory, unit="B"),
     number("peak_bytes", "Peak", text=units.memory, unit="B", priority=3),
     number("time_estimate", "Step", text=units.duration, unit="s"),
-    number("recomputed_share", "FLOPs", text=lambda value: f"+{share(value)}" if value else ""),
+    number("recomputed_share", "FLOPs", text=lambda value: units.share(value) if value else ""),
     words("fits", "Fits", text=yes_or_no, priority=1),
     words("is_on_front", "Best", text=lambda is_best: "●" if is_best else "", priority=2),
 )
@@ -63,12 +72,19 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
     Args:
         curve: of ``MemoryEstimate.checkpointing()``.
     """
+    name = words(
+        "recomputed",
+        "Recomputed",
+        lambda choice: describe_recomputed(choice, curve),
+        min_width=12,
+        wrap=True,
+    )
     limit = ""
     if curve.max_memory is not None:
         limit = f", at most {units.memory(curve.max_memory)} reserved"
     return make_table(
         "Checkpoints",
-        _COLUMNS,
+        (name, *_COLUMNS),
         curve.choices,
         summary=[f"{curve.question}{limit}; {curve.num_layers:,} layers"],
         remarks=[
@@ -86,7 +102,7 @@ def _conclude(curve: CheckpointCurve) -> Conclusion:
     if fastest is None:
         least = min(curve, key=lambda each: each.reserved_bytes)
         return Conclusion(
-            f"None fits: {describe_recomputed(least)} recomputed needs "
+            f"None fits: {describe_recomputed(least, curve)} recomputed needs "
             f"{units.memory(least.reserved_bytes)}."
         )
     if fastest is baseline:
@@ -94,6 +110,6 @@ def _conclude(curve: CheckpointCurve) -> Conclusion:
     saved = units.memory(baseline.reserved_bytes - fastest.reserved_bytes)
     slower = share_text(fastest.time_estimate / baseline.time_estimate - 1)
     return Conclusion(
-        f"Fastest that fits: {describe_recomputed(fastest)} recomputed. It saves {saved} and takes "
+        f"Fastest that fits: {describe_recomputed(fastest, curve)} recomputed. It saves {saved} and takes "
         f"{slower} longer than without checkpoints."
     )

@@ -50,7 +50,7 @@ def draw_checkpoints(
             ax.axvline(curve.limit / 2**30, color=inks.soft, linewidth=0.8, linestyle="--")
         ax.set(xlabel="Reserved, GiB", ylabel="Step, ms")
         ax.set_title(curve.question, loc="left", fontsize="medium")
-        names = [(_spot(each), describe_recomputed(each)) for each in curve]
+        names = [(_spot(each), describe_recomputed(each, curve)) for each in curve]
         short = [(spot, name) for spot, name in names if len(name) <= _MAX_NAME]
         label(ax, short, [_spot(each) for each in curve])
     return ax
