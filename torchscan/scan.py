@@ -352,7 +352,10 @@ class Scan:
         Args:
             max_memory: the most memory that torch may reserve: bytes, or a text such as "20 GiB".
         """
-        device = self._card_for("the choice of checkpoints")
+        if not self.question.training:
+            training = Give("training", True)
+            raise InputError("checkpoints belong to a training step: give ", training)
+        device = self._card_for("the time of what is computed again")
         limit = None if max_memory is None else bytes_of("max_memory", max_memory)
         if limit is not None:
             limited = min(device.memory_bytes, device.cuda_context_bytes + limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torchscan import units
 from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
 from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
@@ -26,33 +28,35 @@ def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str
     if not choice.saved:
         return "selective"
     products = _products_of(choice)
+    names_of_products = list(dict.fromkeys(name for each in products for name in each))
     is_complete = len(products) == max(len(_products_of(each)) for each in curve)
-    if is_complete and len(products) > _MIN_PRODUCTS:
-        products = {"products": None}
+    if is_complete and len(names_of_products) > _MIN_PRODUCTS:
+        names_of_products = ["products"]
     names = _others_of(choice)
-    place = 1 if "attention" in names[:1] else 0
-    names[place:place] = products
+    place = len([name for name in names if name.endswith("attention")])
+    names[place:place] = names_of_products
     if len(names) > _MAX_NAMES:
         names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     return f"all but {', '.join(names)}"
 
 
-def _products_of(choice: CheckpointChoice) -> dict[str, None]:
+def _products_of(choice: CheckpointChoice) -> list[list[str]]:
     """Return the modules whose products are saved, by their names within a layer."""
-    names: dict[str, None] = {}
+    products = []
     for each in choice.saved or ():
         operator = each.operator.split(".")[1]
         if operator in _PRODUCTS:
-            names |= dict.fromkeys(path.rpartition(".")[2] or operator for path in each.modules)
-    return names
+            products.append([path.rpartition(".")[2] or operator for path in each.modules])
+    return products
 
 
 def _others_of(choice: CheckpointChoice) -> list[str]:
     """Return the operators whose results are saved besides products, those of attention first."""
     operators = [each.operator.split(".")[1] for each in choice.saved or ()]
     others = [each.strip("_") for each in operators if each not in _PRODUCTS]
-    names = ["attention" if "attention" in each else each for each in others]
-    return sorted(dict.fromkeys(names), key=lambda name: name != "attention")
+    numbers = Counter("attention" if "attention" in each else each for each in others)
+    names = sorted(numbers, key=lambda name: name != "attention")
+    return [name if numbers[name] == 1 else f"{numbers[name]} {name}" for name in names]
 
 
 _COLUMNS = (
