@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,21 +19,28 @@ from torch.utils.checkpoint import (
 )
 
 from torchscan import InputError, Scan, estimate_memory
+from torchscan.recording.training.checkpoints import SavedCalls
 from torchscan.types import CheckpointChoice, CheckpointCurve
 
-BATCH, WIDTH, HIDDEN, LAYERS = 512, 64, 1024, 6
+BATCH, WIDTH, LAYERS = 2048, 512, 6
 STEP: dict[str, Any] = {"device": "RTX 3090", "training": True, "batch_size": BATCH}
-#: bytes of what a block saves and its checkpoint does not: the hidden units, which are rectified
-HIDDEN_BYTES = 4 * BATCH * HIDDEN
+#: elements of what a block rectifies: of a wide layer, and of a product that takes longer
+WIDE, MIXED = BATCH * 8 * WIDTH, BATCH * WIDTH
+#: bytes of what a block saves and its checkpoint does not
+HIDDEN_BYTES = 4 * (WIDE + MIXED)
+#: what saves the results of these products: weights are transposed
+MIX = SavedCalls(frozenset({("aten.mm.default", ((BATCH, 8 * WIDTH), (8 * WIDTH, WIDTH)))}))
 
 
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.wide, self.narrow = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        self.wide = nn.Linear(WIDTH, 8 * WIDTH, bias=False)
+        self.mix = nn.Linear(8 * WIDTH, WIDTH, bias=False)
+        self.narrow = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.narrow(torch.relu(self.wide(x)))
+        return x + self.narrow(torch.relu(self.mix(torch.relu(self.wide(x)))))
 
 
 class Blocks(nn.Module):
@@ -85,24 +93,22 @@ def test_choices_are_the_usual_ones_and_operators(curve: CheckpointCurve) -> Non
     assert curve.num_layers == LAYERS
     numbers = {each.checkpoint: each.num_checkpointed for each in curve if not each.saved}
     assert numbers == {False: 0, True: 6, 2: 3, 3: 2, 4: 1, "selective": 6}
-    (saving,) = [each for each in curve if each.saved]
-    assert saving.checkpoint == [torch.ops.aten.addmm.default]
-    (result,) = saving.saved or ()
-    assert result.modules == ("wide",)
-    assert result.shapes == ((HIDDEN,), (BATCH, WIDTH), (WIDTH, HIDDEN))
-    assert result.size == LAYERS * HIDDEN_BYTES
+    (result,) = named(curve, MIX).saved or ()
+    assert result.modules == ("mix",)
+    assert result.shapes == ((BATCH, 8 * WIDTH), (8 * WIDTH, WIDTH))
+    assert result.size == LAYERS * 4 * MIXED
 
 
 def test_flops_are_those_of_what_runs_again(curve: CheckpointCurve) -> None:
     """A checkpoint stops when it has what was saved: the narrow layer does not run again."""
-    rectifying = BATCH * HIDDEN
-    block = 2 * BATCH * WIDTH * HIDDEN + rectifying
+    rectifying = WIDE + MIXED
+    wide, mix = 2 * WIDTH * WIDE, 2 * 8 * WIDTH * MIXED
     assert named(curve, False).recomputed_flops == 0
-    assert named(curve, True).recomputed_flops == LAYERS * block
-    assert named(curve, 2).recomputed_flops == 3 * block
-    assert named(curve, [torch.ops.aten.addmm.default]).recomputed_flops == LAYERS * rectifying
-    # torchtitan's policy saves products without a bias alone
-    assert named(curve, "selective").recomputed_flops == LAYERS * block
+    assert named(curve, True).recomputed_flops == LAYERS * (wide + mix + rectifying)
+    assert named(curve, 2).recomputed_flops == 3 * (wide + mix + rectifying)
+    assert named(curve, MIX).recomputed_flops == LAYERS * (wide + rectifying)
+    # torchtitan's policy saves the first of every two products that have no bias
+    assert named(curve, "selective").recomputed_flops == LAYERS * (mix + rectifying)
 
 
 def test_share_of_flops_is_that_of_the_step_without_checkpoints(curve: CheckpointCurve) -> None:
@@ -112,12 +118,19 @@ def test_share_of_flops_is_that_of_the_step_without_checkpoints(curve: Checkpoin
     assert full.recomputed_share == pytest.approx(full.recomputed_flops / flops, rel=0.01)
 
 
-def test_memory_is_that_of_hidden_units(curve: CheckpointCurve) -> None:
-    """The last block has its hidden units in any case when the backward pass begins."""
-    without = named(curve, False).peak_bytes
-    assert without - named(curve, True).peak_bytes == (LAYERS - 1) * HIDDEN_BYTES
-    # every second layer: of layers 2, 4 and 6, the last one runs again first
-    assert without - named(curve, 2).peak_bytes == 2 * HIDDEN_BYTES
+@pytest.mark.parametrize(("every", "saving_layers"), [(2, 2), (3, 1), (4, 1)])
+def test_memory_is_that_of_hidden_units(
+    curve: CheckpointCurve, every: int, saving_layers: int
+) -> None:
+    """The last layer has its hidden units in any case when the backward pass begins."""
+    saved = named(curve, False).peak_bytes - named(curve, every).peak_bytes
+    assert saved == pytest.approx(saving_layers * HIDDEN_BYTES, rel=0.1)
+
+
+def test_memory_of_saved_results_is_theirs(curve: CheckpointCurve) -> None:
+    """torchtitan's policy saves wide products; what rectifies both products runs again."""
+    saved = named(curve, False).peak_bytes - named(curve, "selective").peak_bytes
+    assert saved == pytest.approx((LAYERS - 1) * 4 * MIXED, rel=0.1)
 
 
 def test_front_has_no_choice_that_another_one_beats(curve: CheckpointCurve) -> None:
@@ -148,35 +161,20 @@ def test_fastest_is_within_the_limit() -> None:
     del model
 
 
-def test_results_to_save_are_chosen_for_the_limit() -> None:
-    """Between two choices of operators, a policy saves the products that have room."""
-    model = nn.Sequential(*(TwoProducts() for _ in range(4)))
-    curve = curve_of(model, (WIDTH,))
-    (saving,) = [each for each in curve if isinstance(each.checkpoint, list)]
-    limit = (saving.reserved_bytes + named(curve, True).reserved_bytes) // 2
-    limited = Scan(model, (WIDTH,), **STEP).checkpointing(limit)
-    fitting = [each for each in limited if each.saved and each.fits]
-    assert fitting
-    assert all(each.reserved_bytes <= limit for each in fitting)
-
-
-class TwoProducts(nn.Module):
-    """A block with a small result that takes long to compute, and a large one that does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.mix = nn.Linear(WIDTH, 8 * HIDDEN), nn.Linear(8 * HIDDEN, HIDDEN)
-        self.narrow = nn.Linear(HIDDEN, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.narrow(torch.relu(self.mix(torch.relu(self.wide(x)))))
+def test_results_to_save_are_chosen_for_the_limit(curve: CheckpointCurve) -> None:
+    """What saves the most time and has room is among the choices."""
+    limit = named(curve, MIX).reserved_bytes
+    limited = Scan(Blocks(), (WIDTH,), **STEP).checkpointing(limit)
+    fastest = limited.fastest
+    assert fastest is not None
+    assert fastest.checkpoint == MIX or fastest.time_estimate < named(curve, MIX).time_estimate
 
 
 def check_as_recorded(choices: Iterable[CheckpointChoice], scan: Callable[[Any], Scan]) -> None:
     """Compare choices with the steps that are recorded with their ``checkpoint``."""
     for each in choices:
         recorded = scan(each.checkpoint)
-        assert each.peak_bytes == pytest.approx(recorded.memory.peak_bytes, rel=0.001)
+        assert each.peak_bytes == pytest.approx(recorded.memory.peak_bytes, rel=0.02)
         verdict = recorded.memory.verdict
         assert verdict is not None
         assert each.reserved_bytes == pytest.approx(verdict.reserved_bytes, rel=0.02)
@@ -213,33 +211,21 @@ def test_derived_steps_of_layers_are_as_recorded(options: dict[str, Any]) -> Non
     check_as_recorded(curve.choices[1::2], scan)
 
 
-def test_policies_are_those_of_torch() -> None:
-    """A choice trains as the model without checkpoints, with gradients that are equal."""
+def test_gradients_with_a_policy_are_equal() -> None:
     torch.manual_seed(0)
-    model, x = nn.Sequential(*(TwoProducts() for _ in range(2))), torch.randn(4, WIDTH)
-    limit = named(curve_of(model, (WIDTH,)), True).reserved_bytes
-    limited = Scan(model, (WIDTH,), **STEP).checkpointing(limit + 2**24)
-    policies = [each.checkpoint for each in limited if callable(each.checkpoint)]
-    model(x).sum().backward()
-    expected = [each.grad.clone() for each in model.parameters() if each.grad is not None]
-    for policy in [pickle.loads(pickle.dumps(each)) for each in policies]:
-        model.zero_grad()
-        y = x
-        for block in model:
-            y = checkpoint(
-                block,
-                y,
-                use_reentrant=False,
-                context_fn=lambda policy=policy: create_selective_checkpoint_contexts(policy),
-            )
-        y.sum().backward()
-        gradients = [each.grad for each in model.parameters()]
-        assert all(map(torch.equal, gradients, expected))
+    block, x = Block(), torch.randn(4, WIDTH)
+    saved = SavedCalls(frozenset({("aten.mm.default", ((4, 8 * WIDTH), (8 * WIDTH, WIDTH)))}))
+    policy = pickle.loads(pickle.dumps(saved))
+    block(x).sum().backward()
+    expected = [each.grad for each in block.parameters()]
+    block.zero_grad()
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    checkpoint(block, x, use_reentrant=False, context_fn=contexts).sum().backward()
+    gradients = [each.grad for each in block.parameters()]
+    assert all(map(torch.equal, gradients, expected))
 
 
-def test_policy_saves_what_it_names(curve: CheckpointCurve) -> None:
-    from torchscan.recording.training.checkpoints import SavedCalls
-
+def test_policy_saves_what_it_names() -> None:
     policy = SavedCalls(frozenset({("aten.mm.default", ((2, 3), (3, 4)))}))
     context = SelectiveCheckpointContext(is_recompute=False)
     mm, add = torch.ops.aten.mm.default, torch.ops.aten.add.Tensor
@@ -253,14 +239,14 @@ def test_table_page_and_data_show_the_choices(curve: CheckpointCurve) -> None:
     text = curve.to_text(width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert max(map(len, curve.to_text(width=50).splitlines())) <= 50
-    for words in ("nothing", "all layers", "every 2nd layer", "selective", "all but wide"):
+    for words in ("nothing", "all layers", "every 2nd layer", "selective", "all but mix"):
         assert words in " ".join(text.split())
         assert words in curve.to_markdown()
     assert "The step fits without checkpoints." in text
     data = json.loads(curve.to_json())
-    assert [each["checkpoint"] for each in data["choices"] if each["saved"]] == [
-        ["aten.addmm.default"]
-    ]
+    saving = {str(each["checkpoint"]): each["saved"] for each in data["choices"] if each["saved"]}
+    assert saving.keys() == {"policy", "['aten.mm.default']"}
+    assert saving["policy"][0]["operator"] == "aten.mm.default"
     assert "recomputed_share" in curve.to_csv()
     assert "choices" in repr(curve)
 

@@ -152,7 +152,8 @@ def _without_useless(choices: Sequence[CheckpointChoice]) -> list[CheckpointChoi
         better = [
             other
             for other in choices
-            if other.time_estimate < each.time_estimate
+            if other is not each
+            and other.time_estimate <= each.time_estimate
             and other.reserved_bytes <= (1 + _WORTH) * each.reserved_bytes
         ]
         if not each.saved or not better:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import OpOverload
+from torchscan.torch_versions import OpOverload, import_compiler
 
 #: torchtitan's choice of operators, there called "op"
 SELECTIVE = "selective"
@@ -47,6 +47,7 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
     def again(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
+    import_compiler()
     with contextlib.ExitStack() as stack:
         for module in modules:
             stack.enter_context(overridden(module, "forward", again))
@@ -59,6 +60,7 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
     Layers of transformers do it themselves, as ``gradient_checkpointing_enable`` makes them. Their
     models keep no keys and values then, which would be added twice.
     """
+    import_compiler()
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", False) is True:

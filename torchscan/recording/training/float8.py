@@ -19,7 +19,7 @@ from torchscan.torch_versions import (
     aten,
     is_sharded_type,
     local_part,
-    prepare_optimizers,
+    import_compiler,
     sharded_from,
     take_wide_gradients,
 )
@@ -83,7 +83,7 @@ def convert_to_float8(
     gathers their weights in 8 bits.
     """
     # imported within a pass, it would keep the frames of the pass, and their tensors
-    prepare_optimizers()
+    import_compiler()
     multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, skip, multiple):
