@@ -365,11 +365,13 @@ def test_code_to_type_is_not_cut() -> None:
 class LongNames(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.projection_of_the_attention_weights = nn.Linear(8, 8)
-        self.activation_after_the_projection = nn.Sigmoid()
+        self.activation_before_the_projection = nn.Sigmoid()
+        self.projection_of_the_attention_weights_of_heads = nn.Linear(8, 8)
+        self.activation_after_the_projection = nn.Tanh()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.projection_of_the_attention_weights(x)
+        y = self.activation_before_the_projection(x)
+        y = self.projection_of_the_attention_weights_of_heads(y)
         return x + self.activation_after_the_projection(y)
 
 
