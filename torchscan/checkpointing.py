@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from torchscan.analyses.checkpoint_choices import CheckpointWays, Way
+from torchscan.analyses.checkpoint_choices import CheckpointWay, CheckpointWays
 from torchscan.analyses.checkpoint_curve import CheckpointChoice
 from torchscan.analyses.checkpoint_traces import CheckpointedTrace
 from torchscan.analyses.module_costs import call_costs
@@ -21,7 +21,7 @@ _CORRECTIONS = 3
 _WORTH = 0.01
 
 
-class StepEstimate(NamedTuple):
+class CheckpointEstimate(NamedTuple):
     """The memory and time of a trace on the device."""
 
     peak_bytes: int
@@ -45,10 +45,10 @@ class CheckpointComparison:
 
     def __init__(
         self,
-        without: StepEstimate,
+        without: CheckpointEstimate,
         full: Trace,
         layers: Sequence[str],
-        estimate: Callable[[Trace], StepEstimate],
+        estimate: Callable[[Trace], CheckpointEstimate],
         room: int,
     ) -> None:
         if any(op.origin == "checkpoint" for op in without.trace.ops):
@@ -68,9 +68,12 @@ class CheckpointComparison:
 
     def choices(self) -> tuple[CheckpointChoice, ...]:
         """Return the choices, the fastest first."""
-        found = [self._choice(Way(checkpoint=False, plain=self._checkpointed.runs), self._without)]
-        for way in (*self._ways.usual(), *self._ways.by_operator()):
-            found.append(self._choice(way))
+        found = [
+            self._choice(
+                CheckpointWay(checkpoint=False, plain=self._checkpointed.runs), self._without
+            )
+        ]
+        found += map(self._choice, (*self._ways.usual(), *self._ways.by_operator()))
         best = self._best_within(found)
         if best is not None:
             found.append(best)
@@ -83,7 +86,9 @@ class CheckpointComparison:
             least = each.reserved_bytes if is_on_front else least
         return tuple(choices)
 
-    def _choice(self, way: Way, estimate: StepEstimate | None = None) -> CheckpointChoice:
+    def _choice(
+        self, way: CheckpointWay, estimate: CheckpointEstimate | None = None
+    ) -> CheckpointChoice:
         is_recorded = way.checkpoint is True or estimate is not None
         if way.checkpoint is True:
             estimate = self._all

@@ -32,7 +32,7 @@ from torchscan.analyses.roofline import (
 )
 from torchscan.analyses.suggestions_result import Answers, Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
-from torchscan.checkpointing import CheckpointComparison, StepEstimate
+from torchscan.checkpointing import CheckpointComparison, CheckpointEstimate
 from torchscan.errors import Argument, Give, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
@@ -365,11 +365,13 @@ class Scan:
         )
         layers = checkpointed_paths(original_of(self.question.module))
 
-        def estimate(recorded: Trace) -> StepEstimate:
+        def estimate(recorded: Trace) -> CheckpointEstimate:
             step = _RecordedPass(recorded, without._step.request, compiled=self._is_compiled)
             verdict = step.on(device).verdict()
             peak, roofline = max(step.timeline.totals), self._roofline_of_step(step)
-            return StepEstimate(peak, verdict.reserved_bytes, verdict.fits, roofline, step.trace)
+            return CheckpointEstimate(
+                peak, verdict.reserved_bytes, verdict.fits, roofline, step.trace
+            )
 
         with self._telling(", over checkpoints"):
             usual = estimate(without._step.recorded)

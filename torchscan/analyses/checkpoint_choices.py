@@ -8,7 +8,6 @@ same shapes are saved together, because a policy of torch cannot tell more apart
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +33,7 @@ _MAX_TRIED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class CheckpointWay:
     """A way to checkpoint layers."""
 
     #: value of the argument ``checkpoint``
@@ -47,7 +46,7 @@ class Way:
 
 
 @dataclass(slots=True, kw_only=True)
-class ResultKind:
+class SavedKind:
     """Results that a policy saves together."""
 
     operator: str
@@ -78,28 +77,28 @@ class CheckpointWays:
     Args:
         checkpointed: the trace.
         seconds: expected time of calls, by their index.
-        """
+    """
 
     def __init__(self, checkpointed: CheckpointedTrace, seconds: Mapping[int, float]) -> None:
         self._checkpointed = checkpointed
         self._trace = checkpointed.trace
         self._seconds = seconds
 
-    def usual(self) -> Iterator[Way]:
+    def usual(self) -> Iterator[CheckpointWay]:
         """Yield every n-th layer, torchtitan's operators, and all layers."""
         runs = self._checkpointed.runs
-        yield Way(checkpoint=True)
-        yield Way(checkpoint=SELECTIVE, saved=self._saved_by_torchtitan(), results=None)
+        yield CheckpointWay(checkpoint=True)
+        yield CheckpointWay(checkpoint=SELECTIVE, saved=self._saved_by_torchtitan(), results=None)
         paths = list(dict.fromkeys(run.layer for run in runs))
         for number in _EVERY:
             if number <= len(paths):
                 chosen = set(paths[number - 1 :: number])
                 plain = tuple([run for run in runs if run.layer not in chosen])
-                yield Way(checkpoint=number, plain=plain)
+                yield CheckpointWay(checkpoint=number, plain=plain)
 
-    def by_operator(self) -> Iterator[Way]:
+    def by_operator(self) -> Iterator[CheckpointWay]:
         """Yield ways that save more and more results, the most worthwhile first."""
-        saved: list[ResultKind] = []
+        saved: list[SavedKind] = []
         least = _MIN_SIZE * _size(self.kinds)
         for index, kind in enumerate(self.kinds):
             saved.append(kind)
@@ -107,22 +106,22 @@ class CheckpointWays:
             if is_last or self.kinds[index + 1].size > least:
                 yield self._saving(saved)
 
-    def within(self, room: int) -> Way | None:
+    def within(self, room: int) -> CheckpointWay | None:
         """Return the way that saves the most time with results of at most this size."""
-        best: Sequence[ResultKind] = ()
+        best: Sequence[SavedKind] = ()
         for chosen in _subsets(self.kinds[:_MAX_TRIED], room):
             if _gain(chosen) > _gain(best):
                 best = chosen
         return self._saving(best) if best else None
 
-    def trace_of(self, way: Way) -> Trace:
+    def trace_of(self, way: CheckpointWay) -> Trace:
         """Return the trace of the step that is checkpointed so."""
         return self._checkpointed.derive(plain=way.plain, saved=way.saved)
 
     @once
-    def kinds(self) -> list[ResultKind]:
+    def kinds(self) -> list[SavedKind]:
         """The kinds of results that may be saved, the most worthwhile first."""
-        found: dict[Any, ResultKind] = {}
+        found: dict[Any, SavedKind] = {}
         for run in self._checkpointed.runs:
             again = {first: index for index, first in run.first_run.items()}
             for index in run.forward:
@@ -131,7 +130,7 @@ class CheckpointWays:
                     continue
                 shapes = tuple([spec.shape for spec in op.signature.inputs])
                 key = str(op.signature.op), shapes
-                kind = found.setdefault(key, ResultKind(operator=key[0], shapes=shapes))
+                kind = found.setdefault(key, SavedKind(operator=key[0], shapes=shapes))
                 kind.calls.add(index)
                 path = self._trace.path_of(op).removeprefix(run.layer).removeprefix(".")
                 kind.modules.setdefault(path)
@@ -151,7 +150,7 @@ class CheckpointWays:
                 size += storage.size
         return size
 
-    def _is_safe(self, kind: ResultKind) -> bool:
+    def _is_safe(self, kind: SavedKind) -> bool:
         """Return whether no call writes to the results later: torch refuses to save such ones."""
         results = {
             self._trace.tensors[each].storage
@@ -171,10 +170,12 @@ class CheckpointWays:
                     storages.update(self._trace.tensors[each].storage for each in op.outputs)
         return storages
 
-    def _saving(self, kinds: Sequence[ResultKind]) -> Way:
+    def _saving(self, kinds: Sequence[SavedKind]) -> CheckpointWay:
         """Return the way that saves these results: by operator if that means all of them."""
         calls = frozenset(index for kind in kinds for index in kind.calls)
-        operators = list(dict.fromkeys(self._trace.ops[min(kind.calls)].signature.op for kind in kinds))
+        operators = list(
+            dict.fromkeys(self._trace.ops[min(kind.calls)].signature.op for kind in kinds)
+        )
         of_operators = {
             index
             for run in self._checkpointed.runs
@@ -186,7 +187,7 @@ class CheckpointWays:
             checkpoint = SavedCalls(frozenset((kind.operator, kind.shapes) for kind in kinds))
         by_time = sorted(kinds, key=lambda kind: kind.seconds, reverse=True)
         results = tuple([kind.result for kind in by_time])
-        return Way(checkpoint=checkpoint, saved=calls, results=results)
+        return CheckpointWay(checkpoint=checkpoint, saved=calls, results=results)
 
     def _saved_by_torchtitan(self) -> frozenset[int]:
         saved: set[int] = set()
@@ -207,17 +208,17 @@ def _has_results(op: OpCall) -> bool:
     return is_pure and bool(op.outputs) and torch.Tag.inplace_view not in signature.op.tags
 
 
-def _subsets(kinds: Sequence[ResultKind], room: int) -> Iterable[list[ResultKind]]:
+def _subsets(kinds: Sequence[SavedKind], room: int) -> Iterable[list[SavedKind]]:
     """Return all choices of kinds whose results have room."""
-    chosen: list[list[ResultKind]] = [[]]
+    chosen: list[list[SavedKind]] = [[]]
     for kind in kinds:
         chosen += [[*each, kind] for each in chosen if _size([*each, kind]) <= room]
     return chosen
 
 
-def _size(kinds: Collection[ResultKind]) -> int:
+def _size(kinds: Collection[SavedKind]) -> int:
     return sum(kind.size for kind in kinds)
 
 
-def _gain(kinds: Collection[ResultKind]) -> float:
+def _gain(kinds: Collection[SavedKind]) -> float:
     return sum(kind.seconds for kind in kinds)

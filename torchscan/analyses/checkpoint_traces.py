@@ -106,9 +106,10 @@ class CheckpointedTrace:
         found = []
         for call in trace.modules:
             start = starts[call.index]
-            if call.path in self._layers and start is not None and call.end is not None:
-                if trace.ops[start].phase == "forward":
-                    found.append((call.path, range(start, call.end)))
+            if call.path not in self._layers or start is None or call.end is None:
+                continue
+            if trace.ops[start].phase == "forward":
+                found.append((call.path, range(start, call.end)))
         return found
 
     def _second_runs(self) -> Iterator[range]:
@@ -151,7 +152,9 @@ class CheckpointedTrace:
         """Return the calls by which the backward pass of a layer takes what was computed again."""
         ops, modules = self.trace.ops, self.trace.modules
         release = self.release(run)
-        last = bisect.bisect_right([each.again.start for each in self._by_second_run], run.again.start)
+        last = bisect.bisect_right(
+            [each.again.start for each in self._by_second_run], run.again.start
+        )
         following = self._by_second_run[last:]
         stop = min(following[0].again.start, release) if following else release
         return [
@@ -209,7 +212,9 @@ class _Edit:
     ) -> None:
         """Free the arguments of a layer that only its checkpoint has held."""
         trace = self._trace
-        read = {trace.tensors[each].storage for index in run.again for each in trace.ops[index].inputs}
+        read = {
+            trace.tensors[each].storage for index in run.again for each in trace.ops[index].inputs
+        }
         for number in read:
             storage = trace.storages[number]
             is_argument = storage.born is not None and storage.born < run.again.start

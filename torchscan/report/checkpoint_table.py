@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torchscan import units
-from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
+from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve
 from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
 from torchscan.report.table import Conclusion, Table
 from torchscan.wrong_arguments import explain_wrong_types

@@ -17,9 +17,9 @@ from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
 from torchscan.torch_versions import (
     aten,
+    import_compiler,
     is_sharded_type,
     local_part,
-    import_compiler,
     sharded_from,
     take_wide_gradients,
 )

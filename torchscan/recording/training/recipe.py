@@ -187,7 +187,7 @@ def change_model(
     if recipe.cross_entropy is not None:
         fuse_cross_entropy(model, recipe.cross_entropy)
     if recipe.checkpoint is not False:
-        blocks = known or [model.get_submodule(path) for path in checkpointed_paths(model)]
+        blocks = layers or [model.get_submodule(path) for path in checkpointed_paths(model)]
         checkpoint_layers(model, blocks, recipe.checkpoint)
     if "activations" in recipe.offloaded:
         offload_activations(model)
@@ -206,6 +206,9 @@ def checkpointed_paths(model: nn.Module) -> list[str]:
     lists = outermost_lists(model, more_than=1)
     paths = [f"{path}.{index}" for path, each in lists for index in range(len(each))]
     paths = paths or list(_sequential_blocks(model))
+    # a layer that stands in several places is one layer
+    path_by_module = {model.get_submodule(path): path for path in reversed(paths)}
+    paths = [path for path in paths if path in path_by_module.values()]
     if not paths:
         raise InputError(
             Argument("checkpoint"),
