@@ -95,10 +95,11 @@ class CheckpointComparison:
         if estimate is None:
             estimate = self._estimate(self._ways.trace_of(way))
         plain = {run.layer for run in way.plain}
+        checkpointed = [each for each in self._layers if each not in plain]
         recomputed, others = _recomputed_flops(estimate.trace)
         return CheckpointChoice(
             checkpoint=way.checkpoint,
-            num_checkpointed=len([each for each in self._layers if each not in plain]),
+            num_checkpointed=len(checkpointed),
             saved=way.results,
             peak_bytes=estimate.peak_bytes,
             reserved_bytes=estimate.reserved_bytes,

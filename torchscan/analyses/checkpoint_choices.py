@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from torchscan.analyses.checkpoint_curve import SavedResult
@@ -61,12 +60,12 @@ class SavedKind:
 
     @property
     def seconds_per_byte(self) -> float:
-        """How much time saving them gains for the memory that they take."""
+        """The time that saving them gains for the memory that they take."""
         return self.seconds / self.size if self.size else float("inf")
 
     @property
     def result(self) -> SavedResult:
-        """The same for users."""
+        """The kind as results have it."""
         modules = tuple(self.modules)
         return SavedResult(self.operator, modules, self.shapes, self.size, self.seconds)
 
@@ -126,7 +125,8 @@ class CheckpointWays:
             again = {first: index for index, first in run.first_run.items()}
             for index in run.forward:
                 op = self._trace.ops[index]
-                if not _has_results(op):
+                is_pure = not op.signature.is_view and not op.signature.op._schema.is_mutable
+                if not is_pure or not op.outputs:
                     continue
                 shapes = tuple([spec.shape for spec in op.signature.inputs])
                 key = str(op.signature.op), shapes
@@ -199,13 +199,6 @@ class CheckpointWays:
                 if chosen is CheckpointPolicy.MUST_SAVE:
                     saved.add(index)
         return frozenset(saved)
-
-
-def _has_results(op: OpCall) -> bool:
-    """Return whether a call computes tensors, which a policy may save."""
-    signature = op.signature
-    is_pure = not signature.is_view and not signature.op._schema.is_mutable
-    return is_pure and bool(op.outputs) and torch.Tag.inplace_view not in signature.op.tags
 
 
 def _subsets(kinds: Sequence[SavedKind], room: int) -> Iterable[list[SavedKind]]:

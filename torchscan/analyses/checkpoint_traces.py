@@ -9,14 +9,12 @@ results of the first run live until what they replace was freed.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from torchscan.errors import InputError
 from torchscan.once import once
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
 
 #: what the hooks of checkpoints call, as often as there are tensors to save
@@ -143,7 +141,9 @@ class CheckpointedTrace:
             if signature.operator == _DETACH:
                 continue
             first = next(first_run, None)
-            if first is None or not _is_same(ops[first], ops[index]):
+            if first is None or ops[first].signature.op is not signature.op:
+                raise _not_repeated(layer)
+            if ops[first].signature.outputs != signature.outputs:
                 raise _not_repeated(layer)
             pairs[index] = first
         return pairs
@@ -152,21 +152,14 @@ class CheckpointedTrace:
         """Return the calls by which the backward pass of a layer takes what was computed again."""
         ops, modules = self.trace.ops, self.trace.modules
         release = self.release(run)
-        last = bisect.bisect_right(
-            [each.again.start for each in self._by_second_run], run.again.start
-        )
-        following = self._by_second_run[last:]
-        stop = min(following[0].again.start, release) if following else release
+        following = [each.again.start for each in self.runs if each.again.start > run.again.start]
+        stop = min([release, *following])
         return [
             index
             for index in range(run.again.stop, stop)
             if ops[index].signature.operator == _DETACH
             and f"{modules[ops[index].module_call].path}.".startswith(f"{run.layer}.")
         ]
-
-    @once
-    def _by_second_run(self) -> list[LayerRun]:
-        return sorted(self.runs, key=lambda run: run.again.start)
 
 
 class _Edit:
@@ -228,12 +221,10 @@ class _Edit:
         for index in self._readers[number]:
             if index not in self._removed:
                 last = max(last, index)
-        holders = [
-            run.again.stop
-            for run in checkpointed
-            if any(index in run.again for index in self._readers[number])
-        ]
-        return max([last + 1, *holders])
+        for run in checkpointed:
+            if any(index in run.again for index in self._readers[number]):
+                last = max(last, run.again.stop)
+        return last + 1
 
     @once
     def _readers(self) -> dict[int, list[int]]:
@@ -264,84 +255,68 @@ class _Edit:
     def to_trace(self) -> Trace:
         """Return the trace without the removed calls, under new indices."""
         trace = self._trace
-        storages = tuple(
-            [
-                self._move_storage(storage, self._died[number])
-                for number, storage in enumerate(trace.storages)
-                if number in self._new_storage
-            ]
-        )
-        tensors = [trace.tensors[each] for each in self._new_tensor]
-        kept = [op for index, op in enumerate(trace.ops) if index not in self._removed]
-        parameters = []
+        storages, tensors, ops = [], [], []
+        for number in self._new_storage:
+            storage, died = trace.storages[number], self._died[number]
+            moved = storage._replace(born=self._move_moment(storage.born))
+            storages.append(moved._replace(died=self._move_moment(died)))
+        for index in self._new_tensor:
+            tensor = trace.tensors[index]
+            number = _follow(tensor.storage, self._storage)
+            moved_tensor = tensor._replace(producer=self._move_moment(tensor.producer))
+            tensors.append(moved_tensor._replace(storage=self._new_storage[number]))
+        for index, op in enumerate(trace.ops):
+            if index not in self._removed:
+                inputs, outputs = self._move(op.inputs), self._move(op.outputs)
+                ops.append(op._replace(inputs=inputs, outputs=outputs))
+        modules, parameters = [], []
+        for call in trace.modules:
+            own = [self._new_moment[each] for each in call.ops if each not in self._removed]
+            inputs, outputs = self._move(call.inputs), self._move(call.outputs)
+            moved_call = call._replace(ops=tuple(own), inputs=inputs, outputs=outputs)
+            modules.append(moved_call._replace(end=self._move_moment(call.end)))
         for record in trace.parameters:
             numbers = tuple([self._new_storage[number] for number in record.storages])
             parameters.append(record._replace(storages=numbers))
         return replace(
             trace,
-            modules=tuple(map(self._move_module, trace.modules)),
-            ops=tuple(map(self._move_op, kept)),
-            tensors=tuple(map(self._move_tensor, tensors)),
-            storages=storages,
+            modules=tuple(modules),
+            ops=tuple(ops),
+            tensors=tuple(tensors),
+            storages=tuple(storages),
             parameters=tuple(parameters),
         )
 
     @once
-    def _new_index(self) -> list[int]:
+    def _new_moment(self) -> list[int]:
         """For each moment, the number of calls before it that stay."""
         stays = [index not in self._removed for index in range(len(self._trace.ops))]
         return [0, *accumulate(stays)]
 
     @once
     def _new_storage(self) -> dict[int, int]:
-        numbers = range(len(self._trace.storages))
-        return {
-            number: place
-            for place, number in enumerate(each for each in numbers if each not in self._storage)
-        }
+        """The new numbers of storages that stay."""
+        kept = [each for each in range(len(self._died)) if each not in self._storage]
+        return {number: place for place, number in enumerate(kept)}
 
     @once
     def _new_tensor(self) -> dict[int, int]:
-        indices = range(len(self._trace.tensors))
-        return {
-            index: place
-            for place, index in enumerate(each for each in indices if each not in self._same)
-        }
+        """The new indices of tensors that stay."""
+        kept = [each for each in range(len(self._trace.tensors)) if each not in self._same]
+        return {index: place for place, index in enumerate(kept)}
 
-    def _move_storage(self, record: StorageRecord, died: int | None) -> StorageRecord:
-        born = None if record.born is None else self._new_index[record.born]
-        return record._replace(born=born, died=None if died is None else self._new_index[died])
-
-    def _move_tensor(self, record: TensorRecord) -> TensorRecord:
-        storage = self._new_storage[self._resolve(record.storage, self._storage)]
-        producer = None if record.producer is None else self._new_index[record.producer]
-        return record._replace(storage=storage, producer=producer)
-
-    def _move_op(self, op: OpCall) -> OpCall:
-        return op._replace(inputs=self._move(op.inputs), outputs=self._move(op.outputs))
-
-    def _move_module(self, call: ModuleCall) -> ModuleCall:
-        ops = tuple([self._new_index[each] for each in call.ops if each not in self._removed])
-        end = None if call.end is None else self._new_index[call.end]
-        inputs, outputs = self._move(call.inputs), self._move(call.outputs)
-        return call._replace(ops=ops, end=end, inputs=inputs, outputs=outputs)
+    def _move_moment(self, moment: int | None) -> int | None:
+        return None if moment is None else self._new_moment[moment]
 
     def _move(self, tensors: Sequence[int]) -> tuple[int, ...]:
-        return tuple([self._new_tensor[self._resolve(each, self._same)] for each in tensors])
-
-    @staticmethod
-    def _resolve(number: int, replaced: Mapping[int, int]) -> int:
-        """Follow replacements to the end: what was replaced may be replaced itself."""
-        while number in replaced:
-            number = replaced[number]
-        return number
+        return tuple([self._new_tensor[_follow(each, self._same)] for each in tensors])
 
 
-def _is_same(first: OpCall, again: OpCall) -> bool:
-    one, other = first.signature, again.signature
-    if one is other:
-        return True
-    return one.op is other.op and one.inputs == other.inputs and one.outputs == other.outputs
+def _follow(number: int, replaced: Mapping[int, int]) -> int:
+    """Return what is read in the end: a replacement may be replaced itself."""
+    while number in replaced:
+        number = replaced[number]
+    return number
 
 
 def _not_repeated(layer: str) -> InputError:

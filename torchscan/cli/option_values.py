@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,29 +71,24 @@ def to_mesh(text: str) -> dict[str, int]:
         ) from error
 
 
-def to_checkpoint(text: str) -> bool | int | str:
+def to_checkpoint(text: str, others: Sequence[str] = ()) -> bool | int | str:
     """Return the layers to recompute: none, all, every n-th one, or torchtitan's operators."""
+    if text in others:
+        return text
     if text in CHECKPOINTS:
         return CHECKPOINTS[text]
     try:
         return to_count(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
+        names = ", ".join((*CHECKPOINTS, *others))
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
-            "layer"
+            f"{text!r} is not a choice: give {names}, or a number for every n-th layer"
         ) from error
 
 
 def to_checkpoint_or_comparison(text: str) -> bool | int | str:
     """Return the layers to recompute, or that choices of them are compared."""
-    if text == COMPARE:
-        return text
-    try:
-        return to_checkpoint(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(
-            str(error).replace("full, or a number", f"full, {COMPARE}, or a number")
-        ) from error
+    return to_checkpoint(text, (COMPARE,))
 
 
 def to_loss(text: str) -> Callable[[Any], Any]:

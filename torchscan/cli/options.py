@@ -237,7 +237,9 @@ def put_suggestions(options: argparse.Namespace, function: Callable[[Scan], Any]
 
 
 def put_checkpoints(options: argparse.Namespace, *others: str) -> bool:
-    """Print the memory and time of ways to checkpoint the step, and return whether they are asked for.
+    """Print the memory and time of ways to checkpoint the step, if they are asked for.
+
+    Returns whether they are.
 
     Args:
         options: the options.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torchscan import units
-from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve
+from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
 from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
 from torchscan.report.table import Conclusion, Table
 from torchscan.wrong_arguments import explain_wrong_types
@@ -27,45 +27,51 @@ def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str
         return f"every {_ORDINALS.get(checkpoint, f'{checkpoint}th')} layer"
     if not choice.saved:
         return "selective"
-    products = _products_of(choice)
-    names_of_products = list(dict.fromkeys(name for each in products for name in each))
-    is_complete = len(products) == max(len(_products_of(each)) for each in curve)
-    if is_complete and len(names_of_products) > _MIN_PRODUCTS:
-        names_of_products = ["products"]
-    names = _others_of(choice)
-    place = len([name for name in names if name.endswith("attention")])
-    names[place:place] = names_of_products
+    names = _names_of_saved(choice, curve)
     if len(names) > _MAX_NAMES:
         names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     return f"all but {', '.join(names)}"
 
 
-def _products_of(choice: CheckpointChoice) -> list[list[str]]:
-    """Return the modules whose products are saved, by their names within a layer."""
-    products = []
+def _names_of_saved(choice: CheckpointChoice, curve: CheckpointCurve) -> list[str]:
+    """Return names of saved results: of attention, of modules with products, and of operators."""
+    products: list[str] = []
+    for each in _products_of(choice):
+        products += [path.rpartition(".")[2] or "product" for path in each.modules]
+    num_products = max(len(_products_of(each)) for each in curve)
+    if len(_products_of(choice)) == num_products and len(products) > _MIN_PRODUCTS:
+        products = ["products"]
+    others = _other_operators_of(choice)
+    attention = ["attention"] if others.pop("attention", 0) else []
+    names = [name if number == 1 else f"{number} {name}" for name, number in others.items()]
+    return [*attention, *dict.fromkeys(products), *names]
+
+
+def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:
+    """Return the numbers of results that are not products, by operator."""
+    numbers: Counter[str] = Counter()
     for each in choice.saved or ():
         operator = each.operator.split(".")[1]
-        if operator in _PRODUCTS:
-            products.append([path.rpartition(".")[2] or operator for path in each.modules])
-    return products
+        if "attention" in operator:
+            operator = "attention"
+        if operator not in _PRODUCTS:
+            numbers[operator.strip("_")] += 1
+    return numbers
 
 
-def _others_of(choice: CheckpointChoice) -> list[str]:
-    """Return the operators whose results are saved besides products, those of attention first."""
-    operators = [each.operator.split(".")[1] for each in choice.saved or ()]
-    others = [each.strip("_") for each in operators if each not in _PRODUCTS]
-    numbers = Counter("attention" if "attention" in each else each for each in others)
-    names = sorted(numbers, key=lambda name: name != "attention")
-    return [name if numbers[name] == 1 else f"{numbers[name]} {name}" for name in names]
+def _products_of(choice: CheckpointChoice) -> list[SavedResult]:
+    """Return the saved results that are products."""
+    saved = choice.saved or ()
+    return [each for each in saved if each.operator.split(".")[1] in _PRODUCTS]
 
 
 _COLUMNS = (
     number("reserved_bytes", "Reserved", text=units.memory, unit="B"),
     number("peak_bytes", "Peak", text=units.memory, unit="B", priority=3),
     number("time_estimate", "Step", text=units.duration, unit="s"),
-    number("recomputed_share", "FLOPs", text=lambda value: units.share(value) if value else ""),
+    number("recomputed_share", "FLOPs", text=share_text),
     words("fits", "Fits", text=yes_or_no, priority=1),
-    words("is_on_front", "Best", text=lambda is_best: "●" if is_best else "", priority=2),
+    words("is_on_front", "Best", text={True: "●", False: ""}.get, priority=2),
 )
 
 

@@ -69,7 +69,8 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
     options: dict[str, Any] = {"use_reentrant": False}
     every = 1
     if choice == SELECTIVE:
-        options["context_fn"] = _contexts_of_torchtitan
+        # each layer counts its own products
+        options["context_fn"] = lambda: create_selective_checkpoint_contexts(TorchtitanPolicy())
     elif callable(choice) or is_operator_list(choice):
         options["context_fn"] = partial(create_selective_checkpoint_contexts, choice)
     else:
@@ -129,10 +130,6 @@ class SavedCalls:
         shapes = tuple([tuple(each.shape) for each in tensors_in((args, kwargs))])
         is_saved = (str(operator), shapes) in self.calls
         return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def _contexts_of_torchtitan() -> Any:
-    return create_selective_checkpoint_contexts(TorchtitanPolicy())
 
 
 def _operators_named(names: Sequence[str]) -> frozenset[Any]:

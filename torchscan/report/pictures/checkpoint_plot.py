@@ -38,13 +38,10 @@ def draw_checkpoints(
         color = inks.colours["memory"]
         ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
         ax.set_axisbelow(True)
-        front = [_spot(each) for each in curve.front]
+        front = list(map(_spot, curve.front))
         xs, ys = [spot.x for spot in front], [spot.y for spot in front]
         ax.plot(xs, ys, color=color, linewidth=1.2, zorder=2)
-        for each in curve:
-            spot, area = _spot(each), _FRONT_AREA if each.is_on_front else _AREA
-            inside = color if each.fits else "none"
-            ax.scatter(spot.x, spot.y, area, facecolor=inside, edgecolor=color, zorder=3)
+        _draw_points(ax, curve, color)
         ax.margins(0.15)
         if not all(each.fits for each in curve):
             ax.axvline(curve.limit / 2**30, color=inks.soft, linewidth=0.8, linestyle="--")
@@ -52,8 +49,19 @@ def draw_checkpoints(
         ax.set_title(curve.question, loc="left", fontsize="medium")
         names = [(_spot(each), describe_recomputed(each, curve)) for each in curve]
         short = [(spot, name) for spot, name in names if len(name) <= _MAX_NAME]
-        label(ax, short, [_spot(each) for each in curve])
+        label(ax, short, list(map(_spot, curve)))
     return ax
+
+
+def _draw_points(ax: Axes, curve: CheckpointCurve, color: str) -> None:
+    """Draw the ways as points, which are hollow if they do not fit."""
+    for each in curve:
+        spot, area, inside = _spot(each), _AREA, "none"
+        if each.is_on_front:
+            area = _FRONT_AREA
+        if each.fits:
+            inside = color
+        ax.scatter(spot.x, spot.y, area, facecolor=inside, edgecolor=color, zorder=3)
 
 
 def _spot(choice: CheckpointChoice) -> Spot:
