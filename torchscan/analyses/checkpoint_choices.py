@@ -123,23 +123,27 @@ class CheckpointWays:
         found: dict[Any, SavedKind] = {}
         for run in self._checkpointed.runs:
             again = {first: index for index, first in run.first_run.items()}
-            for index in run.forward:
+            for index in self._computing(run):
                 op = self._trace.ops[index]
-                is_pure = not op.signature.is_view and not op.signature.op._schema.is_mutable
-                if not is_pure or not op.outputs:
-                    continue
                 shapes = tuple([spec.shape for spec in op.signature.inputs])
                 key = str(op.signature.op), shapes
                 kind = found.setdefault(key, SavedKind(operator=key[0], shapes=shapes))
                 kind.calls.add(index)
                 path = self._trace.path_of(op).removeprefix(run.layer).removeprefix(".")
                 kind.modules.setdefault(path)
-                if index in again:
-                    kind.seconds += self._seconds.get(again[index], 0.0)
+                kind.seconds += self._seconds.get(again.get(index, -1), 0.0)
                 kind.size += self._kept_bytes(op, run)
         least = _MIN_SHARE * sum(kind.seconds for kind in found.values())
         useful = [each for each in found.values() if each.seconds > least and self._is_safe(each)]
         return sorted(useful, key=lambda kind: kind.seconds_per_byte, reverse=True)
+
+    def _computing(self, run: LayerRun) -> Iterator[int]:
+        """Yield the calls of a forward pass that compute new tensors, which a policy may save."""
+        for index in run.forward:
+            op = self._trace.ops[index]
+            is_pure = not op.signature.is_view and not op.signature.op._schema.is_mutable
+            if is_pure and op.outputs:
+                yield index
 
     def _kept_bytes(self, op: OpCall, run: LayerRun) -> int:
         """Return the bytes of results that would not be alive in the backward pass anyway."""

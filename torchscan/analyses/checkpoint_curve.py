@@ -27,6 +27,11 @@ class SavedResult(NamedTuple):
     #: seconds of the device to compute them again
     seconds: float
 
+    @property
+    def operator_name(self) -> str:
+        """The operator without namespace and overload: "mm"."""
+        return self.operator.split(".")[1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointChoice:

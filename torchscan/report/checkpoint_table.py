@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from torchscan import units
 from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
@@ -51,7 +52,7 @@ def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:
     """Return the numbers of results that are not products, by operator."""
     numbers: Counter[str] = Counter()
     for each in choice.saved or ():
-        operator = each.operator.split(".")[1]
+        operator = each.operator_name
         if "attention" in operator:
             operator = "attention"
         if operator not in _PRODUCTS:
@@ -62,7 +63,11 @@ def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:
 def _products_of(choice: CheckpointChoice) -> list[SavedResult]:
     """Return the saved results that are products."""
     saved = choice.saved or ()
-    return [each for each in saved if each.operator.split(".")[1] in _PRODUCTS]
+    return [each for each in saved if each.operator_name in _PRODUCTS]
+
+
+def _mark(is_best: bool) -> str:
+    return "●" if is_best else ""
 
 
 _COLUMNS = (
@@ -71,7 +76,7 @@ _COLUMNS = (
     number("time_estimate", "Step", text=units.duration, unit="s"),
     number("recomputed_share", "FLOPs", text=share_text),
     words("fits", "Fits", text=yes_or_no, priority=1),
-    words("is_on_front", "Best", text={True: "●", False: ""}.get, priority=2),
+    words("is_on_front", "Best", text=_mark, priority=2),
 )
 
 
@@ -82,13 +87,8 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
     Args:
         curve: of ``MemoryEstimate.checkpointing()``.
     """
-    name = words(
-        "recomputed",
-        "Recomputed",
-        lambda choice: describe_recomputed(choice, curve),
-        min_width=12,
-        wrap=True,
-    )
+    describe = partial(describe_recomputed, curve=curve)
+    name = words("recomputed", "Recomputed", describe, min_width=12, wrap=True)
     limit = ""
     if curve.max_memory is not None:
         limit = f", at most {units.memory(curve.max_memory)} reserved"
@@ -111,15 +111,14 @@ def _conclude(curve: CheckpointCurve) -> Conclusion:
     fastest, baseline = curve.fastest, curve.baseline
     if fastest is None:
         least = min(curve, key=lambda each: each.reserved_bytes)
-        return Conclusion(
-            f"None fits: {describe_recomputed(least, curve)} recomputed needs "
-            f"{units.memory(least.reserved_bytes)}."
-        )
+        name, needed = describe_recomputed(least, curve), units.memory(least.reserved_bytes)
+        return Conclusion(f"None fits: {name} recomputed needs {needed}.")
     if fastest is baseline:
         return Conclusion("The step fits without checkpoints.")
+    name = describe_recomputed(fastest, curve)
     saved = units.memory(baseline.reserved_bytes - fastest.reserved_bytes)
     slower = share_text(fastest.time_estimate / baseline.time_estimate - 1)
     return Conclusion(
-        f"Fastest that fits: {describe_recomputed(fastest, curve)} recomputed. It saves {saved} and takes "
-        f"{slower} longer than without checkpoints."
+        f"Fastest that fits: {name} recomputed. It saves {saved} and takes {slower} longer than "
+        "without checkpoints."
     )
