@@ -141,8 +141,10 @@ class CheckpointWays:
         """Yield the calls of a forward pass that compute new tensors, which a policy may save."""
         for index in run.forward:
             op = self._trace.ops[index]
-            is_pure = not op.signature.is_view and not op.signature.op._schema.is_mutable
-            if is_pure and op.outputs:
+            signature = op.signature
+            if signature.is_view or signature.op._schema.is_mutable:
+                continue
+            if op.outputs:
                 yield index
 
     def _kept_bytes(self, op: OpCall, run: LayerRun) -> int:

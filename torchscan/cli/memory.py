@@ -33,6 +33,7 @@ examples
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
   torchscan memory hf:config.json --input input_ids=4096:long --input labels=4096:long \\
     --training --loss loss --optimizer AdamW --precision bf16 --lora 16 --checkpoint full
+  torchscan memory timm:vit_base_patch16_224 --training -b 64 -d "RTX 4090" --checkpoint compare
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
   torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""

@@ -66,17 +66,13 @@ def _products_of(choice: CheckpointChoice) -> list[SavedResult]:
     return [each for each in saved if each.operator_name in _PRODUCTS]
 
 
-def _mark(is_best: bool) -> str:
-    return "●" if is_best else ""
-
-
 _COLUMNS = (
     number("reserved_bytes", "Reserved", text=units.memory, unit="B"),
     number("peak_bytes", "Peak", text=units.memory, unit="B", priority=3),
     number("time_estimate", "Step", text=units.duration, unit="s"),
     number("recomputed_share", "FLOPs", text=share_text),
     words("fits", "Fits", text=yes_or_no, priority=1),
-    words("is_on_front", "Best", text=_mark, priority=2),
+    words("is_on_front", "Best", text=yes_or_no, priority=2),
 )
 
 
@@ -98,8 +94,7 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
         curve.choices,
         summary=[f"{curve.question}{limit}; {curve.num_layers:,} layers"],
         remarks=[
-            "FLOPs: what is computed again. Best (●): no other way needs less memory and no more "
-            "time.",
+            "FLOPs: what is computed again. Best: no other way needs less memory and no more time.",
             f"Times: {curve.error_margin.label}.",
             _conclude(curve),
         ],
