@@ -118,7 +118,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     formats = "recording/training/quantized_linear.py:FrozenFormat"
     add_option(group, "loss")
     choices = (
-        "{}: none, selective, full, or a number for every n-th one; or compare, for the memory and "
+        "{}: none, selective, full, or a number for every n-th layer; or compare, for the memory and "
         "time of all ways (default: none)"
     )
     checkpoints = to_checkpoint_or_comparison
@@ -127,8 +127,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_option(group, "lora")
     add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
     add_options(group, "cross_entropy", "optimizer_in_backward", "clip_gradients")
-    help_ = "Set the number of {}"
-    add_option(group, "accumulation_steps", help=help_, files=explained, default=1)
+    add_option(group, "accumulation_steps", help="{}", files=explained, default=1)
     add_options(group, "float8", "float8_skip", "offload")
 
 

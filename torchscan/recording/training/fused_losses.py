@@ -1,4 +1,4 @@
-"""Cross entropy of a language model's hidden states, without all of its logits at once."""
+"""Fused cross entropy: the loss of a language model, without holding all logits at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _library.define("liger_cross_entropy(Tensor(a!) logits, Tensor(b!) losses, Tenso
 def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
     """Compute the loss of a copy of a language model of transformers from its hidden states.
 
-    Its output projection returns them as they are, and its loss function multiplies.
+    The output projection returns hidden states unchanged, and the loss function multiplies them
+    with the weight.
     """
     # The attribute itself is not read: that of a model without a loss logs a warning.
     with_loss: list[Any] = [
@@ -44,10 +45,21 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
             "projection, as language models of transformers have: leave it out, and fuse them in "
             "the model",
         )
+    _refuse_adapters(head, kind)
     loss = _FusedLoss(head, sum_in_chunks if kind == "chunked" else sum_by_liger)
     head.forward = nn.Identity().forward
     found.loss_function = loss.compute
     model.forward = partial(loss.run, model.forward)
+
+
+def _refuse_adapters(head: nn.Module, kind: CrossEntropy) -> None:
+    """Raise an InputError if the output projection has more parameters than the loss reads."""
+    if {name for name, _ in head.named_parameters()} - {"weight", "bias"}:
+        raise InputError(
+            Argument("cross_entropy"),
+            f" is {kind!r}, which multiplies by the weight of the output projection alone, and "
+            "that has adapters: leave it out of their target modules",
+        )
 
 
 class _FusedLoss:
@@ -103,7 +115,7 @@ def sum_by_liger(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: T
 
 
 class _LigerLoss(torch.autograd.Function):
-    """Liger's fused linear cross entropy: gradients come about with the loss."""
+    """Liger's fused linear cross entropy, which computes gradients in the forward pass."""
 
     @staticmethod
     def forward(
@@ -111,7 +123,7 @@ class _LigerLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the sum of losses; logits become their own gradient, chunk by chunk."""
         count, width = hidden.shape
-        # as many logits at once as there are elements in the hidden states, about
+        # about as many logits at once as the hidden states have elements
         expansion = -(-weight.shape[0] // width)
         size = min(count, 1 << (-(-count // expansion) - 1).bit_length())
         hidden_gradient = torch.zeros_like(hidden)
@@ -136,7 +148,7 @@ class _LigerLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, _gradient: Tensor) -> Any:
-        """Return the gradients, which the loss is the last step to, so they are not scaled."""
+        """Return the gradients unscaled, because nothing follows the loss."""
         return (*context.saved_tensors, None)
 
 
