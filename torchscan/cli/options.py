@@ -118,8 +118,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     formats = "recording/training/quantized_linear.py:FrozenFormat"
     add_option(group, "loss")
     choices = (
-        "{}: none, selective, full, or a number for every n-th layer; or compare, for the memory and "
-        "time of all ways (default: none)"
+        "{}: none, selective, full, or a number for every n-th layer; or compare, for the memory "
+        "and time of all ways (default: none)"
     )
     checkpoints = to_checkpoint_or_comparison
     add_option(group, "checkpoint", help=choices, files=explained, default=False, type=checkpoints)

@@ -15,6 +15,7 @@ from torchscan.wrong_arguments import explain_wrong_types
 _MAX_NAMES = 6
 #: modules with products from which on all of them have one name
 _MIN_PRODUCTS = 2
+_LEGEND = "FLOPs: what is computed again. Best: no other way needs less memory and no more time."
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "convolution"))
 
@@ -85,20 +86,13 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
     """
     describe = partial(describe_recomputed, curve=curve)
     name = words("recomputed", "Recomputed", describe, min_width=12, wrap=True)
-    limit = ""
+    question = curve.question
     if curve.max_memory is not None:
-        limit = f", at most {units.memory(curve.max_memory)} reserved"
+        question += f", at most {units.memory(curve.max_memory)} reserved"
+    remarks = [_LEGEND, f"Times: {curve.error_margin.label}.", _conclude(curve)]
+    summary, columns = f"{question}; {curve.num_layers:,} layers", (name, *_COLUMNS)
     return make_table(
-        "Checkpoints",
-        (name, *_COLUMNS),
-        curve.choices,
-        summary=[f"{curve.question}{limit}; {curve.num_layers:,} layers"],
-        remarks=[
-            "FLOPs: what is computed again. Best: no other way needs less memory and no more time.",
-            f"Times: {curve.error_margin.label}.",
-            _conclude(curve),
-        ],
-        noun="ways",
+        "Checkpoints", columns, curve.choices, summary=[summary], remarks=remarks, noun="ways"
     )
 
 
