@@ -17,9 +17,9 @@ from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
 from torchscan.torch_versions import (
     aten,
+    import_compiler,
     is_sharded_type,
     local_part,
-    prepare_optimizers,
     sharded_from,
     take_wide_gradients,
 )
@@ -92,7 +92,7 @@ def convert_to_float8(
     gathers their weights in 8 bits.
     """
     # An import within a pass would keep the frames of the pass alive, and their tensors.
-    prepare_optimizers()
+    import_compiler()
     multiple = required_multiple(recipe)
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, skip, multiple):
