@@ -177,7 +177,8 @@ def check_as_recorded(choices: Iterable[CheckpointChoice], scan: Callable[[Any],
         assert each.peak_bytes == pytest.approx(recorded.memory.peak_bytes, rel=0.02)
         verdict = recorded.memory.verdict
         assert verdict is not None
-        assert each.reserved_bytes == pytest.approx(verdict.reserved_bytes, rel=0.02)
+        # of few large blocks, one segment more or less
+        assert each.reserved_bytes == pytest.approx(verdict.reserved_bytes, rel=0.04)
         assert each.time_estimate == pytest.approx(recorded.roofline.time_estimate, rel=0.02)
 
 
