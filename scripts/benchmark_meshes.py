@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from training_records import device_of
+from training_rows import TITAN_CARD
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from torchscan import parallel
@@ -23,9 +25,11 @@ class _Published(NamedTuple):
     #: tokens per second of one GPU
     tokens: float
     #: model FLOPs utilization, or None if it was not published
-    mfu: float | None
-    #: what the estimate leaves out
-    differs: str = ""
+    mfu: float | None = None
+    #: GiB that torch's allocator reserved on the GPU that needed most, or None
+    gib: float | None = None
+    #: True for torchtitan's H100, which has slower memory and less power
+    is_titan_h100: bool = False
 
 
 _LLAMA = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
@@ -48,13 +52,44 @@ _SIZES: dict[str, dict[str, int]] = {
         "num_hidden_layers": 126,
         "num_attention_heads": 128,
     },
+    "Llama 3.1 8B": {
+        **_LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
 }
 _TITAN = "torchtitan, docs/performance.md at 0413364"
-_TITAN_LARGE = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md at 31a17bf"
+_TITAN_LARGE = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md at 31a17bf, table "
 _FSDP: dict[str, Any] = {"num_gpus": 64, "precision": "bf16-mixed", "checkpoint": True}
 _FSDP |= {"meshes": [{"dp": 64}], "accumulation_steps": 1}
-_LARGE: dict[str, Any] = {"device": "H100", "precision": "bf16-mixed", "length": 8192}
+#: torchtitan's steps of December 2024: layers are compiled, and the loss is not
+_TITAN_STEP: dict[str, Any] = {"precision": "bf16-mixed", "checkpoint": True, "compiled": True}
+_TITAN_STEP |= {"float8": "tensorwise"}
 
+
+def _on_h100(table: int, model: str, tokens: float, gib: float, **step: Any) -> _Published:
+    """Return a row of torchtitan's tables of many H100."""
+    asked = {"length": 8192, "accumulation_steps": 1, **_TITAN_STEP, **step}
+    return _Published(f"{_TITAN_LARGE}{table}", model, asked, tokens, gib=gib, is_titan_h100=True)
+
+
+def _with_parts(cp: int) -> dict[str, Any]:
+    """Return the step of Llama 8B over 8 GPUs whose sequences have ``cp`` parts."""
+    step = {"num_gpus": 8, "meshes": [{"dp": 8 // cp, "cp": cp}], "length": 32768 * cp}
+    return {**step, "global_batch_size": 8 // cp}
+
+
+def _in_pipeline(cp: int, length: int, sequences: int) -> dict[str, Any]:
+    """Return the step of Llama 405B on 512 GPUs: torchtitan's default are 8 micro batches."""
+    mesh = {"pp": 8, "dp": 8 // cp, "cp": cp, "tp": 8}
+    step = {"num_gpus": 512, "meshes": [mesh], "async_tp": True, "accumulation_steps": 8}
+    return {**step, "length": length, "global_batch_size": sequences * 8 // cp}
+
+
+_70B: dict[str, Any] = {"num_gpus": 256, "meshes": [{"dp": 32, "tp": 8}], "global_batch_size": 512}
+_INTERLEAVED: dict[str, Any] = {"schedule": "Interleaved1F1B", "stages_per_rank": 2}
 _PUBLISHED = (
     _Published(
         _TITAN,
@@ -77,35 +112,18 @@ _PUBLISHED = (
         1039,
         0.4257,
     ),
-    _Published(
-        _TITAN_LARGE,
-        "Llama 3 70B",
-        {
-            **_LARGE,
-            "num_gpus": 256,
-            "meshes": [{"dp": 32, "tp": 8}],
-            "global_batch_size": 512,
-            "checkpoint": True,
-            "accumulation_steps": 1,
-        },
-        829,
-        None,
-        "float8, compiled",
-    ),
-    _Published(
-        _TITAN_LARGE,
-        "Llama 3.1 405B",
-        {
-            **_LARGE,
-            "num_gpus": 512,
-            "meshes": [{"pp": 8, "dp": 8, "tp": 8}],
-            "global_batch_size": 256,
-            "checkpoint": True,
-        },
-        128,
-        None,
-        "float8, compiled, async TP",
-    ),
+    _on_h100(2, "Llama 3.1 8B", 3890, 83.9, **_with_parts(1)),
+    _on_h100(2, "Llama 3.1 8B", 2540, 84.2, **_with_parts(2)),
+    _on_h100(2, "Llama 3.1 8B", 1071, 84.0, **_with_parts(4)),
+    _on_h100(2, "Llama 3.1 8B", 548, 84.5, **_with_parts(8)),
+    _on_h100(4, "Llama 3 70B", 829, 71.9, **_70B),
+    _on_h100(4, "Llama 3 70B", 876, 67.6, **_70B, async_tp=True),
+    _on_h100(5, "Llama 3.1 405B", 100, 82.5, **_in_pipeline(1, 8192, 32), schedule="1F1B"),
+    _on_h100(5, "Llama 3.1 405B", 128, 72.7, **_in_pipeline(1, 8192, 32), **_INTERLEAVED),
+    _on_h100(6, "Llama 3.1 405B", 76, 75.3, **_in_pipeline(1, 32768, 8), schedule="1F1B"),
+    _on_h100(6, "Llama 3.1 405B", 47, 75.9, **_in_pipeline(2, 65536, 8), schedule="1F1B"),
+    _on_h100(6, "Llama 3.1 405B", 31, 77.1, **_in_pipeline(4, 131072, 8), schedule="1F1B"),
+    _on_h100(6, "Llama 3.1 405B", 16, 84.9, **_in_pipeline(8, 262144, 8), schedule="1F1B"),
 )
 #: searches over all meshes: the model, and arguments of ``parallel.search``
 _SEARCHES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -117,7 +135,9 @@ _SEARCHES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def compare_meshes() -> None:
     """Print each published row beside the estimate, then searches over all meshes with their time."""
-    print("model           GPUs  published  estimated    off  MFU published  here  GiB")
+    print(
+        "model           GPUs  published  estimated    off  MFU published  here  GiB published  here"
+    )
     for each in _PUBLISHED:
         _print_published(each)
     for model, asked in _SEARCHES:
@@ -127,31 +147,35 @@ def compare_meshes() -> None:
 
 
 def _print_published(row: _Published) -> None:
-    search, _ = _timed_search(row.model, row.step)
+    device = device_of(TITAN_CARD).name if row.is_titan_h100 else "H100"
+    search, _ = _timed_search(row.model, {"device": device, **row.step})
     found = search.best or search.choices[0]
     rate = found.tokens_per_second / search.num_gpus
     measured = f"{row.model:14} {search.num_gpus:5} {row.tokens:10,.0f} {rate:10,.0f}"
     published = "" if row.mfu is None else f"{row.mfu:.1%}"
+    memory = "" if row.gib is None else f"{row.gib:.1f}"
     shares = f"{rate / row.tokens - 1:+6.0%}  {published:>13} {found.mfu:5.1%}"
     mesh = ",".join(f"{name}={size}" for name, size in found.mesh.items())
     how = f"{mesh}, checkpoint {found.checkpoint}, {found.schedule or 'no pipeline'}"
-    differs = f"; not estimated: {row.differs}" if row.differs else ""
-    print(f"{measured} {shares} {found.needed_bytes / 2**30:4.0f}   {how}", flush=True)
-    print(f"    {row.source}{differs}")
+    how += f", {search.length:,} tokens"
+    sizes = f"{memory:>13} {found.needed_bytes / 2**30:5.1f}"
+    print(f"{measured} {shares} {sizes}   {how}", flush=True)
+    print(f"    {row.source}")
 
 
 def _timed_search(model: str, asked: dict[str, Any]) -> tuple[MeshSearch, float]:
     """Return a search, and the seconds that it took."""
-    module = _llama(_SIZES[model])
+    length: int = asked["length"]
+    module = _llama(_SIZES[model], max(8192, length))
     start = time.perf_counter()
     search = parallel.search(module, **{"device": "H100", **asked})
     return search, time.perf_counter() - start
 
 
-def _llama(sizes: dict[str, int]) -> nn.Module:
+def _llama(sizes: dict[str, int], positions: int = 8192) -> nn.Module:
     import transformers
 
-    config = transformers.LlamaConfig(**sizes, max_position_embeddings=8192)
+    config = transformers.LlamaConfig(**sizes, max_position_embeddings=positions)
     with torch.device("meta"):
         model: nn.Module = transformers.LlamaForCausalLM(config)
     return model

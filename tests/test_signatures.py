@@ -331,6 +331,7 @@ DIFFERENT = {
     "module": "plan() also takes a function that makes the model",
     "optimizer": "search() is about training",
     "precision": "search() is about training, for which weights are converted",
+    "sharding": "search() takes several to compare",
     "sequence_parallel": "search() compares the fastest way that a model has",
     "receptive_field": "data has them, a table has room for them if they are asked for",
     "run": "a path, or what was opened from one",

@@ -135,6 +135,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
 
 NET = ("nets.py:Net", "--input", "4")
+_TRAIN = ("--num-gpus", "8", "--device", "H100")
 
 
 # -- help ----------------------------------------------------------------------------------------------------------------
@@ -260,6 +261,9 @@ def test_choices_are_all_that_there_are() -> None:
         (("llm", "serve", "x", "--batch-size", "1,0"), "'0' is not a positive number"),
         (("llm", "train", "x"), "required: --num-gpus"),
         (("llm", "train", "x", "--num-gpus", "8", "--mesh", "8"), "'8' is not a mesh: give"),
+        # before the model is built, which does not exist
+        (("llm", "train", "x", *_TRAIN, "--mesh", "dp=4"), "the mesh dp 4 has 4 devices, not 8"),
+        (("llm", "train", "x", *_TRAIN, "--async-tp"), "only compiled steps have"),
         (("runs", "--format", "csv"), "FOLDER is 'runs', which is not a folder"),
     ],
 )

@@ -59,6 +59,7 @@ RECORDED: list[tuple[dict[str, int], Any, Any]] = [
     ({"dp": 16}, "bf16", False),
     ({"dp": 4, "tp": 4}, "bf16-mixed", True),
     ({"replicate": 2, "dp": 8}, "bf16", "selective"),
+    ({"dp": 8, "cp": 2}, "bf16", True),
 ]
 
 
@@ -189,6 +190,9 @@ def test_parts_of_sequences_gather_keys_and_values() -> None:
     gathered, rotated = 2 * (2 * keys) // 2, 2 * (2 * keys) // 2
     assert parts.sent_bytes - whole.sent_bytes == LAYERS * (gathered + rotated)
     assert parts.local_params == whole.local_params
+    # attention over parts is recorded by itself, and on the mesh with all layers
+    assert parts.is_recorded
+    assert parts.derived_sent_bytes == parts.sent_bytes
 
 
 def zero_bubble(ranks: int, microbatches: int) -> float:

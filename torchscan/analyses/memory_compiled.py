@@ -7,16 +7,22 @@ memory. And what a checkpoint computes again is computed just before the backwar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torchscan.analyses.memory_blocks import Block
 from torchscan.analyses.saved_tensors import CompiledGraph
 from torchscan.trace.trace import Trace
 
 
-def compiled_blocks(trace: Trace, blocks: Sequence[Block]) -> list[Block]:
-    """Return the blocks as they are if the model is compiled. A loss outside of it is not."""
-    return _CompiledLifetimes(CompiledGraph(trace)).changed(blocks)
+def compiled_blocks(
+    trace: Trace, blocks: Sequence[Block], layers: Collection[str] = ()
+) -> list[Block]:
+    """Return the blocks as they are if the model is compiled. A loss outside of it is not.
+
+    ``layers`` are the modules that are compiled, each by itself; by default those that FSDP shards,
+    or the complete model.
+    """
+    return _CompiledLifetimes(CompiledGraph(trace, layers)).changed(blocks)
 
 
 class _CompiledLifetimes:

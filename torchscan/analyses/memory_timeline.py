@@ -7,7 +7,7 @@ not counted again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -69,11 +69,20 @@ class MemoryTimeline:
 
     If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of them. It doesn't while
     operators are being recorded, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
-    With ``compiled``, blocks are those of the compiled model.
+    With ``compiled``, blocks are those of the compiled model, or of its ``layers`` if each is
+    compiled by itself.
     """
 
-    def __init__(self, trace: Trace, *, in_place_sums: bool = True, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        in_place_sums: bool = True,
+        compiled: bool = False,
+        layers: Collection[str] = (),
+    ) -> None:
         self._trace = trace
+        self._layers = layers
         #: True if the blocks are those of the compiled model
         self.compiled = compiled
         self._in_place_sums = in_place_sums
@@ -91,7 +100,8 @@ class MemoryTimeline:
         ]
         if not self.compiled:
             return tuple(blocks)
-        changed = zip(self._trace.storages, compiled_blocks(self._trace, blocks), strict=True)
+        compiled = compiled_blocks(self._trace, blocks, self._layers)
+        changed = zip(self._trace.storages, compiled, strict=True)
         return tuple([block._replace(kind=self._kind(each, block.end)) for each, block in changed])
 
     @once

@@ -11,9 +11,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from torchscan.analyses.fsdp_costs import DataParallel, ParameterShape, UnitBytes, unit_bytes
+from torchscan.analyses.fsdp_costs import (
+    NOTHING,
+    DataParallel,
+    ParameterShape,
+    ShardedUnit,
+    UnitBytes,
+    flatten_shapes,
+    sum_units,
+    unit_bytes,
+)
 from torchscan.analyses.memory_blocks import MemoryKind
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_parts import (
@@ -24,15 +33,22 @@ from torchscan.analyses.mesh_parts import (
     PassCosts,
 )
 from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.analyses.roofline.constants import STREAMING
+from torchscan.analyses.roofline.constants import (
+    CYCLES_OF_JOINING,
+    LAUNCH,
+    LAUNCH_COMPILED,
+    STREAMING,
+)
 from torchscan.analyses.roofline.links import Waiting
-from torchscan.ops.communication import sent_bytes
 
-#: ring attention sums gradients of keys and values in 32 bits
-_WIDER_GRADIENTS = 2
+#: kinds of sharding that can be derived
+DerivedSharding = Literal["fsdp2", "fsdp1", "zero2"]
 #: gaps between tensors, as a share of those that a backward pass frees again; a recorded mesh has
 #: those of torch's allocator
 _GAPS = 0.5
+#: kernels of an eager cast to 8 bits, and the bytes for each element that they read and write
+#: beside those of one copy
+_KERNELS_OF_CAST, _BYTES_OF_CAST = 4, 24
 #: layers whose parameters are in buffers of all-gathers at once: one is copied out of while the
 #: next one is received
 _BUFFERED_LAYERS = 2
@@ -50,6 +66,7 @@ class LocalModel:
     optimizer: OptimizerCosts
     #: bytes of the context
     context_bytes: int
+    compiled: bool = False
 
     def stages(self, boundaries: Sequence[int]) -> list[tuple[str, ...]]:
         """Return the parts of each stage; ``boundaries`` are the layers before each further one."""
@@ -73,12 +90,20 @@ class StageCosts(NamedTuple):
     #: seconds once in a step: the exposed all-gathers and reductions of FSDP in a pipeline
     exposed: float
     optimizer: float
+    #: parameters that the rank holds
+    local_params: int
     output_bytes: int
     #: bytes sent for each micro batch, and once in a step
     sent_bytes: int
     sent_once: int
     resident_bytes: int
     saved_bytes: int
+    #: bytes of the input that a micro batch receives, and of the result that it sends on
+    received_bytes: int
+    result_bytes: int
+    #: bytes that stay after a backward pass without gradients of parameters, until these are
+    #: computed
+    pending_bytes: int
     #: peaks beyond the resident bytes, with what the micro batch saves
     forward_bytes: int
     backward_bytes: int
@@ -88,17 +113,38 @@ class StageCosts(NamedTuple):
     #: resident bytes, by kind
     by_kind: Mapping[MemoryKind, int]
 
+    def with_buffers(self, num_microbatches: int) -> StageCosts:
+        """Return the costs with the buffers of all micro batches, which torch allocates once.
+
+        Inputs and gradients of results are received in them.
+        """
+        buffers = num_microbatches * (self.received_bytes + self.result_bytes)
+        kinds: dict[MemoryKind, int] = {**self.by_kind, "temporary": buffers}
+        return self._replace(resident_bytes=self.resident_bytes + buffers, by_kind=kinds)
+
 
 class StageDerivation:
     """Derives the stages of a model on a mesh."""
 
-    def __init__(self, model: LocalModel, layout: MeshLayout, fabric: Fabric, rates: Rates) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        layout: MeshLayout,
+        fabric: Fabric,
+        rates: Rates,
+        sharding: DerivedSharding = "fsdp2",
+    ) -> None:
         self._model = model
         self._layout = layout
+        self._sharding = sharding
         self._fabric = fabric
         self._stream = STREAMING * rates.bandwidth * rates.streamed
         self._groups = DataParallel(fabric, layout.shards, layout.replicas)
-        self._unit_by_part: dict[str, UnitBytes] = {}
+        #: that of tensor parallelism, which divides weights in 8 bits before FSDP does
+        self._tensor_groups = DataParallel(fabric, layout.tensor_parts, layout.replicas)
+        #: those of experts that are divided along "ep"
+        self._expert_groups = DataParallel(fabric, layout.expert_shards, layout.replicas)
+        self._units: dict[str, list[ShardedUnit]] = {}
         self._stages: dict[tuple[tuple[str, ...], bool], StageCosts] = {}
 
     def stage(self, parts: tuple[str, ...], *, accumulates: bool) -> StageCosts:
@@ -112,22 +158,23 @@ class StageDerivation:
         return self._stages[key]
 
     def _derive(self, parts: Sequence[str], accumulates: bool) -> StageCosts:
-        units = [self.unit(part) for part in parts]
         root = self._root(parts)
         layers = [
-            unit for part, unit in zip(parts, units, strict=True) if part not in (BEFORE, AFTER)
+            unit for part in parts if part not in (BEFORE, AFTER) for unit in self.units(part)
         ]
         is_in_pipeline = self._layout.pp > 1
+        gathers_again = self._sharding != "zero2" and not is_in_pipeline
         waits = self._waits(parts, root, layers, repeats=not is_in_pipeline)
         exposed, sent_once = 0.0, 0
-        sends = sum(self.sent_bytes(part) for part in parts)
-        communicates = self.sends_of_units(root, layers, is_gathered_again=not is_in_pipeline)
+        sends = sum(int(self._cost(part).sent_bytes) for part in parts)
+        communicates = self.sends_of_units(root, layers, is_gathered_again=gathers_again)
         if is_in_pipeline:
             exposed, sent_once = self._exposed_once(waits, root, layers), communicates
         else:
             sends += communicates
-        memory = _StageMemory(self._model, parts, units, root, is_in_pipeline, self._layout)
-        trained = root.trained + sum(unit.trained for unit in layers)
+        memory = self._memory(parts, root.size)
+        sizes = [unit.size for unit in (root, *layers)]
+        trained = sum(size.trained for size in sizes)
         weight_gradients = math.fsum(self._cost(part).weight_gradients for part in parts)
         waiting = sum(each.waited_for + each.left for each in waits)
         kinds = memory.by_kind(accumulates=accumulates)
@@ -138,11 +185,15 @@ class StageDerivation:
             waiting=waiting,
             exposed=exposed,
             optimizer=self._model.optimizer.seconds * trained,
+            local_params=sum(size.params for size in sizes),
             output_bytes=self.output_bytes(parts),
             sent_bytes=sends,
             sent_once=sent_once,
             resident_bytes=sum(kinds.values()),
             saved_bytes=memory.saved_bytes,
+            received_bytes=int(memory.received_bytes),
+            result_bytes=int(memory.result_bytes),
+            pending_bytes=memory.pending_bytes,
             forward_bytes=memory.forward_bytes,
             backward_bytes=memory.backward_bytes(accumulates=accumulates),
             optimizer_bytes=memory.optimizer_bytes(accumulates=accumulates),
@@ -158,27 +209,52 @@ class StageDerivation:
     def _cost(self, part: str) -> PartCosts:
         return self._model.costs[part]
 
-    def unit(self, part: str) -> UnitBytes:
-        """Return the bytes of a part's parameters."""
-        if part not in self._unit_by_part:
-            shapes = self._model.shapes[part]
-            self._unit_by_part[part] = unit_bytes(shapes, self._layout.shards.size)
-        return self._unit_by_part[part]
+    def units(self, part: str) -> list[ShardedUnit]:
+        """Return the units of a part: its parameters, and its experts if "ep" divides them."""
+        if part not in self._units:
+            self._units[part] = self._sharded(self._model.shapes[part])
+        return self._units[part]
 
-    def _root(self, parts: Sequence[str]) -> UnitBytes:
+    def _sharded(self, shapes: Sequence[ParameterShape]) -> list[ShardedUnit]:
+        found: list[ShardedUnit] = []
+        for groups, is_expert in ((self._groups, False), (self._expert_groups, True)):
+            own = [shape for shape in shapes if shape.is_expert == is_expert]
+            if self._sharding == "fsdp1":
+                own = flatten_shapes(own)
+            if own or not is_expert:
+                found.append(ShardedUnit(unit_bytes(own, groups.shards.size), groups))
+        return found
+
+    def _root(self, parts: Sequence[str]) -> ShardedUnit:
         """Return the unit of the parameters outside of layers."""
         shapes: list[ParameterShape] = []
         for part in (BEFORE, AFTER):
             if part in parts:
                 shapes += self._model.shapes[part]
-        return unit_bytes(shapes, self._layout.shards.size)
+        return self._sharded(shapes)[0]
+
+    def _memory(self, parts: Sequence[str], root: UnitBytes) -> _StageMemory:
+        return _StageMemory(
+            costs=[self._cost(part) for part in parts],
+            parts=parts,
+            units=[sum_units(unit.size for unit in self.units(part)) for part in parts],
+            root=root,
+            optimizer=self._model.optimizer,
+            layout=self._layout,
+            stays_gathered=self._sharding == "zero2",
+        )
 
     def _copied(self, size: float) -> float:
         """Return the seconds to read and write this number of bytes."""
         return size / self._stream
 
     def _waits(
-        self, parts: Sequence[str], root: UnitBytes, layers: Sequence[UnitBytes], *, repeats: bool
+        self,
+        parts: Sequence[str],
+        root: ShardedUnit,
+        layers: Sequence[ShardedUnit],
+        *,
+        repeats: bool,
     ) -> tuple[Waiting, Waiting]:
         """Return the waits of the forward and the backward pass of a micro batch.
 
@@ -187,44 +263,82 @@ class StageDerivation:
         costs = [self._cost(part) for part in parts]
         forward = _sum_passes(each.forward for each in costs)
         backward = _sum_passes(each.backward for each in costs)
-        exchanged = [self._exchange_times(part) for part in parts]
-        forward_exchange = math.fsum(first for first, _ in exchanged)
-        backward_exchange = math.fsum(second for _, second in exchanged)
-        forward = forward._replace(waited_for=forward.waited_for + forward_exchange)
-        backward = backward._replace(waited_for=backward.waited_for + backward_exchange)
         if not (repeats and self._layout.is_sharded):
             return forward, backward
-        return self._with_fsdp(forward, backward, root, layers)
+        is_gathered_again = self._sharding != "zero2"
+        return self._with_fsdp(forward, backward, root, layers, is_gathered_again=is_gathered_again)
 
     def _with_fsdp(
-        self, forward: Waiting, backward: Waiting, root: UnitBytes, layers: Sequence[UnitBytes]
+        self,
+        forward: Waiting,
+        backward: Waiting,
+        root: ShardedUnit,
+        layers: Sequence[ShardedUnit],
+        *,
+        is_gathered_again: bool = True,
     ) -> tuple[Waiting, Waiting]:
         units = [root, *layers]
-        gathers = [self._groups.gather_time(unit) for unit in units]
-        scatters = [self._groups.scatter_time(unit) for unit in units]
-        copies = [self._groups.copy_time(unit) for unit in units]
-        gathering = math.fsum(self._copied(_copied_to_gather(unit)) for unit in units)
-        again = math.fsum(self._copied(_copied_to_gather(unit)) for unit in layers)
-        reducing = math.fsum(self._copied(unit.gradients + unit.reduced) for unit in units)
+        gathers = [unit.gather_time for unit in units]
+        scatters = [unit.scatter_time for unit in units]
+        copies = [unit.copy_time for unit in units]
+        gathering = math.fsum(self._copied_to_gather(unit.size) for unit in units)
+        # the scales of all weights are found at once
+        scales = sum(unit.size.scales for unit in units)
+        scaling = self._groups.scale_time(scales) + self._tensor_groups.scale_time(scales)
         # the first and the last collective of a pass have no computation to run beside
-        at_ends = gathers[0] + (gathers[-1] if layers else 0.0)
+        at_ends = scaling + gathers[0] + (gathers[-1] if layers else 0.0)
         forward = Waiting(
             forward.computing + gathering,
             forward.waited_for + at_ends,
-            forward.behind + math.fsum(gathers) - at_ends,
+            forward.behind + scaling + math.fsum(gathers) - at_ends,
         )
         last = copies[0] or scatters[0]
-        at_ends = (gathers[-1] if layers else 0.0) + last
-        collectives = math.fsum((*gathers[1:], *scatters, *copies))
+        copied = self._copied_to_reduce(units)
+        if is_gathered_again:
+            copied += math.fsum(self._copied_to_gather(unit.size) for unit in layers)
+            first, again = gathers[-1], gathers[1:]
+        else:
+            first, again = scatters[-1], []
+        at_ends = (first if layers else 0.0) + last
+        collectives = math.fsum((*again, *scatters, *copies))
         backward = Waiting(
-            backward.computing + again + reducing,
+            backward.computing + copied,
             backward.waited_for + at_ends,
             backward.behind + max(0.0, collectives - at_ends),
         )
         return forward, backward
 
+    def _copied_to_gather(self, size: UnitBytes) -> float:
+        """Return the seconds of copies into the buffer of an all-gather, and out of it.
+
+        Weights in 8 bits are cast before, eagerly by kernels whose results have 32 bits.
+        """
+        copied = self._copied(size.contributed + size.stored + 2 * size.gathered)
+        if self._model.compiled:
+            return copied + LAUNCH_COMPILED * size.num_scaled
+        cast = self._copied(_BYTES_OF_CAST * size.scaled)
+        return copied + cast + _KERNELS_OF_CAST * LAUNCH * size.num_scaled
+
+    def _copied_to_reduce(self, units: Sequence[ShardedUnit]) -> float:
+        """Return the seconds of copies of gradients, which FSDP1 joins before."""
+        copied = self._copied(sum(unit.size.gradients + unit.size.reduced for unit in units))
+        if self._sharding == "fsdp1":
+            copied += math.fsum(map(self._joined, units))
+        return copied
+
+    def _joined(self, unit: ShardedUnit) -> float:
+        """Return the seconds in which the gradients of a unit are joined to a flat one."""
+        size, device = unit.size, self._fabric.device
+        if not (size.stored and device.multiprocessors and device.clock_hz):
+            return self._copied(2 * size.gradients)
+        numel = size.params * unit.groups.shards.size * size.trained / size.stored
+        cycles = numel * CYCLES_OF_JOINING
+        return max(
+            self._copied(2 * size.gradients), cycles / (device.multiprocessors * device.clock_hz)
+        )
+
     def _exposed_once(
-        self, waits: tuple[Waiting, Waiting], root: UnitBytes, layers: Sequence[UnitBytes]
+        self, waits: tuple[Waiting, Waiting], root: ShardedUnit, layers: Sequence[ShardedUnit]
     ) -> float:
         """Return the seconds that FSDP adds to the passes of a stage, once per step.
 
@@ -234,9 +348,9 @@ class StageDerivation:
         if not self._layout.is_sharded:
             return 0.0
         forward, backward = self._with_fsdp(*waits, root, layers)
-        again = math.fsum(self._copied(_copied_to_gather(unit)) for unit in layers)
-        gathered_again = math.fsum(self._groups.gather_time(unit) for unit in layers)
-        first = self._groups.gather_time(layers[-1]) if layers else 0.0
+        again = math.fsum(self._copied_to_gather(unit.size) for unit in layers)
+        gathered_again = math.fsum(unit.gather_time for unit in layers)
+        first = layers[-1].gather_time if layers else 0.0
         backward = Waiting(
             backward.computing - again,
             backward.waited_for - first,
@@ -246,37 +360,15 @@ class StageDerivation:
         return both - sum(map(_seconds, waits))
 
     def sends_of_units(
-        self, root: UnitBytes, layers: Sequence[UnitBytes], *, is_gathered_again: bool
+        self, root: ShardedUnit, layers: Sequence[ShardedUnit], *, is_gathered_again: bool
     ) -> int:
         """Return the bytes that FSDP sends for parameters and gradients."""
-        gathers = sum(map(self._groups.gather_sends, layers))
+        gathers = sum(unit.gather_sends for unit in layers)
         again = gathers if is_gathered_again else 0
-        reductions = sum(map(self._groups.reduce_sends, (root, *layers)))
-        return self._groups.gather_sends(root) + gathers + again + reductions
-
-    def sent_bytes(self, part: str) -> int:
-        """Return the bytes that a part sends for a micro batch."""
-        parts, keys = self._layout.sequence_parts, int(self._cost(part).key_bytes)
-        exchanged = 2 * sent_bytes("all-gather", parts.size * keys, parts.size)
-        rotated = parts.size * sent_bytes("all-to-all", _WIDER_GRADIENTS * keys, parts.size)
-        return int(self._cost(part).sent_bytes) + exchanged + rotated
-
-    def _exchange_times(self, part: str) -> tuple[float, float]:
-        """Return the seconds to exchange keys and values in context parallelism, in both passes.
-
-        Keys and values are all-gathered. Their gradients go round in a ring, in 32 bits.
-        """
-        parts, keys = self._layout.sequence_parts, int(self._cost(part).key_bytes)
-        if parts.size == 1 or not keys:
-            return 0.0, 0.0
-        gather = self._fabric.collective_time("all-gather", parts, parts.size * keys)
-        ring = self._fabric.collective_time("all-to-all", parts, _WIDER_GRADIENTS * keys)
-        return gather, gather + parts.size * ring
-
-
-def _copied_to_gather(unit: UnitBytes) -> int:
-    """Return the bytes of copies into the buffer of an all-gather, and out of it."""
-    return unit.contributed + unit.stored + 2 * unit.gathered
+        reductions = sum(unit.reduce_sends for unit in (root, *layers))
+        scales = sum(unit.size.scales for unit in (root, *layers))
+        scaling = self._groups.scale_sends(scales) + self._tensor_groups.scale_sends(scales)
+        return root.gather_sends + gathers + again + reductions + scaling
 
 
 def _sum_passes(passes: Iterable[PassCosts]) -> Waiting:
@@ -299,36 +391,58 @@ class _StageMemory:
 
     def __init__(
         self,
-        model: LocalModel,
+        *,
+        costs: Sequence[PartCosts],
         parts: Sequence[str],
         units: Sequence[UnitBytes],
         root: UnitBytes,
-        is_in_pipeline: bool,
+        optimizer: OptimizerCosts,
         layout: MeshLayout,
+        stays_gathered: bool,
     ) -> None:
-        self._model = model
-        self._costs = [model.costs[part] for part in parts]
+        """``stays_gathered``: parameters of layers stay complete from the forward pass on."""
+        self._costs = costs
         self._parts = parts
         #: those of layers; parameters outside of layers are gathered for the complete pass
         self._units = list(units)
         for index, part in enumerate(parts):
             if part in (BEFORE, AFTER):
-                self._units[index] = _NOTHING
+                self._units[index] = NOTHING
         self._root = root
-        self._stays_gathered = is_in_pipeline
+        self._optimizer = optimizer
+        self._is_in_pipeline = layout.pp > 1
         self._is_sharded = layout.is_sharded
         #: True if parameters of layers are gathered for each pass
-        self._is_gathering = layout.is_sharded and not is_in_pipeline
-        self._after = units[-1] if AFTER in parts else _NOTHING
-        received = 0 if BEFORE in parts else self._costs[0].output_bytes
-        self._saved = [float(received)]
-        for each in self._costs:
-            self._saved.append(self._saved[-1] + each.saved_bytes)
+        self._is_gathering = layout.is_sharded and not self._is_in_pipeline
+        self._after = units[-1] if AFTER in parts else NOTHING
+        #: True if previous layers are still gathered when a layer runs
+        self._keeps_layers = stays_gathered and self._is_gathering
+        is_first, is_last = BEFORE in parts, AFTER in parts
+        self.received_bytes = 0.0 if is_first else costs[0].output_bytes
+        self.result_bytes = 0.0 if is_last else costs[-1].output_bytes
+        # what is received is in a buffer of its own
+        self._saved = [0.0 if is_first else -costs[0].received_bytes]
+        for each, unit in zip(costs, self._units, strict=True):
+            kept = unit.gathered if self._keeps_layers else 0
+            self._saved.append(self._saved[-1] + each.saved_bytes + kept)
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that a micro batch saves from its forward pass for its backward pass."""
+        """Bytes that a micro batch saves from its forward pass for its backward pass.
+
+        Its input and its result are not among them: they are in buffers, and kept until sent.
+        """
         return int(self._saved[-1])
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that stay until gradients of parameters are computed, if that happens apart.
+
+        The first stage has no gradient to send, so torch computes all of them at once there.
+        """
+        if BEFORE in self._parts:
+            return 0
+        return int(math.fsum(each.pending_bytes for each in self._costs))
 
     def by_kind(self, *, accumulates: bool) -> dict[MemoryKind, int]:
         """Return the bytes that stay during the passes, by kind."""
@@ -336,13 +450,13 @@ class _StageMemory:
         trained = sum(unit.trained for unit in units)
         kinds: dict[MemoryKind, int] = {
             "parameters": sum(unit.stored for unit in units),
-            "optimizer": int(self._model.optimizer.state_bytes * trained),
+            "optimizer": int(self._optimizer.state_bytes * trained),
             "gradients": 0,
             "gathered": 0,
         }
         if self._is_sharded:
             kinds["gathered"] = self._root.gathered
-        if self._stays_gathered:
+        if self._is_in_pipeline:
             kinds["gradients"] = sum(unit.reduced for unit in units)
             if self._is_sharded:
                 kinds["gathered"] = sum(unit.gathered for unit in units)
@@ -365,12 +479,13 @@ class _StageMemory:
         found = [0.0]
         for place in range(len(self._parts) - 1, -1, -1):
             unit, cost = self._units[place], self._costs[place]
-            previous = self._units[place - 1] if place else _NOTHING
+            is_prefetched = place > 0 and not self._keeps_layers
+            previous = self._units[place - 1] if is_prefetched else NOTHING
             passes = self._saved[place] + cost.backward.peak_bytes
             gathered = self._gathered(unit) + self._gathered(previous)
             gradients = (unit.gradients if self._is_gathering else 0) + outside
             found.append(passes + gathered + gradients + shards + reducing)
-            if self._stays_gathered:
+            if self._is_in_pipeline:
                 continue
             # gradients outside of layers are reduced at the end of the pass
             outside = self._after.gradients
@@ -385,7 +500,7 @@ class _StageMemory:
         shards = sum(unit.reduced_shard for unit in units)
         resident = self.by_kind(accumulates=accumulates)
         freed = resident["gathered"] + resident["gradients"]
-        return int(self._model.optimizer.temporary_bytes * trained) + shards - freed
+        return int(self._optimizer.temporary_bytes * trained) + shards - freed
 
     def gap_bytes(self, *, accumulates: bool) -> int:
         """Return the bytes that are reserved beyond the peak.
@@ -404,6 +519,3 @@ class _StageMemory:
 
     def _gathered(self, unit: UnitBytes) -> int:
         return unit.gathered if self._is_gathering else 0
-
-
-_NOTHING = UnitBytes(0, 0, 0, 0, 0, 0, 0)

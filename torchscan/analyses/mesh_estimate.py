@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 from torchscan.analyses.memory_blocks import MemoryKind
-from torchscan.analyses.mesh_derivation import LocalModel, StageCosts, StageDerivation
+from torchscan.analyses.mesh_derivation import LocalModel, StageDerivation
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_parts import AFTER, BEFORE
 from torchscan.analyses.model_products import FlopsConvention
-from torchscan.analyses.pipeline_schedule import (
-    Schedule,
-    StageTimes,
-    ideal_bubble,
-    most_at_once,
-)
-from torchscan.analyses.pipeline_times import passes_time, rank_orders, split_evenly
+from torchscan.analyses.pipeline_moments import peak_of, rank_moments
+from torchscan.analyses.pipeline_schedule import Schedule, StageTimes, ideal_bubble
+from torchscan.analyses.pipeline_times import passes_time, split_evenly
 from torchscan.analyses.roofline import Fabric
+
+#: the same layers are divided for several schedules
+_split = lru_cache(maxsize=512)(split_evenly)
 
 
 class StepEstimate(NamedTuple):
@@ -50,30 +52,11 @@ class StepDerivation:
     num_microbatches: int
     flops: FlopsConvention = "dense"
 
-    def alone(self) -> StepEstimate:
-        """Return the step without a pipeline."""
-        accumulates = self.num_microbatches > 1
-        stage = self.stages.stage(self.model.order, accumulates=accumulates)
-        passes = self.num_microbatches * (stage.forward + stage.backward)
-        beyond = max(stage.forward_bytes, stage.backward_bytes, stage.optimizer_bytes)
-        peak = stage.resident_bytes + beyond
-        overhead = stage.gap_bytes + self.model.context_bytes
-        by_kind = with_activations(stage.by_kind, beyond)
-        return StepEstimate(
-            local_params=self.local_params(self.model.order),
-            peak_bytes=peak,
-            by_kind=by_kind,
-            needed_bytes=peak + overhead,
-            sent_bytes=self.num_microbatches * stage.sent_bytes,
-            time=passes + stage.optimizer,
-            waiting=self.num_microbatches * stage.waiting,
-            idle=0.0,
-            macs=self.macs,
-        )
-
-    def in_pipeline(self, schedule: Schedule, chunks: int) -> StepEstimate:
-        """Return the step in a pipeline, with the memory of the largest rank."""
-        return _PipelineStep(self, schedule, chunks).estimate()
+    def with_schedule(self, schedule: Schedule | None, chunks: int) -> DerivedStep:
+        """Return the step in a pipeline, or without one if there is no schedule."""
+        if schedule is None:
+            return _StepAlone(self)
+        return _PipelineStep(self, schedule, chunks)
 
     @property
     def computing(self) -> float:
@@ -98,84 +81,137 @@ class StepDerivation:
         name = "dense_macs" if self.flops == "dense" else "macs"
         return self.num_microbatches * math.fsum(getattr(each, name) for each in costs)
 
-    def local_params(self, parts: Sequence[str]) -> int:
-        """Return the parameters of some parts that a rank holds."""
-        ranks = self.layout.shards.size
-        shapes = (shape for part in parts for shape in self.model.shapes[part])
-        return sum(shape.shard(ranks) for shape in shapes)
+
+class DerivedStep(Protocol):
+    """A step whose memory is derived first: the time of one that does not fit is not needed."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that torch's allocator reserves, with the context."""
+
+    @property
+    def min_time(self) -> float:
+        """Seconds that the step takes at least."""
+
+    def estimate(self) -> StepEstimate:
+        """Return the complete estimate."""
+
+
+class _StepAlone:
+    """A step without a pipeline."""
+
+    def __init__(self, step: StepDerivation) -> None:
+        self._step = step
+        accumulates = step.num_microbatches > 1
+        self._stage = step.stages.stage(step.model.order, accumulates=accumulates)
+
+    @property
+    def _beyond(self) -> int:
+        stage = self._stage
+        return max(stage.forward_bytes, stage.backward_bytes, stage.optimizer_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that torch's allocator reserves, with the context."""
+        overhead = self._stage.gap_bytes + self._step.model.context_bytes
+        return self._stage.resident_bytes + self._beyond + overhead
+
+    @property
+    def min_time(self) -> float:
+        """Seconds of the step."""
+        passes = self._step.num_microbatches * (self._stage.forward + self._stage.backward)
+        return passes + self._stage.optimizer
+
+    def estimate(self) -> StepEstimate:
+        """Return the complete estimate."""
+        step, stage = self._step, self._stage
+        return StepEstimate(
+            local_params=stage.local_params,
+            peak_bytes=stage.resident_bytes + self._beyond,
+            by_kind=with_activations(stage.by_kind, self._beyond),
+            needed_bytes=self.needed_bytes,
+            sent_bytes=step.num_microbatches * stage.sent_bytes,
+            time=self.min_time,
+            waiting=step.num_microbatches * stage.waiting,
+            idle=0.0,
+            macs=step.macs,
+        )
 
 
 class _PipelineStep:
-    """A step in a pipeline, from the costs of its stages."""
+    """A step in a pipeline, from the costs of its stages, with the memory of the largest rank."""
 
     def __init__(self, step: StepDerivation, schedule: Schedule, chunks: int) -> None:
         self._step = step
         self._schedule: Schedule = schedule
         self._num_ranks = step.layout.pp
-        self._contents = step.model.stages(self._boundaries(chunks * self._num_ranks))
-        self._stages = [step.stages.stage(parts, accumulates=True) for parts in self._contents]
-        self._ranks = range(self._num_ranks)
+        contents = step.model.stages(self._boundaries(chunks * self._num_ranks))
+        stages = (step.stages.stage(parts, accumulates=True) for parts in contents)
+        self._stages = [each.with_buffers(step.num_microbatches) for each in stages]
+        self._own = [self._stages[rank :: self._num_ranks] for rank in range(self._num_ranks)]
+        number, count = step.num_microbatches, len(self._stages)
+        moments = rank_moments(schedule, self._num_ranks, number, count)
+        peaks = list(map(peak_of, self._own, moments))
+        self._peak = max(peaks)
+        self._largest = self._own[peaks.index(self._peak)]
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that torch's allocator reserves, with the context."""
+        gaps = max(each.gap_bytes for each in self._largest)
+        return self._peak + gaps + self._step.model.context_bytes
+
+    @property
+    def min_time(self) -> float:
+        """Seconds of the rank that computes longest, if it never waits for others."""
+        return max(self._busy()) + self._once()
+
+    def _sums(self, name: str) -> list[float]:
+        """Return the sum of a value over the stages of each rank."""
+        return [math.fsum(map(attrgetter(name), own)) for own in self._own]
+
+    def _busy(self) -> list[float]:
+        """Return the seconds of the passes of each rank."""
+        passes = map(operator.add, self._sums("forward"), self._sums("backward"))
+        return [self._step.num_microbatches * seconds for seconds in passes]
+
+    def _once(self) -> float:
+        """Return the seconds once in a step, after all passes."""
+        return max(self._sums("exposed")) + max(self._sums("optimizer"))
 
     def estimate(self) -> StepEstimate:
-        """Return the step, with the time of the last rank, and the memory of the largest rank."""
-        number, count = self._step.num_microbatches, len(self._stages)
-        times = list(map(self._times, range(count)))
+        """Return the complete estimate. Its time is that of the last rank."""
+        number, step = self._step.num_microbatches, self._step
+        times = list(map(self._times, range(len(self._stages))))
         passes = passes_time(self._schedule, self._num_ranks, number, times)
-        orders = rank_orders(self._schedule, self._num_ranks, number, count)
-        peaks = [most_at_once(self._own(rank), orders[rank])[0] for rank in self._ranks]
-        largest = peaks.index(max(peaks))
-        own = self._own(largest).values()
         resident: Counter[MemoryKind] = Counter()
-        for each in own:
+        for each in self._largest:
             resident.update(each.by_kind)
-        gaps = max(each.gap_bytes for each in own)
-
-        busy = [number * self._sum("forward", "backward", rank=rank) for rank in self._ranks]
-        slowest = busy.index(max(busy))
-        waits = number * self._sum("waiting", rank=slowest) + self._sum("exposed", rank=slowest)
-        exposed = max(self._sum("exposed", rank=rank) for rank in self._ranks)
-        optimizer = max(self._sum("optimizer", rank=rank) for rank in self._ranks)
-        peak = peaks[largest]
-        beyond = peak - sum(resident.values())
-        mean_busy = sum(busy) / self._num_ranks
+        busy = self._busy()
+        slowest = self._own[busy.index(max(busy))]
+        waits = number * math.fsum(each.waiting for each in slowest)
+        waits += math.fsum(each.exposed for each in slowest)
         return StepEstimate(
-            local_params=max(map(self.local_params, self._ranks)),
-            peak_bytes=peak,
-            by_kind=with_activations(resident, beyond),
-            needed_bytes=peak + gaps + self._step.model.context_bytes,
-            sent_bytes=max(map(self._sent, self._ranks)),
-            time=passes + exposed + optimizer,
+            local_params=int(max(self._sums("local_params"))),
+            peak_bytes=self._peak,
+            by_kind=with_activations(resident, self._peak - sum(resident.values())),
+            needed_bytes=self.needed_bytes,
+            sent_bytes=max(map(self._sent, range(self._num_ranks))),
+            time=passes + self._once(),
             waiting=waits,
-            idle=passes - mean_busy,
-            macs=self._step.macs / self._num_ranks,
+            idle=passes - sum(busy) / self._num_ranks,
+            macs=step.macs / self._num_ranks,
         )
 
-    def _own(self, rank: int) -> dict[int, StageCosts]:
-        """Return the stages of a rank by their index."""
-        return {index: self._stages[index] for index in self._indices(rank)}
-
-    def _indices(self, rank: int) -> range:
-        return range(rank, len(self._stages), self._num_ranks)
-
-    def _sum(self, *names: str, rank: int) -> float:
-        """Return the sum of some seconds of a rank's stages."""
-        own = self._own(rank).values()
-        return math.fsum(getattr(each, name) for each in own for name in names)
-
-    def local_params(self, rank: int) -> int:
-        """Return the parameters that a rank holds."""
-        parts = [part for index in self._indices(rank) for part in self._contents[index]]
-        return self._step.local_params(parts)
-
-    def _boundaries(self, stages: int) -> list[int]:
+    def _boundaries(self, stages: int) -> Sequence[int]:
         """Return the number of layers before each further stage."""
         model = self._step.model
         seconds = {}
         for part, costs in model.costs.items():
             passes = (costs.forward, costs.backward)
             seconds[part] = sum(each.computing + each.waited_for + each.behind for each in passes)
-        layers = [seconds[part] for part in model.order[1:-1]]
-        return split_evenly(layers, seconds[BEFORE], seconds[AFTER], stages)
+        layers = tuple(seconds[part] for part in model.order[1:-1])
+        return _split(layers, seconds[BEFORE], seconds[AFTER], stages)
 
     def _times(self, index: int) -> StageTimes:
         stage = self._stages[index]
@@ -192,7 +228,7 @@ class _PipelineStep:
     def _sent(self, rank: int) -> int:
         """Return the bytes that a rank sends: results forward and gradients back."""
         sent = 0
-        for index in self._indices(rank):
+        for index in range(rank, len(self._stages), self._num_ranks):
             stage = self._stages[index]
             passed = stage.output_bytes if index + 1 < len(self._stages) else 0
             passed += self._stages[index - 1].output_bytes if index else 0

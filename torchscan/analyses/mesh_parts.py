@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,6 +43,34 @@ class PassCosts(NamedTuple):
     peak_bytes: float = 0.0
 
 
+class AttentionShapes(NamedTuple):
+    """Heads, length and width of the operands of attention, for one sequence on one rank."""
+
+    query: tuple[int, ...] = ()
+    key: tuple[int, ...] = ()
+    value: tuple[int, ...] = ()
+
+
+class AttentionCosts(NamedTuple):
+    """Seconds of the attention operators of a part."""
+
+    forward: float = 0.0
+    #: of the backward pass, without those of what is computed again
+    backward: float = 0.0
+    #: times that the backward pass computes the attention again
+    again: float = 0.0
+
+
+class RingCosts(NamedTuple):
+    """Attention of which each rank has a part of each sequence."""
+
+    forward: PassCosts
+    backward: PassCosts
+    #: bytes sent in both passes
+    forward_sent: float
+    backward_sent: float
+
+
 class PartCosts(NamedTuple):
     """A part of the model on one rank, for one micro batch."""
 
@@ -52,6 +80,11 @@ class PartCosts(NamedTuple):
     weight_gradients: float = 0.0
     #: bytes that the forward pass saves for the backward pass
     saved_bytes: float = 0.0
+    #: bytes among these of the result of the layer before
+    received_bytes: float = 0.0
+    #: bytes that the backward pass creates and gradients of parameters need, which stay until these
+    #: are computed
+    pending_bytes: float = 0.0
     #: bytes of the result
     output_bytes: float = 0.0
     #: bytes that tensor parallelism sends
@@ -59,8 +92,29 @@ class PartCosts(NamedTuple):
     #: MACs as computed once, and with all scores of attention
     macs: float = 0.0
     dense_macs: float = 0.0
-    #: bytes of keys and values
-    key_bytes: float = 0.0
+    attention: AttentionCosts = AttentionCosts()
+
+    def in_ring(self, ring: RingCosts) -> PartCosts:
+        """Return the costs with attention over parts of sequences instead of its own."""
+        alone, again = self.attention, self.attention.again
+        forward, backward = self.forward, self.backward
+        replaced = alone.backward + again * alone.forward
+        repeated = again * ring.forward.computing
+        return self._replace(
+            forward=forward._replace(
+                computing=max(0.0, forward.computing - alone.forward) + ring.forward.computing,
+                waited_for=forward.waited_for + ring.forward.waited_for,
+            ),
+            backward=backward._replace(
+                computing=max(0.0, backward.computing - replaced)
+                + ring.backward.computing
+                + repeated,
+                waited_for=backward.waited_for
+                + ring.backward.waited_for
+                + again * ring.forward.waited_for,
+            ),
+            sent_bytes=self.sent_bytes + (1 + again) * ring.forward_sent + ring.backward_sent,
+        )
 
 
 class OptimizerCosts(NamedTuple):
@@ -88,13 +142,14 @@ class LocalTrace:
     def __init__(
         self, trace: Trace, roofline: Roofline, fabric: Fabric, layers: Sequence[str]
     ) -> None:
-        """``layers`` are the paths of the layers in the short model."""
+        """``layers`` are the paths of the layers in the short model; each is compiled by itself."""
         self._trace = trace
         self._layer_by_call = [enclosing_layer(call.path, layers) for call in trace.modules]
         self._parts = self._assign_parts()
         self._seconds = seconds_by_op(trace, roofline)
         self._links = overlap_with_products(trace, fabric, link_times(trace, fabric), self._seconds)
-        timeline = MemoryTimeline(trace)
+        compiled_layers = layers if roofline.compiled else ()
+        timeline = MemoryTimeline(trace, compiled=roofline.compiled, layers=compiled_layers)
         self._moments = timeline.moments
         self._live = [0] * len(self._moments)
         for kind in _OF_PASS:
@@ -123,11 +178,13 @@ class LocalTrace:
                 backward=self._pass(own, "backward", saved[name].before),
                 weight_gradients=self._sum(weights),
                 saved_bytes=saved[name].after - saved[name].before,
+                received_bytes=saved[name].received,
+                pending_bytes=self._pending_bytes(weights),
                 output_bytes=self.output_bytes(name),
                 sent_bytes=sum(map(sent_bytes_of, ops)),
                 macs=math.fsum(map(attrgetter("computed"), macs)),
                 dense_macs=math.fsum(map(attrgetter("dense"), macs)),
-                key_bytes=sum(map(key_bytes_of, ops)),
+                attention=self._attention(own),
             )
         return found
 
@@ -177,6 +234,20 @@ class LocalTrace:
 
     def _saved_before(self, names: Iterable[str]) -> dict[str, _Saved]:
         """Return the bytes that are kept for the backward pass, before and after each part."""
+        kept: Counter[str] = Counter()
+        received: Counter[str] = Counter()
+        for part, size, is_result in self._kept_blocks():
+            kept[part] += size
+            received[part] += size if is_result else 0
+        saved: dict[str, _Saved] = {}
+        before = 0
+        for name in names:
+            saved[name] = _Saved(before, before + kept[name], received[name])
+            before += kept[name]
+        return saved
+
+    def _kept_blocks(self) -> Iterator[tuple[str, int, bool]]:
+        """Yield the part, the bytes, and whether they are a layer's result, of what is kept."""
         ops = self._trace.ops
         start = next((index for index, op in enumerate(ops) if op.phase == "backward"), len(ops))
         results = {
@@ -184,18 +255,25 @@ class LocalTrace:
             for call in self._trace.modules
             if call.outputs and self._layer_by_call[call.index] == call.path
         }
-        kept: Counter[str] = Counter()
         for storage, block in self._blocks:
             if block.first < start < block.end:
-                # The next layer keeps the result of a layer, if it needs it.
-                owner = block.end - 1 if storage in results else block.first
-                kept[self._parts[min(owner, len(ops) - 1)]] += block.size
-        saved: dict[str, _Saved] = {}
-        before = 0
-        for name in names:
-            saved[name] = _Saved(before, before + kept[name])
-            before += kept[name]
-        return saved
+                # the result of a layer is kept by the next one, if that needs it
+                is_result = storage in results
+                owner = block.end - 1 if is_result else block.first
+                yield self._parts[min(owner, len(ops) - 1)], block.size, is_result
+
+    def _pending_bytes(self, weights: Iterable[int]) -> int:
+        """Return the bytes that calls for gradients of parameters read of the backward pass."""
+        storages: set[int] = set()
+        for index in weights:
+            inputs = self._trace.ops[index].inputs
+            storages.update(self._trace.tensors[each].storage for each in inputs)
+        made = {storage: block for storage, block in self._blocks if storage in storages}
+        return sum(
+            block.size
+            for block in made.values()
+            if self._trace.ops[block.first].phase == "backward"
+        )
 
     def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
         here = [index for index in own if self._trace.ops[index].phase == phase]
@@ -209,6 +287,40 @@ class LocalTrace:
             behind=in_background,
             peak_bytes=max((self._live[index] for index in here), default=saved) - saved,
         )
+
+    def attention_shapes(self, name: str) -> AttentionShapes | None:
+        """Return the operands of a part's attention, or None if it has no such operator."""
+        for op in self._trace.ops:
+            is_inside = self._layer_by_call[op.module_call] == name
+            if is_inside and is_attention(op) and op.phase == "forward":
+                operands = [spec.shape[1:] for spec in op.signature.inputs[:3]]
+                return AttentionShapes(*operands)
+        return None
+
+    def ring(self, name: str) -> RingCosts:
+        """Return the costs of a part that is nothing but attention over parts of sequences."""
+        costs = self.parts()[name]
+        sent = {"forward": 0, "backward": 0}
+        for op in self._trace.ops:
+            if op.phase in sent:
+                sent[op.phase] += sent_bytes_of(op)
+        return RingCosts(costs.forward, costs.backward, sent["forward"], sent["backward"])
+
+    def _attention(self, own: Iterable[int]) -> AttentionCosts:
+        """Return the seconds of the attention among some calls."""
+        forward, backward, again, calls = 0.0, 0.0, 0, 0
+        for index in own:
+            op = self._trace.ops[index]
+            if not is_attention(op):
+                continue
+            seconds = self._seconds.get(index, 0.0)
+            if op.phase == "forward":
+                forward, calls = forward + seconds, calls + 1
+            elif op.signature.operator.endswith("_backward"):
+                backward += seconds
+            else:
+                again += 1
+        return AttentionCosts(forward, backward, again / max(1, calls))
 
     def _sum(self, indices: Sequence[int]) -> float:
         """Return the seconds in which some calls compute."""
@@ -234,6 +346,8 @@ class _Saved(NamedTuple):
 
     before: int
     after: int
+    #: bytes among those that the part adds of the result of the part before
+    received: int
 
 
 def enclosing_layer(path: str, layers: Sequence[str]) -> str:
@@ -264,10 +378,6 @@ def sent_bytes_of(op: OpCall) -> int:
     return sent_bytes(kind, whole_bytes(op.signature), group.size)
 
 
-def key_bytes_of(op: OpCall) -> int:
-    """Return the bytes of keys and values that attention reads in the forward pass."""
-    inputs = op.signature.inputs
-    is_attention = "attention" in op.signature.operator and len(inputs) > 2
-    if op.phase != "forward" or not is_attention:
-        return 0
-    return inputs[1].stored_bytes + inputs[2].stored_bytes
+def is_attention(op: OpCall) -> bool:
+    """Return whether a call is scaled dot-product attention, in either pass."""
+    return "_dot_product" in op.signature.operator and len(op.signature.inputs) > 2

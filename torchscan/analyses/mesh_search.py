@@ -23,6 +23,8 @@ class MeshChoice:
 
     #: size of each mesh dimension, by name
     mesh: Mapping[str, int]
+    #: kind of sharding along "dp", "cp" and "ep", or None for a user's own
+    sharding: str | None
     #: layers that are recomputed in the backward pass: True for all, n for every n-th one,
     #: "selective", or "policy" for a policy or list of operators
     checkpoint: bool | int | str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,11 +12,8 @@ from torchscan.analyses.pipeline_schedule import (
     Schedule,
     StageTimes,
     Task,
-    actions_of,
     order_of,
 )
-
-_ALIKE = StageTimes(1.0, 2.0, 0.0, 1.0)
 
 
 class _Step(NamedTuple):
@@ -44,25 +42,35 @@ def _steps(schedule: Schedule, processes: int, microbatches: int, stages: int) -
     orders = rank_orders(schedule, processes, microbatches, stages)
     places: dict[Task, int] = {}
     steps: list[_Step] = []
-    for action in actions_of(orders, [_ALIKE] * stages):
-        task = action.task
-        needed, sender = _needed(task, stages)
-        places[task] = len(steps)
-        needs = None if needed is None else places[needed]
-        steps.append(_Step(action.rank, task.stage, task.direction, needs, sender))
+    left = list(map(deque, orders))
+    while any(left):
+        before = len(steps)
+        for rank, tasks in enumerate(left):
+            while tasks:
+                task = tasks[0]
+                needed, sender = _needed(task, stages)
+                if needed is not None and needed not in places:
+                    break
+                places[task] = len(steps)
+                needs = None if needed is None else places[needed]
+                steps.append(_Step(rank, task.stage, task.direction, needs, sender))
+                tasks.popleft()
+        if len(steps) == before:
+            raise ValueError("deadlock: ranks wait for each other")
     return tuple(steps)
 
 
 def _needed(task: Task, stages: int) -> tuple[Task | None, int | None]:
     """Return the task whose result another one needs, and the stage that sends it."""
-    stage, direction, _ = task
+    stage, direction, microbatch = task
     if direction == "weight":
-        return task._replace(direction="backward"), None
+        return Task(stage, "backward", microbatch), None
     if direction == "forward":
-        return (None, None) if stage == 0 else (task._replace(stage=stage - 1), stage - 1)
+        sender = stage - 1
+        return (None, None) if stage == 0 else (Task(sender, "forward", microbatch), sender)
     if stage == stages - 1:
-        return task._replace(direction="forward"), None
-    return task._replace(stage=stage + 1), stage
+        return Task(stage, "forward", microbatch), None
+    return Task(stage + 1, "backward", microbatch), stage
 
 
 def passes_time(

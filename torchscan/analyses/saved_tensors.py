@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
+from torchscan.analyses.compiled_regions import OUTSIDE, compiled_regions
 from torchscan.analyses.minimum_cut import FlowNetwork
 from torchscan.once import once
 from torchscan.trace.events import OpCall
@@ -52,8 +53,10 @@ _REDUCTION = 4
 class CompiledGraph:
     """The storages of a pass as nodes of a graph: calls write some and read others."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, layers: Collection[str] = ()) -> None:
+        """``layers``: the modules that are compiled, as for :func:`compiled_regions`."""
         self.trace = trace
+        self._regions = compiled_regions(trace, layers)
         self.num_ops = len(trace.ops)
         phases = [op.phase for op in trace.ops]
         self.first_backward = bisect.bisect_left([phase != "forward" for phase in phases], True)
@@ -105,6 +108,8 @@ class CompiledGraph:
     def is_compiled(self, index: int) -> bool:
         """Return whether the compiler sees a call: collectives and optimizers are outside."""
         op = self.trace.ops[index]
+        if self._regions is not None and self._regions[index] == OUTSIDE:
+            return False
         if op.phase == "optimizer" or not op.signature.operator.startswith("aten."):
             return False
         if index < self.first_backward:
@@ -121,6 +126,8 @@ class CompiledGraph:
     def can_fuse(self, writer: int, reader: int) -> bool:
         """Return whether a call can be in the kernel of another that reads its result."""
         if not self.is_compiled(reader):
+            return False
+        if self._regions is not None and self._regions[writer] != self._regions[reader]:
             return False
         name = self.trace.ops[reader].signature.operator
         return name == "aten.cat" or (self.is_fusible(writer) and self.is_fusible(reader))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from torchscan.cli.option_table import add_option, add_options
@@ -19,6 +20,8 @@ from torchscan.cli.options import (
 from torchscan.errors import InputError
 
 _MESHES = ("ranks/meshes.py",)
+#: options that change the model
+_CHANGES = ("lora", "compiled", "float8", "float8_all_gather")
 _SERVE_EXAMPLES = """\
 examples
   torchscan llm serve hf:path/to/config.json -d H100 --prompt 2k --new 256 -b 1,8,32
@@ -33,11 +36,13 @@ examples
   torchscan llm train hf:path/to/config.json -d H100 --num-gpus 64 --mesh dp=64 --mesh dp=8,tp=8
   torchscan llm train hf:path/to/config.json -d H100 --num-gpus 512 --mesh pp=8,dp=8,tp=8
   torchscan llm train hf:path/to/config.json -d RTX4090 --num-gpus 2 --lora 16 --checkpoint full
+  torchscan llm train hf:Qwen/Qwen3-30B-A3B -d H100 --num-gpus 16 --sharding fsdp2 --sharding zero2
 
 dimensions of a --mesh
   dp         FSDP shards parameters, gradients and optimizer states, layer by layer
   replicate  copies of the sharded model (HSDP)
   cp         parts of each sequence (context parallelism); FSDP shards along cp, too
+  ep         parts of the experts; FSDP shards the rest along ep, too
   tp         parts of each layer (tensor parallelism)
   pp         stages of a pipeline
 
@@ -99,7 +104,8 @@ def _add_train(commands: Any) -> None:
     add_option(step, "precision", files=_MESHES)
     add_option(step, "optimizer", files=_MESHES)
     add_options(step, "checkpoint", "accumulation_steps", "lora", "flops")
-    add_options(step, "sequence_parallel", "async_tp", "compiled", "float8")
+    add_options(step, "sharding", "sequence_parallel", "async_tp")
+    add_options(step, "compiled", "float8", "float8_all_gather")
     add_output(parser)
 
 
@@ -179,24 +185,22 @@ def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from torchscan import parallel
+    from torchscan.ranks.mesh_options import MeshOptions
+    from torchscan.ranks.meshes import search_with
     from torchscan.report.mesh_table import mesh_table
 
-    names = [
-        "num_gpus",
-        "device",
-        "length",
-        "batch_size",
-        "global_batch_size",
-        "precision",
-        "optimizer",
-    ]
-    names += ["checkpoint", "accumulation_steps", "lora", "flops"]
-    names += ["sequence_parallel", "async_tp", "compiled", "float8"]
-    names += ["per_machine", "link_gbs", "network_gbs"]
-    asked = {name: getattr(options, name) for name in names}
+    names = ["num_gpus", "device", "length", "batch_size", "global_batch_size", "precision"]
+    names += ["optimizer", "checkpoint", "accumulation_steps", "flops"]
+    names += ["sequence_parallel", "async_tp", "per_machine", "link_gbs", "network_gbs"]
+    # wrong options are refused before a large model is built
+    given = vars(options)
+    asked = MeshOptions(
+        **{name: given[name] for name in names},
+        meshes=options.mesh,
+        sharding=options.sharding or "fsdp2",
+        changes=dict(zip(_CHANGES, itemgetter(*_CHANGES)(given), strict=True)),
+    )
     search = on_generating(
-        options.target,
-        lambda built: parallel.search(built.module, meshes=options.mesh, progress=False, **asked),
+        options.target, lambda built: search_with(built.module, asked, progress=False)
     )
     put_table(mesh_table(search), options, json=partial(to_complete_json, search))

@@ -167,6 +167,8 @@ class _Options:
     accumulation_steps = Option("Set the number of micro batches in a step (gradient accumulation; "
                                 "default: compare several)", "N", to_count)
     float8 = Option("{}", files=_RECIPE, choices="recording/training/float8.py:Float8")
+    float8_all_gather = _flag("Shard weights so that FSDP2 gathers them in 8 bits; needs "
+                              "--float8 tensorwise")
     float8_skip = Option("Set the {}", "A,B", to_names, _RECIPE)
     offload = Option("{}; repeat the option for both", files=_RECIPE, type=to_names,
                      choices="recording/training/offloading.py:Offload", action="extend")
@@ -248,6 +250,9 @@ class _Options:
     link_gbs = Option("Set the bandwidth of each device's links (NVLink, for example) in a "
                       "machine, in one direction, in 10^9 bytes per second "
                       "(default: as in the data sheet)", "GB/s", float)
+    sharding = Option("Shard parameters by this kind of FSDP; repeat the option to compare several "
+                      "(default: fsdp2)", type=to_names, action="extend",
+                      choices="analyses/mesh_derivation.py:DerivedSharding")
     sequence_parallel = Option("Divide activations along tp by sequence, which is sequence "
                                "parallelism (default: on)", default=True,
                                action=argparse.BooleanOptionalAction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
@@ -16,21 +16,29 @@ from torchscan.analyses.mesh_derivation import LocalModel
 from torchscan.analyses.mesh_parts import (
     AFTER,
     BEFORE,
+    AttentionShapes,
     LocalTrace,
     OptimizerCosts,
     PartCosts,
+    RingCosts,
     on_line,
 )
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
 from torchscan.ranks.plan import Asked
+from torchscan.ranks.ring_passes import record_ring
 from torchscan.ranks.short_models import LayeredModel
+from torchscan.recording.expert_parallel import divide_experts
 from torchscan.recording.folding.shortened import EqualLayers
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.sequence_parallel import sum_gradients
 from torchscan.recording.sharding import Apply, sharded
 from torchscan.recording.training.checkpoints import checkpoint_layers
+from torchscan.recording.training.float8_all_gather import (
+    hold_in_8_bits,
+    layers_gathered_in_8_bits,
+)
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.trace import Trace
 
@@ -53,6 +61,17 @@ class StorageSizes(NamedTuple):
     reduced: int | None = None
 
 
+class LocalMesh(NamedTuple):
+    """The part of a mesh on which the pass of a rank depends."""
+
+    ep: int
+    tp: int
+    #: parts of sequences, which change attention only
+    cp: int = 1
+    #: True if FSDP all-gathers weights in 8 bits
+    gathers_in_8_bits: bool = False
+
+
 class _LocalPass(NamedTuple):
     """A recorded pass, by parts."""
 
@@ -63,6 +82,8 @@ class _LocalPass(NamedTuple):
     #: choice of checkpoint of each layer, by its new path
     checkpoints: Mapping[str, Any]
     shapes: Mapping[str, tuple[ParameterShape, ...]]
+    #: operands of the attention of each layer, by its new path
+    attentions: Mapping[str, AttentionShapes | None]
     optimizer: OptimizerCosts
 
     def costs(self, name: str) -> PartCosts:
@@ -93,11 +114,12 @@ class LocalQuestion:
 
 
 class LocalPasses:
-    """The passes of all degrees of tensor parallelism, each recorded at its first use."""
+    """The passes of all meshes along "ep" and "tp", each recorded at its first use."""
 
     def __init__(self, question: LocalQuestion) -> None:
         self._question = question
-        self._passes: dict[tuple[int, int, Any], _LocalPass] = {}
+        self._passes: dict[tuple[LocalMesh, int, Any], _LocalPass] = {}
+        self._rings: dict[tuple[Any, ...], RingCosts] = {}
         self._choices = tuple(
             dict.fromkeys(choice for each in question.checkpoints for choice in _parts_of(each))
         )
@@ -112,15 +134,20 @@ class LocalPasses:
         """Number of recorded passes."""
         return len(self._passes)
 
-    def model(self, tp: int, checkpoint: Any, sequences: float) -> LocalModel:
-        """Return the parts of the model on one rank, for a micro batch of this many sequences."""
+    def model(self, inner: LocalMesh, checkpoint: Any, sequences: float) -> LocalModel:
+        """Return the parts of the model on one rank for a micro batch of so many sequences.
+
+        Ranks along "cp" share them: a rank has as many tokens as fewer complete sequences have, but
+        for attention.
+        """
         choices = _parts_of(checkpoint)
+        within = inner._replace(cp=1)
         passes = {
-            choice: [self._pass(tp, number, choice) for number in _SEQUENCES] for choice in choices
+            choice: [self._pass(within, number, choice) for number in _SEQUENCES]
+            for choice in choices
         }
         one, other = passes[choices[0]]
-        smallest, largest = _SEQUENCES
-        place = (sequences - smallest) / (largest - smallest)
+        place = _place_of(sequences / inner.cp)
         costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
         shapes = {name: one.shapes[name] for name in _OUTSIDE}
         order: list[str] = []
@@ -131,7 +158,14 @@ class LocalPasses:
             name = f"{path}: {choice}"
             order.append(name)
             if name not in costs:
-                costs[name] = on_line(first.costs(path), second.costs(path), place)
+                found = on_line(first.costs(path), second.costs(path), place)
+                shapes_of_attention = first.attentions[path]
+                if inner.cp > 1 and shapes_of_attention is not None:
+                    few, many = (
+                        self._ring(shapes_of_attention, inner, number) for number in _SEQUENCES
+                    )
+                    found = found.in_ring(on_line(few, many, _place_of(sequences)))
+                costs[name] = found
                 shapes[name] = first.shapes[path]
         return LocalModel(
             order=(BEFORE, *order, AFTER),
@@ -139,7 +173,22 @@ class LocalPasses:
             shapes=shapes,
             optimizer=one.optimizer,
             context_bytes=self._question.fabric.device.cuda_context_bytes,
+            compiled=self._question.compiled,
         )
+
+    def _ring(self, shapes: AttentionShapes, inner: LocalMesh, sequences: int) -> RingCosts:
+        key = (shapes, inner.cp, inner.tp, sequences)
+        if key not in self._rings:
+            question = self._question
+            self._rings[key] = record_ring(
+                shapes,
+                question.dtype,
+                question.fabric,
+                cp=inner.cp,
+                tp=inner.tp,
+                sequences=sequences,
+            )
+        return self._rings[key]
 
     def _layer_of(self, kind: EqualLayers, recorded: _LocalPass, checkpoint: Any) -> str:
         """Return the path of a layer of the kind in the short model, the last one that fits."""
@@ -151,14 +200,14 @@ class LocalPasses:
         ]
         return found[-1]
 
-    def _pass(self, tp: int, sequences: int, checkpoint: Any) -> _LocalPass:
-        key = (tp, sequences, None if self._is_mixed else checkpoint)
+    def _pass(self, inner: LocalMesh, sequences: int, checkpoint: Any) -> _LocalPass:
+        key = (inner, sequences, None if self._is_mixed else checkpoint)
         if key not in self._passes:
             choices = self._choices if self._is_mixed else (checkpoint,)
-            self._passes[key] = self._record(tp, sequences, choices)
+            self._passes[key] = self._record(inner, sequences, choices)
         return self._passes[key]
 
-    def _record(self, tp: int, sequences: int, choices: Sequence[Any]) -> _LocalPass:
+    def _record(self, inner: LocalMesh, sequences: int, choices: Sequence[Any]) -> _LocalPass:
         question = self._question
         kinds = question.model.kinds
         numbers = [min(each.number, max(_MIN_LAYERS, len(choices))) for each in kinds]
@@ -173,13 +222,19 @@ class LocalPasses:
             for path, choice in checkpoints.items():
                 if choice:
                     checkpoint_layers(model, [layers[path]], choice)
-            if tp > 1:
+            if inner.tp > 1:
                 question.divide(model, devices)
                 sum_gradients(model)
-            shapes.update(_shapes_of(model, layers, question.sizes))
+            experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
+            found = _Shapes(question.sizes, experts)
+            if inner.gathers_in_8_bits:
+                hold_in_8_bits(model)
+                found.gather_in_8_bits(layers_gathered_in_8_bits(model))
+            shapes.update(found.of(model, layers))
 
         step = question.step(sequences)
-        with pretended({"tp": tp}, 0) as devices, question.around():
+        mesh = {"ep": inner.ep, "tp": inner.tp} if inner.ep > 1 else {"tp": inner.tp}
+        with pretended(mesh, 0) as devices, question.around():
             model = sharded(short, apply, devices, training=True, dtype=question.dtype)
             trace = step.of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric
@@ -200,8 +255,15 @@ class LocalPasses:
             paths=paths,
             checkpoints=checkpoints,
             shapes={**shapes, BEFORE: before, AFTER: after},
+            attentions={path: local.attention_shapes(path) for path in paths},
             optimizer=local.optimizer(),
         )
+
+
+def _place_of(sequences: float) -> float:
+    """Return the place of so many sequences on the line through those that are recorded."""
+    smallest, largest = _SEQUENCES
+    return (sequences - smallest) / (largest - smallest)
 
 
 def _parts_of(checkpoint: Any) -> tuple[Any, ...]:
@@ -223,34 +285,50 @@ def _spread(
     return chosen
 
 
-def _shapes_of(
-    model: nn.Module, layers: Mapping[str, nn.Module], sizes: StorageSizes
-) -> dict[str, tuple[ParameterShape, ...]]:
-    """Return the parameters of each layer, and of the rest by their own paths."""
-    met: set[int] = set()
-    shapes: dict[str, tuple[ParameterShape, ...]] = {}
-    for path, layer in layers.items():
-        own = [each for each in layer.parameters() if id(each) not in met]
-        met |= {id(each) for each in own}
-        shapes[path] = tuple(_shape_of(each, sizes) for each in own)
-    for path, parameter in model.named_parameters():
-        if id(parameter) not in met:
-            shapes[path] = (_shape_of(parameter, sizes),)
-    return shapes
+class _Shapes:
+    """The shapes of parameters on a rank without data parallelism."""
 
+    def __init__(self, sizes: StorageSizes, experts: Iterable[nn.Module]) -> None:
+        """``experts``: the modules whose experts are divided along "ep"."""
+        self._sizes = sizes
+        self._experts = {id(each) for module in experts for each in module.parameters()}
+        self._in_8_bits: set[int] = set()
 
-def _shape_of(parameter: Any, sizes: StorageSizes) -> ParameterShape:
-    local = parameter.to_local() if is_sharded_type(type(parameter)) else parameter
-    rows = local.shape[0] if local.dim() else 1
-    size = local.element_size()
-    return ParameterShape(
-        rows=rows,
-        width=local.numel() // max(1, rows),
-        stored=sizes.stored or size,
-        gathered=sizes.gathered or size,
-        reduced=sizes.reduced or size,
-        is_trained=parameter.requires_grad,
-    )
+    def gather_in_8_bits(self, layers: Iterable[nn.Linear]) -> None:
+        """Take the weights of these layers as all-gathered in 8 bits."""
+        self._in_8_bits = {id(each.weight) for each in layers}
+
+    def of(
+        self, model: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> dict[str, tuple[ParameterShape, ...]]:
+        """Return the parameters of each layer, and of the rest by their own paths."""
+        met: set[int] = set()
+        shapes: dict[str, tuple[ParameterShape, ...]] = {}
+        for path, layer in layers.items():
+            own = [each for each in layer.parameters() if id(each) not in met]
+            met |= {id(each) for each in own}
+            shapes[path] = tuple(map(self._shape_of, own))
+        for path, parameter in model.named_parameters():
+            if id(parameter) not in met:
+                shapes[path] = (self._shape_of(parameter),)
+        return shapes
+
+    def _shape_of(self, parameter: Any) -> ParameterShape:
+        local = parameter.to_local() if is_sharded_type(type(parameter)) else parameter
+        rows = local.shape[0] if local.dim() else 1
+        size = local.element_size()
+        gathered = self._sizes.gathered or size
+        return ParameterShape(
+            rows=rows,
+            width=local.numel() // max(1, rows),
+            stored=self._sizes.stored or size,
+            gathered=1 if id(parameter) in self._in_8_bits else gathered,
+            gradient=gathered,
+            reduced=self._sizes.reduced or size,
+            is_trained=parameter.requires_grad,
+            is_expert=id(parameter) in self._experts,
+            is_scaled=id(parameter) in self._in_8_bits,
+        )
 
 
 def _split_outside(

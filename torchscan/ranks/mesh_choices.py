@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torchscan.analyses.few_layers import Extrapolated, Short
 from torchscan.analyses.mesh_derivation import LocalModel, StageDerivation
-from torchscan.analyses.mesh_estimate import StepDerivation, StepEstimate
+from torchscan.analyses.mesh_estimate import DerivedStep, StepDerivation, StepEstimate
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_search import MeshChoice
 from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.errors import Give, InputError
 from torchscan.notes import Note
-from torchscan.ranks.local_passes import OF_ONE_MESH, LocalPasses
+from torchscan.ranks.local_passes import OF_ONE_MESH, LocalMesh, LocalPasses
 from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 from torchscan.ranks.mesh_question import MeshQuestion
 
@@ -44,8 +45,8 @@ class DerivedChoices:
         self._candidates = candidates
         self._rates = Rates(question.device)
         self.passes = LocalPasses(question.local(candidates.checkpoints))
-        self._models: dict[tuple[int, Any, float], LocalModel] = {}
-        self._stages: dict[tuple[MeshLayout, int, Any, float], StageDerivation] = {}
+        self._models: dict[tuple[LocalMesh, Any, float], LocalModel] = {}
+        self._stages: dict[tuple[Any, ...], StageDerivation] = {}
         self.num_steps = 0
 
     def best_on(self, layout: MeshLayout, max_time: float = math.inf) -> list[RankedStep]:
@@ -75,51 +76,57 @@ class DerivedChoices:
         Steps that cannot win are not derived.
         """
         best: RankedStep | None = None
-        smallest: RankedStep | None = None
+        best_time = math.inf
+        too_large: list[tuple[int, MeshStep]] = []
         for min_time, step in candidates:
-            if best is not None and min_time >= best.choice.time_estimate:
+            if min_time >= best_time:
                 break
-            ranked = RankedStep(step, self._choice(step))
-            if ranked.choice.fits:
-                if best is None or ranked.sort_key < best.sort_key:
-                    best = ranked
-            elif smallest is None or ranked.choice.needed_bytes < smallest.choice.needed_bytes:
-                smallest = ranked
-        found = best or smallest
-        assert found is not None  # noqa: S101 - there is a candidate
-        return found
+            derived = self._derived(step)
+            if derived.needed_bytes > self._question.device.memory_bytes:
+                too_large.append((derived.needed_bytes, step))
+            elif derived.min_time < best_time:
+                choice = self._choice(step, derived)
+                if choice.time_estimate < best_time:
+                    best, best_time = RankedStep(step, choice), choice.time_estimate
+        if best is not None:
+            return best
+        _, step = min(too_large, key=itemgetter(0))
+        return RankedStep(step, self._choice(step, self._derived(step)))
 
     def min_time(self, step: MeshStep) -> float:
         """Return the seconds that a step takes at least."""
         return self._derivation(step).min_time(step.schedule, step.chunks)
 
     def _derivation(self, step: MeshStep) -> StepDerivation:
-        key = (step.layout.tp, step.checkpoint, step.local_sequences)
+        layout = step.layout
+        is_gathering = self._question.recipe.float8_all_gather and layout.is_sharded
+        inner = LocalMesh(layout.ep, layout.tp, layout.cp, gathers_in_8_bits=is_gathering)
+        key = (inner, step.checkpoint, step.sequences)
         if key not in self._models:
             self._models[key] = self.passes.model(*key)
-        if (step.layout, *key) not in self._stages:
-            self._stages[step.layout, *key] = StageDerivation(
-                self._models[key], step.layout, self._question.fabric, self._rates
+        place = (step.layout, step.sharding, step.checkpoint, step.sequences)
+        if place not in self._stages:
+            self._stages[place] = StageDerivation(
+                self._models[key], step.layout, self._question.fabric, self._rates, step.sharding
             )
         return StepDerivation(
             model=self._models[key],
             layout=step.layout,
             fabric=self._question.fabric,
-            stages=self._stages[step.layout, *key],
+            stages=self._stages[place],
             num_microbatches=step.num_microbatches,
             flops=self._question.flops,
         )
 
-    def _choice(self, step: MeshStep) -> MeshChoice:
-        derivation = self._derivation(step)
-        if step.schedule is None:
-            estimate = derivation.alone()
-        else:
-            estimate = derivation.in_pipeline(step.schedule, step.chunks)
+    def _derived(self, step: MeshStep) -> DerivedStep:
+        return self._derivation(step).with_schedule(step.schedule, step.chunks)
+
+    def _choice(self, step: MeshStep, derived: DerivedStep) -> MeshChoice:
+        estimate = derived.estimate()
         recomputing = 0.0
         if step.checkpoint is not False and False in self._candidates.checkpoints:
             plain = self._derivation(replace(step, checkpoint=False))
-            recomputing = max(0.0, derivation.computing - plain.computing)
+            recomputing = max(0.0, self._derivation(step).computing - plain.computing)
         return to_choice(self._question, step, estimate, recomputing)
 
 
@@ -131,6 +138,7 @@ def to_choice(
     checkpoint = step.checkpoint if isinstance(step.checkpoint, bool | int | str) else "policy"
     return MeshChoice(
         mesh=step.layout.mesh,
+        sharding=step.sharding if question.apply is None else None,
         checkpoint=checkpoint,
         batch_size=step.sequences,
         num_microbatches=step.num_microbatches,
@@ -169,9 +177,15 @@ class RecordedChoices:
         self.error_margin: ErrorMargin | None = None
 
     def can_record(self, step: MeshStep) -> bool:
-        """Return whether a step can be recorded: it has no pipeline and no context parallelism."""
+        """Return whether a step can be recorded: without a pipeline.
+
+        FSDP of torch has no copies of what it shards along "dp" and "cp" together.
+        """
+        layout = step.layout
         is_every_layer = isinstance(step.checkpoint, bool) or not isinstance(step.checkpoint, int)
-        return step.layout.pp == step.layout.cp == 1 and is_every_layer
+        has_parts = layout.cp > 1
+        is_divided_twice = has_parts and (layout.replicate > 1 or layout.tp > 1)
+        return layout.pp == 1 and is_every_layer and not is_divided_twice
 
     def record(self, step: MeshStep, derived: MeshChoice | None = None) -> MeshChoice:
         """Return the choice as recorded with few layers."""

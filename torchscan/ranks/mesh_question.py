@@ -20,9 +20,12 @@ from torchscan.hardware.device_specs import Device
 from torchscan.precisions import Precision
 from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
 from torchscan.ranks.mesh_candidates import MeshStep
+from torchscan.ranks.mesh_options import MeshOptions
 from torchscan.ranks.plan import Asked, planned
+from torchscan.ranks.sharding_kinds import ShardingPlan
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.context_parallel import divide_context
 from torchscan.recording.sequence_parallel import (
     dividing_loss,
     has_sequence_plan,
@@ -30,7 +33,7 @@ from torchscan.recording.sequence_parallel import (
 )
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.recording.training.recipe import Recipe, change_model, layers_of
+from torchscan.recording.training.recipe import Recipe, change_model
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -55,6 +58,22 @@ class MeshQuestion:
     flops: FlopsConvention
     #: divide activations between products of tensor parallelism by sequence, if the model can
     asks_sequence_parallel: bool
+
+    @classmethod
+    def of(cls, model: LayeredModel, options: MeshOptions) -> MeshQuestion:
+        """Return the question about a model."""
+        return cls(
+            model=model,
+            fabric=options.fabric,
+            length=options.length_for(model.module),
+            sequences=options.sequences,
+            precision=options.precision,
+            optimizer=options.optimizer,
+            recipe=options.recipe,
+            apply=options.apply,
+            flops=options.flops,
+            asks_sequence_parallel=options.sequence_parallel and options.apply is None,
+        )
 
     @property
     def module(self) -> nn.Module:
@@ -120,7 +139,7 @@ class MeshQuestion:
             model.train()
             if self.apply is not None:
                 return self.apply(model, devices)
-            return self._shard(model, devices)
+            return self._shard(step, model, devices)
 
         recipe = replace(self.recipe, checkpoint=step.checkpoint)
         asked = self._step(step.sequences, self.length, recipe)
@@ -168,22 +187,20 @@ class MeshQuestion:
         """Return the context in which each rank computes the loss of its part of the vocabulary."""
         return dividing_loss() if self.sequence_parallel else nullcontext()
 
-    def _shard(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
+    def _shard(self, step: MeshStep, model: nn.Module, devices: DeviceMesh) -> nn.Module:
         """Shard by tensor parallelism, then by FSDP: layers, and parameters outside of layers."""
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
         names = devices.mesh_dim_names or ()
         if "tp" in names:
             self._divide(model, devices)
-        along = tuple(name for name in ("replicate", "dp") if name in names)
-        if along:
-            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            options: dict[str, Any] = {}
-            if self.precision == "bf16-mixed":
-                options["mp_policy"] = policy
-            for each in (*layers_of(model), model):
-                fully_shard(each, mesh=devices[along], **options)
-        return model
+        if "cp" in names:
+            divide_context(model, devices["cp"])
+        is_mixed = self.precision == "bf16-mixed"
+        plan = ShardingPlan(
+            sharding=step.sharding,
+            gathered=torch.bfloat16 if is_mixed else None,
+            reduced=torch.float32 if is_mixed else None,
+        )
+        return plan.shard_data(model, devices)
 
 
 def _loss_of(output: Any) -> Any:

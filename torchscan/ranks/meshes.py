@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, get_args
+from typing import Unpack
 
 from torch import nn
 
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
+from torchscan.analyses.mesh_derivation import DerivedSharding
 from torchscan.analyses.mesh_layout import MeshLayout, format_mesh
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.analyses.model_products import FlopsConvention
-from torchscan.analyses.roofline import Fabric
-from torchscan.errors import Argument, Give, InputError, Text, TorchscanError
-from torchscan.hardware.device_specs import device_named
+from torchscan.analyses.pipeline_schedule import Schedule
+from torchscan.errors import InputError, Text, TorchscanError
 from torchscan.notes import Note
-from torchscan.precisions import Precision, name_choices, supported_precision
+from torchscan.precisions import Precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
-from torchscan.ranks.mesh_candidates import CandidateQuestion, checked_layouts
+from torchscan.ranks.mesh_candidates import CandidateQuestion
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
+from torchscan.ranks.mesh_options import MeshOptions
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
-from torchscan.ranks.sharding_kinds import require_overlap
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
-from torchscan.recording.request import require_module, require_positive
-from torchscan.recording.sequences import positions_of
+from torchscan.recording.request import require_module
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.recording.training.recipe import Checkpoint, Recipe
-from torchscan.units import Tokens, tokens_of
+from torchscan.recording.training.recipe import Checkpoint
+from torchscan.units import Tokens
 
-#: precisions in which steps are compared
-_PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
 #: number of best choices that are recorded on their mesh
 _NUM_RECORDED = 3
 #: memory, as a share of the device's, up to which a fast step that seems not to fit is recorded
@@ -63,7 +60,10 @@ def search(
     optimizer: OptimizerChoice = "AdamW",
     checkpoint: Checkpoint | None = None,
     accumulation_steps: int | None = None,
+    schedule: Schedule | None = None,
+    stages_per_rank: int | None = None,
     apply: Apply | None = None,
+    sharding: DerivedSharding | Sequence[DerivedSharding] = "fsdp2",
     sequence_parallel: bool = True,
     async_tp: bool = False,
     flops: FlopsConvention = "dense",
@@ -78,8 +78,8 @@ def search(
     For each degree of tensor parallelism, passes of a few layers are recorded on one rank. Steps on
     all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
     and with activation checkpointing, micro batches and schedules. For the best three steps without
-    pipelines and context parallelism, passes on the mesh itself are recorded. Fragmentation depends
-    on all layers. So if the best step nearly fills the device, or if you give meshes, a pass of all
+    pipelines, passes on the mesh itself are recorded (with "cp" beside "dp" alone). Fragmentation
+    depends on all layers. So if the best step nearly fills the device, or if you give meshes, a pass of all
     layers is recorded for the best step, too.
 
     Args:
@@ -94,9 +94,9 @@ def search(
             divided among the copies of the model.
         meshes: the meshes to compare: ``{"dp": 8, "tp": 8}``. FSDP shards layer by layer along "dp"
             and "cp", with copies of the sharded model along "replicate" (HSDP). Ranks along "cp"
-            have parts of the same sequences (context parallelism), along "tp" parts of each layer,
-            and along "pp" stages of a pipeline. By default, all meshes that make sense, with "tp"
-            inside a machine.
+            have parts of the same sequences (context parallelism), along "ep" parts of the experts,
+            along "tp" parts of each layer, and along "pp" stages of a pipeline. By default, all
+            meshes that make sense, with "tp" and "ep" inside a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16,
             gradients summed in 32.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
@@ -106,7 +106,13 @@ def search(
             operators; None compares none, "selective" and all.
         accumulation_steps: the number of micro batches in a step of each copy of the model; None
             compares numbers that divide its sequences.
+        schedule: the schedule of pipelines: "1F1B", "Interleaved1F1B" or "InterleavedZeroBubble";
+            None compares all.
+        stages_per_rank: the number of stages of each rank in interleaved schedules; None compares 2
+            and 4.
         apply: the function that shards the model, as for :func:`plan`.
+        sharding: the kind of FSDP: "fsdp2", "fsdp1" with flat parameters, or "zero2", whose
+            parameters stay complete until the backward pass is over; or several to compare.
         sequence_parallel: divide activations between matrix products along "tp" by sequence, and
             the loss by vocabulary, if the model's plan allows it.
         async_tp: overlap collectives of ``sequence_parallel`` with matrix products, as torch's
@@ -121,96 +127,58 @@ def search(
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     require_module(module)
-    require_tokens(module)
-    sequences = _sequences(num_gpus, batch_size, global_batch_size)
-    if accumulation_steps is not None:
-        require_positive("accumulation_steps", accumulation_steps)
-    if flops not in get_args(FlopsConvention):
-        raise InputError.of_choice("flops", flops, get_args(FlopsConvention))
-    chosen_precision = supported_precision(precision, _PRECISIONS)
-    if chosen_precision is None:
-        raise InputError.of_value("precision", None, "give ", name_choices(_PRECISIONS))
-    recipe = Recipe(**changes, checkpoint=False if checkpoint is None else checkpoint)
-    if async_tp:
-        require_overlap(apply, sequence_parallel=sequence_parallel, compiled=recipe.compiled)
-    model = LayeredModel(module)
-    question = MeshQuestion(
-        model=model,
-        fabric=Fabric(
-            device=device_named(device),
-            per_machine=per_machine,
-            link=None if link_gbs is None else 1e9 * link_gbs,
-            network=1e9 * network_gbs,
-            overlaps_products=async_tp,
-        ),
-        length=_checked_length(module, length),
-        sequences=sequences,
-        precision=chosen_precision,
+    options = MeshOptions(
+        num_gpus=num_gpus,
+        device=device,
+        length=length,
+        batch_size=batch_size,
+        global_batch_size=global_batch_size,
+        meshes=meshes,
+        precision=precision,
         optimizer=optimizer,
-        recipe=recipe,
+        checkpoint=checkpoint,
+        accumulation_steps=accumulation_steps,
+        schedule=schedule,
+        stages_per_rank=stages_per_rank,
         apply=apply,
+        sharding=sharding,
+        sequence_parallel=sequence_parallel,
+        async_tp=async_tp,
         flops=flops,
-        asks_sequence_parallel=sequence_parallel and apply is None,
+        per_machine=per_machine,
+        link_gbs=link_gbs,
+        network_gbs=network_gbs,
+        changes=changes,
     )
+    return search_with(module, options, progress=progress)
+
+
+def search_with(module: nn.Module, options: MeshOptions, *, progress: bool) -> MeshSearch:
+    """Return the answer of :func:`search` for options that were validated before."""
+    require_tokens(module)
+    model = LayeredModel(module)
+    question = MeshQuestion.of(model, options)
+    steps = options.accumulation_steps
     candidates = CandidateQuestion(
         sequence_parallel=question.sequence_parallel,
-        num_gpus=num_gpus,
-        per_machine=per_machine,
+        num_gpus=options.num_gpus,
+        per_machine=options.per_machine,
         length=question.length,
-        sequences=sequences,
+        sequences=options.sequences,
         num_layers=len(model.kind_by_layer),
-        checkpoints=_checkpoints(checkpoint, model, apply),
-        accumulation_steps=1
-        if apply is not None and accumulation_steps is None
-        else accumulation_steps,
-        is_sharded_by_user=apply is not None,
+        num_experts=model.num_experts,
+        checkpoints=options.checkpoints(has_layers=bool(model.kinds)),
+        shardings=options.shardings,
+        accumulation_steps=1 if options.apply is not None and steps is None else steps,
+        is_sharded_by_user=options.apply is not None,
+        **options.pipelines,
     )
-    layouts = list(candidates.layouts()) if meshes is None else checked_layouts(meshes, num_gpus)
+    given = options.given_layouts
+    layouts = list(candidates.layouts()) if given is None else given
     label = f"torchscan: {type(module).__name__} on {len(layouts)} meshes"
     with told(label, is_shown=progress):
-        comparison = _MeshComparison(question, candidates, compares_given=meshes is not None)
-        return comparison.answer(layouts, num_gpus)
-
-
-def _sequences(num_gpus: int, batch_size: int, global_batch_size: int | None) -> int:
-    """Return the sequences of all devices in a step."""
-    require_positive("num_gpus", num_gpus)
-    require_positive("batch_size", batch_size)
-    if global_batch_size is None:
-        return batch_size * num_gpus
-    require_positive("global_batch_size", global_batch_size)
-    if batch_size != 1:
-        raise InputError(
-            Argument("batch_size"),
-            " and ",
-            Argument("global_batch_size"),
-            " are both given: give the sequences of each device, or of all",
-        )
-    return global_batch_size
-
-
-def _checked_length(module: nn.Module, length: Tokens) -> int:
-    tokens = tokens_of("length", length)
-    limit = positions_of(module)
-    if limit is not None and tokens > limit:
-        raise InputError(
-            f"the model has {limit:,} positions, fewer than sequences of {tokens:,} tokens need: "
-            "give ",
-            Give("length", limit),
-            " or less",
-        )
-    return tokens
-
-
-def _checkpoints(
-    checkpoint: Checkpoint | None, model: LayeredModel, apply: Apply | None
-) -> tuple[Any, ...]:
-    """Return the choices of checkpoint to compare."""
-    if checkpoint is not None:
-        return (checkpoint,)
-    if apply is not None or not model.kinds:
-        return (False,)
-    return (False, "selective", True)
+        comparison = _MeshComparison(question, candidates, compares_given=given is not None)
+        return comparison.answer(layouts, options.num_gpus)
 
 
 class _MeshComparison:

@@ -50,12 +50,17 @@ class ShardingPlan:
     def __call__(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         """Shard a model, and return it."""
         sizes = _sizes(mesh)
-        layers = layers_of(model)
         if sizes.get("tp", 1) > 1:
             divide = shard_sequences if self.sequence_parallel else by_its_own_plan
             model = divide(model, mesh)
         if sizes.get("cp", 1) > 1:
             divide_context(model, mesh["cp"])
+        return self.shard_data(model, mesh)
+
+    def shard_data(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        """Shard a model whose layers are divided already, and return it."""
+        sizes = _sizes(mesh)
+        layers = layers_of(model)
         along = [name for name in ("replicate", "dp", "cp", "ep") if name in sizes]
         if sizes.get("ep", 1) > 1:
             self._divide_experts(model, mesh)

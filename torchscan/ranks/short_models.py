@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 from torchscan.once import once
 from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.engine_plan import divisible_experts
 from torchscan.recording.folding.layer_folds import equal_layers, outermost_lists
 from torchscan.recording.folding.shortened import EqualLayers, shortened
 
@@ -39,6 +41,12 @@ class LayeredModel:
                 layer = f"{path}.{index}"
                 ordered[layer] = kinds[layer]
         return ordered
+
+    @property
+    def num_experts(self) -> int:
+        """The experts of each layer that can be divided among ranks, or 0."""
+        numbers = [experts.number for _, _, experts in divisible_experts(self.module)]
+        return math.gcd(*numbers)
 
     def shorten(self, numbers: Sequence[int]) -> tuple[nn.Module, dict[str, str]]:
         """Return a copy with fewer layers of each kind, and their former paths by the new paths.

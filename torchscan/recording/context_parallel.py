@@ -28,12 +28,8 @@ def divide_context(model: nn.Module, mesh: DeviceMesh) -> None:
 
     The attention stays divided until the simulated group ends, because the backward pass needs it.
     """
-    from torch.distributed.tensor.experimental import context_parallel
-
+    run_ring_attention(mesh)
     size = mesh.size()
-    # the context takes buffers to divide; inputs are divided when the model is called
-    buffer = torch.zeros(1, 2 * size)
-    until_end(context_parallel(mesh, buffers=[buffer], buffer_seq_dims=[_DIM]))
     called: Any = model
     forward = model.forward
 
@@ -58,3 +54,12 @@ def divide_context(model: nn.Module, mesh: DeviceMesh) -> None:
         return forward(*own, **{name: part_of(each) for name, each in kwargs.items()})
 
     called.forward = run
+
+
+def run_ring_attention(mesh: DeviceMesh) -> None:
+    """Run attention over the sequences of all ranks until the simulated group ends."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    # the context takes buffers to divide; inputs are divided when a model is called
+    buffer = torch.zeros(1, 2 * mesh.size())
+    until_end(context_parallel(mesh, buffers=[buffer], buffer_seq_dims=[_DIM]))

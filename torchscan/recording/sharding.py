@@ -114,8 +114,25 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
     styles = expand(dict(plan))
     repeat_heads(model, heads, styles)
+    tied = _tied_parameters(model)
+    # a parameter that two modules share is divided once, and shared again afterwards
+    styles = {name: style for name, style in styles.items() if name not in tied}
     made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], styles)
+    for alias, name in tied.items():
+        path, _, attribute = alias.rpartition(".")
+        made.get_submodule(path)._parameters[attribute] = made.get_parameter(name)
     return made
+
+
+def _tied_parameters(model: nn.Module) -> dict[str, str]:
+    """Return the further names of parameters that several modules share, with their first names."""
+    names: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = names.setdefault(id(parameter), name)
+        if first != name:
+            tied[name] = first
+    return tied
 
 
 def _line(error: Exception) -> str:

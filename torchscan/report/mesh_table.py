@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, StepPart
 from torchscan.notes import Note
-from torchscan.report.make_table import make_table, number, words, yes_or_no
+from torchscan.report.make_table import ColumnOf, make_table, number, words, yes_or_no
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -54,6 +54,7 @@ def batches_cell(choice: MeshChoice) -> Cell:
 
 _COLUMNS = (
     words("mesh", "Mesh", format_sizes),
+    words("sharding", "Sharding"),
     words("checkpoint", "Recompute", format_checkpoint),
     words("num_microbatches", "Batches", batches_cell),
     words("schedule", "Schedule", schedule_cell, priority=5),
@@ -96,16 +97,13 @@ def mesh_table(search: MeshSearch) -> Table:
         fitting = [each for each in rows if each.fits]
         too_large = [each for each in rows if not each.fits]
         rows = [*fitting[:_MAX_ROWS], *too_large[:_MAX_TOO_LARGE]]
-    columns = list(_COLUMNS)
-    if not any(each.schedule for each in rows):
-        columns = [each for each in columns if each.column.key not in _OF_PIPELINES]
     remarks = [*_reasons(search), *_left_out(search), _convention(search)]
     if search.error_margin is not None:
         remarks.append(f"Times: {search.error_margin.label}.")
     remarks += [note.sentence for note in search.assumptions]
     return make_table(
         "Meshes",
-        columns,
+        _columns_of(rows),
         rows,
         summary=[
             f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; "
@@ -114,6 +112,16 @@ def mesh_table(search: MeshSearch) -> Table:
         remarks=[*remarks, *_recording_remarks(search, len(rows))],
         noun="steps",
     )
+
+
+def _columns_of(rows: list[MeshChoice]) -> list[ColumnOf[MeshChoice]]:
+    """Return the columns in which rows can differ."""
+    hidden: set[str] = set()
+    if not any(each.schedule for each in rows):
+        hidden.update(_OF_PIPELINES)
+    if not any(map(_has_other_sharding, rows)):
+        hidden.add("sharding")
+    return [each for each in _COLUMNS if each.column.key not in hidden]
 
 
 def _reasons(search: MeshSearch) -> list[str]:
@@ -140,7 +148,12 @@ def _reasons(search: MeshSearch) -> list[str]:
 
 
 def _label(choice: MeshChoice) -> str:
-    return f"{format_sizes(choice)} ({format_checkpoint(choice)})"
+    sharding = f"{choice.sharding}, " if _has_other_sharding(choice) else ""
+    return f"{format_sizes(choice)} ({sharding}{format_checkpoint(choice)})"
+
+
+def _has_other_sharding(choice: MeshChoice) -> bool:
+    return choice.sharding not in ("fsdp2", None)
 
 
 def _format_parts(choice: MeshChoice) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from torchscan.analyses.compiled_regions import compiled_regions
 from torchscan.analyses.generation.serving_costs import (
     AS_IT_IS,
     Repriced,
@@ -24,7 +25,6 @@ from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.call_times import NO_TIME, CallTimes, DeviceCall, Near, Seconds
 from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.common_subexpressions import MergedCalls, merge_equal_calls
-from torchscan.analyses.roofline.compiled_regions import compiled_regions
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,

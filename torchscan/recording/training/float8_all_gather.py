@@ -8,13 +8,21 @@ it after the optimizer's step, by ``precompute_float8_dynamic_scale_for_fsdp``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.recording.training.float8 import Float8Linear, Quantized, cast_scaled, scale_of
-from torchscan.torch_versions import aten, extend_all_gather, sharded_from, shards_of_fsdp
+from torchscan.torch_versions import (
+    aten,
+    extend_all_gather,
+    is_sharded_type,
+    local_part,
+    sharded_from,
+    shards_of_fsdp,
+)
 
 _DTYPE = torch.float8_e4m3fn
 
@@ -36,6 +44,35 @@ def gather_in_8_bits(model: nn.Module) -> None:
 
     # a hook that is prepended runs before those of FSDP
     model.register_forward_pre_hook(compute_scales, prepend=True)
+
+
+def layers_gathered_in_8_bits(model: nn.Module) -> list[Float8Linear]:
+    """Return the layers whose weights FSDP2 all-gathers in 8 bits."""
+    layers = (each for each in model.modules() if isinstance(each, Float8Linear))
+    return [each for each in layers if each.is_gathered]
+
+
+@torch.no_grad()
+def hold_in_8_bits(model: nn.Module) -> None:
+    """Give layers the weights that FSDP2 would have all-gathered in 8 bits."""
+    for layer in layers_gathered_in_8_bits(model):
+        weight: Any = layer.weight
+        part = local_part(weight)
+        values = part.new_empty(part.shape, dtype=_DTYPE)
+        scale = part.new_empty((), dtype=torch.float32)
+        layer.gathered = Quantized(values, scale)
+        if is_sharded_type(type(weight)):
+            layer.gathered = _place(layer.gathered, weight.device_mesh, weight.placements)
+
+
+def _place(gathered: Quantized, mesh: Any, placements: Sequence[Any]) -> Quantized:
+    """Return values and scale as DTensors; the values are placed as by tensor parallelism."""
+    from torch.distributed.tensor import Replicate
+
+    alone = [Replicate()] * mesh.ndim
+    return Quantized(
+        sharded_from(gathered.values, mesh, placements), sharded_from(gathered.scale, mesh, alone)
+    )
 
 
 @torch.no_grad()
@@ -91,17 +128,11 @@ class _WeightGather:
         out: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
         """Give the layer its all-gathered weight in 8 bits."""
-        from torch.distributed.tensor import Replicate
-
         (values,), (scale,) = outputs, metadata
         rows = self._parameter._orig_size[0]  # without the padding of the last rank
         gathered = Quantized(values[:rows], scale)
         spec = self._parameter._unsharded_dtensor_spec
         if spec is not None:  # tensor parallelism has divided it before
-            alone = [Replicate()] * spec.mesh.ndim
-            gathered = Quantized(
-                sharded_from(gathered.values, spec.mesh, spec.placements),
-                sharded_from(scale, spec.mesh, alone),
-            )
+            gathered = _place(gathered, spec.mesh, spec.placements)
         self._layer.gathered = gathered
         return (values, outputs) if out is None else None
