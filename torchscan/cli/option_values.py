@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -98,6 +98,16 @@ def _output_named(name: str, outputs: Any) -> Any:
             Argument("loss"),
         )
     return found
+
+
+def to_choices(text: str, *, choices: Sequence[str]) -> list[str]:
+    """Return the names in ``a,b,c``, each of them a choice."""
+    names = to_names(text)
+    for name in names or [text]:
+        if name not in choices:
+            known = ", ".join(map(repr, choices))
+            raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
+    return names
 
 
 def to_names(text: str) -> list[str]:

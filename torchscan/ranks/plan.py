@@ -16,7 +16,7 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric, require_float8
-from torchscan.errors import InputError, RecordError
+from torchscan.errors import Argument, InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import group_of
@@ -125,6 +125,7 @@ def plan(
         sequence_parallel=sequence_parallel,
         async_tp=async_tp,
         compiled=asked.recipe.compiled,
+        offloads="parameters" in asked.recipe.offloaded,
     )
     fabric: Fabric | None = None
     if can_estimate_for(device):
@@ -166,7 +167,17 @@ class Asked:
         """The question about a model that follows the recipe already."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         del given["recipe"]
-        return Scan(module, **given, **recipe_arguments(self.recipe.of_step), progress=False)
+        step = self.recipe.of_step
+        if is_offloaded(module):  # by its user, or as the recipe says
+            step = replace(step, offload="parameters")
+        elif "parameters" in self.recipe.offloaded:
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', and ",
+                Argument("apply"),
+                " keeps them on the device: give fully_shard() offload_policy=CPUOffloadPolicy()",
+            )
+        return Scan(module, **given, **recipe_arguments(step), progress=False)
 
 
 def _chosen(ranks: object, size: int) -> list[int]:
@@ -207,7 +218,7 @@ def planned(
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), names_in(devices, mesh)
-    return rank_plan(scan, trace, offloading(memory, model), rank, place, names, fabric)
+    return rank_plan(scan, trace, memory, rank, place, names, fabric)
 
 
 def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:

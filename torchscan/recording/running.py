@@ -37,6 +37,7 @@ from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
+from torchscan.recording.training.offloading import leave_shards_on_host
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (
@@ -78,6 +79,8 @@ def run(
     """Run the model of the inventory, and tell the recorder what happens."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
+    if request.parameters_on_host:
+        leave_shards_on_host((slot.tensor for slot in inventory.slots), recorder.table)
     for slot in inventory.slots if attempt.buffers else ():
         if slot.path in attempt.buffers:
             recorder.table.give_values(slot.tensor, attempt.buffers[slot.path].clone())

@@ -1,4 +1,4 @@
-"""Activations and optimizer state on the host: what a step copies there and back.
+"""Activations, parameters and optimizer state on the host: what a step copies there and back.
 
 A tensor on the host is one element, expanded to its shape: it takes no memory of the device. Each
 copy is one operator, so that its bytes are in the trace.
@@ -6,7 +6,8 @@ copy is one operator, so that its bytes are in the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,8 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.patches import overridden
+from torchscan.torch_versions import (
+    is_sharded_type,
+    local_part,
+    sharded_tensor_verbs,
+    with_inputs_copied,
+    with_shards_copied,
+)
 
-Offload = Literal["optimizer", "activations"]
+Offload = Literal["optimizer", "parameters", "activations"]
 #: smaller tensors stay, as in torchtune
 _MIN_BYTES = 1024
 
@@ -37,6 +47,39 @@ def offload_update(parameters: Iterable[Tensor]) -> None:
         if parameter.grad is not None:
             updated = torch.ops.torchscan.copy_to_host(parameter.grad)
             torch.ops.torchscan.update_from_host(parameter, updated)
+
+
+@contextlib.contextmanager
+def shards_on_host() -> Iterator[None]:
+    """Keep the shards that FSDP2 offloads on the host, where it has a policy for it.
+
+    They are copied to the device before each all-gather, and gradients to the host after each
+    reduction, where the optimizer updates them.
+    """
+    verbs = sharded_tensor_verbs()
+    with contextlib.ExitStack() as stack:
+        if len(verbs) > 1:
+            inputs, shards = verbs["inputs"], verbs["shards"]
+            stack.enter_context(overridden(*inputs, with_inputs_copied(_copy_to_device)))
+            stack.enter_context(overridden(*shards, with_shards_copied(_copy_to_host)))
+        yield
+
+
+def _copy_to_device(flat: Tensor) -> Tensor:
+    copied: Tensor = torch.ops.torchscan.copy_to_device(flat, [1])
+    return copied
+
+
+def _copy_to_host(tensor: Tensor) -> Tensor:
+    copied: Tensor = torch.ops.torchscan.copy_to_host(tensor)
+    return copied
+
+
+def leave_shards_on_host(tensors: Iterable[Tensor], table: TensorTable) -> None:
+    """Count no memory of the device for shards."""
+    for tensor in tensors:
+        if is_sharded_type(type(tensor)):
+            table.storages.is_elsewhere(table.find(local_part(tensor)).storage)
 
 
 class _Kept(NamedTuple):
