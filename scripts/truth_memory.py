@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from memory_runs import TABLES, MemoryRun, runs
+from memory_runs import TABLES, runs
+from published_runs import PublishedRun
 from truth_section import Section, of, percent
 
 from tests.marked import table
@@ -95,11 +96,12 @@ def compared(truth: Path, traces: Path, only: str) -> Iterator[ComparedRow]:
             except TorchscanError as error:
                 print(f"{run.source} {run.name}: {error.problem}", file=sys.stderr)
                 continue
+            assert trace is not None  # noqa: S101 - it was made
             timeline = MemoryTimeline(trace, compiled=run.compiled)
             yield from _rows(run, Placement(trace, timeline, run.device).verdict())
 
 
-def _rows(run: MemoryRun, verdict: Verdict) -> Iterator[ComparedRow]:
+def _rows(run: PublishedRun, verdict: Verdict) -> Iterator[ComparedRow]:
     measured = run.measured
     low, high = verdict.reserved_range
     context, (least, most) = verdict.cuda_context_bytes, verdict.cuda_context_range

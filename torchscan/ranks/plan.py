@@ -20,6 +20,7 @@ from torchscan.errors import Argument, InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import group_of
+from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
 from torchscan.ranks.sharding_kinds import Sharding, optimizer_for, sharding_plan
@@ -28,6 +29,7 @@ from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.quantized_linear import PREPARED, prepare_for_training
 from torchscan.recording.training.recipe import (
     Recipe,
     change_model,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _OFFLOADED = Note.of("offloaded-counted")
+
+#: formats of autocast
+_AUTOCAST: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
 
 #: one process, several, or the first, the one in the middle and the last
 Ranks = int | Sequence[int] | Literal["ends"]
@@ -70,6 +75,7 @@ def plan(
     optimizer: OptimizerChoice | None = None,
     accumulate: bool = False,
     holds_output: bool = False,
+    precision: Precision | None = None,
     progress: bool = True,
     **recipe: Unpack[RecipeArguments],
 ) -> Plan:
@@ -103,6 +109,8 @@ def plan(
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         accumulate: add this batch's gradients to those of an earlier batch.
         holds_output: keep the model's output to the end of the step, although a ``loss`` is computed from it.
+        precision: "bf16-mixed" or "fp16-mixed": autocast, as for one device. None: the model as it is, which
+            ``MixedPrecisionPolicy`` of ``fully_shard`` may gather in 16 bits.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(
@@ -117,6 +125,7 @@ def plan(
         optimizer=optimizer_for(sharding, optimizer),
         accumulate=accumulate,
         holds_output=holds_output,
+        precision=supported_precision(precision, _AUTOCAST, ", or convert the model"),
         recipe=recipe_for(training, recipe),
     )
     apply = sharding_plan(
@@ -157,11 +166,14 @@ class Asked:
     optimizer: OptimizerChoice | None
     accumulate: bool = False
     holds_output: bool = False
+    precision: Precision | None = None
     recipe: Recipe = field(default_factory=Recipe)
 
     def change(self, module: nn.Module) -> None:
         """Change a copy of the model as the recipe says."""
         change_model(module, self.recipe)
+        if self.recipe.weights in PREPARED and self.precision is not None:
+            prepare_for_training(module)
 
     def of(self, module: nn.Module) -> Scan:
         """The question about a model that follows the recipe already."""

@@ -210,6 +210,7 @@ class _Stage:
             kernels,
             autocast,
             on_meta=attempt.is_abstract,
+            is_without_data=attempt.without_data is not None,
             home=attempt.home,
         )
 
@@ -247,10 +248,9 @@ class _Stage:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
             if is_decomposed and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
-            if is_abstract:
-                stack.enter_context(
-                    autocast_of_meta_tensors(self._request.device_type, self._attempt.home)
-                )
+            if is_abstract or self._attempt.without_data is not None:
+                home = self._attempt.home if is_abstract else self._attempt.device
+                stack.enter_context(autocast_of_meta_tensors(self._request.device_type, home))
             modules = self._inventory.modules.values()
             stack.enter_context(own_calls_followed(modules, self._recorder.tree))
             if self._request.has_engine_attention:

@@ -321,12 +321,19 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
-        stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
+        # checkpoints ask the package, before they compute anything again as it was computed first
+        for module in (autocast_mode, torch.amp):
+            if "is_autocast_available" in vars(module):
+                stack.enter_context(replaced(vars(module), "is_autocast_available", of_device_type))
         if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
             stack.enter_context(
                 replaced(
                     vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False
                 )
+            )
+            # the device that is asked about has bfloat16, whatever this machine has
+            stack.enter_context(
+                replaced(vars(torch.cuda), "is_bf16_supported", lambda _: lambda *_args: True)
             )
         yield
 
