@@ -52,9 +52,7 @@ _FRAMEWORKS: Mapping[str, _Framework] = {
     "baseline-peft-bnb": _Framework(weights="nf4-dq", is_prepared=True),
     "accelerated-peft-bnb": _Framework(weights="nf4-dq"),
     "accelerated-peft-bnb-foak": _Framework(weights="nf4-dq", is_fused=True),
-    "accelerated-peft-bnb-foak-liger": _Framework(
-        weights="nf4-dq", is_fused=True, has_liger=True
-    ),
+    "accelerated-peft-bnb-foak-liger": _Framework(weights="nf4-dq", is_fused=True, has_liger=True),
     "accelerated-peft-autogptq-foak": _Framework(weights="gptq", is_fused=True),
     "accelerated-peft-autogptq-foak-liger": _Framework(
         weights="gptq", is_fused=True, has_liger=True

@@ -80,7 +80,9 @@ def record_on_one(model: Any, **step: Any) -> Trace:
     return Scan(model, training=True, optimizer="AdamW", progress=False, **step).steps
 
 
-def record_on_mesh(model: Any, cards: int, apply: Callable[[Any, Any], object], **step: Any) -> Trace:
+def record_on_mesh(
+    model: Any, cards: int, apply: Callable[[Any, Any], object], **step: Any
+) -> Trace:
     """Return the trace of one rank's training step."""
     made = plan(
         model,

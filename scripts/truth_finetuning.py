@@ -85,7 +85,9 @@ def finetuning_runs(truth: Path) -> Section:
     rows = [each for each in found if each.memory is not None]
     times = [each for each in found if each.time is not None]
     result = f"median error {_median([each.memory for each in rows])}"
-    summary = [("memory of fine-tuning steps", "fms-acceleration, LitGPT, peft", f"{len(rows)}", result)]
+    summary = [
+        ("memory of fine-tuning steps", "fms-acceleration, LitGPT, peft", f"{len(rows)}", result)
+    ]
     result = f"median error {_median([each.time for each in times])}"
     summary.append(("time of fine-tuning steps", "fms-acceleration", f"{len(times)}", result))
     return Section(summary, {"finetuning": f"\n{finetuning_table(found)}\n"})

@@ -43,8 +43,6 @@ from torchscan.trace.trace import Trace
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_OFFLOADED = Note.of("offloaded-counted")
-
 #: formats of autocast
 _AUTOCAST: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
 
@@ -231,15 +229,6 @@ def planned(
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), names_in(devices, mesh)
     return rank_plan(scan, trace, memory, rank, place, names, fabric)
-
-
-def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:
-    """Return the estimate with an assumption about offloaded parts, if the model has any."""
-    return (
-        replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
-        if is_offloaded(model)
-        else memory
-    )
 
 
 def rank_plan(

@@ -116,9 +116,7 @@ def sharding_plan(
                 " has 'parameters', which DDP keeps on the device: give ",
                 Give("sharding", "fsdp2"),
             )
-        return ShardingPlan(
-            sharding=kind, sequence_parallel=sequence_parallel, offloads=offloads
-        )
+        return ShardingPlan(sharding=kind, sequence_parallel=sequence_parallel, offloads=offloads)
     if sharding is not None or sequence_parallel:
         name = "sequence_parallel" if sharding is None else "sharding"
         raise InputError(

@@ -36,8 +36,8 @@ from torchscan.recording.training.autocast import Autocast, autocast_of_meta_ten
 from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
-from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.offloading import leave_shards_on_host
+from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (

@@ -217,10 +217,6 @@ add(
     "activations are not divided by sequence, because the tensor-parallel plan of {model} cannot",
 )
 add(
-    "offloaded-counted",
-    "tensors that FSDP offloads to the host still count as device memory",
-)
-add(
     "optimizer-on-host",
     "the optimizer's state of {size:memory} and its update are on the host, whose time is left out",
 )

@@ -110,7 +110,9 @@ def sum_by_liger(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: T
     return total
 
 
-def sum_by_unsloth(logits: Tensor, _weight: Tensor, _bias: Tensor | None, targets: Tensor) -> Tensor:
+def sum_by_unsloth(
+    logits: Tensor, _weight: Tensor, _bias: Tensor | None, targets: Tensor
+) -> Tensor:
     """Return the sum of losses as Unsloth computes it, in the type of the logits."""
     losses: Tensor = unsloth_losses(logits.reshape(-1, logits.shape[-1]), targets.flatten())
     return losses.sum()
@@ -202,7 +204,5 @@ def make_losses(logits: Tensor, _target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.impl(_library, "unsloth_cross_entropy_backward", "CompositeExplicitAutograd")
-def leave_logits(
-    _gradient: Tensor, _logits: Tensor, _logsumexp: Tensor, _target: Tensor
-) -> None:
+def leave_logits(_gradient: Tensor, _logits: Tensor, _logsumexp: Tensor, _target: Tensor) -> None:
     """Write nothing: gradients have no values."""
