@@ -1,7 +1,7 @@
 """Published fine-tuning runs: fms-acceleration, LitGPT and peft, each as the options of its step.
 
 Versions of that time are reproduced where they differ: the loss of transformers 4.45, and layers of
-bitsandbytes 0.41 that keep their inputs (LitGPT).
+bitsandbytes 0.43.0 that keep their inputs (LitGPT).
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _kind_of(row: Mapping[str, str]) -> str:
 
 
 class _Keeping(torch.autograd.Function):
-    """The identity, which keeps its input, as layers of bitsandbytes 0.41 do."""
+    """The identity, which keeps its input, as layers of bitsandbytes 0.43.0 do."""
 
     @staticmethod
     def forward(context: Any, given: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Published fine-tuning runs beside estimates of memory and time, for ``--help`` lists the options.
+"""Published fine-tuning runs beside estimates of memory and time: ``--help`` lists the options.
 
 Recording a step takes seconds, so traces are stored; a run that was interrupted goes on. Nothing is
 fitted to these tables.
@@ -79,9 +79,9 @@ def runs_of(truth: Path, only: str = "") -> Iterator[tuple[str, PublishedRun | N
                         yield name, run
 
 
-def finetuning_runs(truth: Path) -> Section:
-    """Return the comparison of all runs, recording what is missing."""
-    found = [each for each in _compare(truth, TRACES, "", makes=True) if each is not None]
+def finetuning(truth: Path) -> Section:
+    """Return the comparison of all runs whose traces are stored."""
+    found = list(_compare(truth, TRACES, "", makes=False))
     rows = [each for each in found if each.memory is not None]
     times = [each for each in found if each.time is not None]
     result = f"median error {_median([each.memory for each in rows])}"
@@ -127,8 +127,8 @@ def _median(ratios: Sequence[float | None]) -> str:
 
 def _compare(
     truth: Path, folder: Path, only: str, *, makes: bool, rows: bool = False
-) -> Iterator[ComparedRun | None]:
-    """Yield a comparison for each run that can be asked."""
+) -> Iterator[ComparedRun]:
+    """Yield a comparison for each run that can be asked, and whose trace exists or is made."""
     for _, run in runs_of(truth, only):
         if run is None:
             continue
@@ -138,7 +138,9 @@ def _compare(
         except TorchscanError as error:
             print(f"{run.source} {run.kind} {run.name}: {error.problem}", file=sys.stderr)
             continue
-        if rows and found is not None:
+        if found is None:
+            continue
+        if rows:
             print(_row_text(found, time.perf_counter() - start), flush=True)
         yield found
 
@@ -151,6 +153,24 @@ def _row_text(found: ComparedRun, seconds: float) -> str:
     return f"{run.source} | {run.kind} | {run.name} | memory {memory} | time {ratio}{verdict} | {seconds:.0f} s"
 
 
+def print_finetuning(
+    truth: Path, folder: Path, only: str = "", *, makes: bool = True, rows: bool = False
+) -> int:
+    """Print how many rows can be asked, and the errors; return 1 if a table is missing."""
+    missing = [name for name in READERS if not (truth / name).exists()]
+    if missing:
+        print(f"nothing compared: {missing[0]} not found in {truth}")
+        return 1
+    counts: Mapping[str, list[bool]] = {name: [] for name in READERS}
+    for name, run in runs_of(truth):
+        counts[name].append(run is not None)
+    found = list(_compare(truth, folder, only, makes=makes, rows=rows))
+    for name, can_ask in counts.items():
+        print(f"{name}: {sum(can_ask)} of {len(can_ask)} rows can be asked")
+    print(f"{len(found)} compared\n\n{finetuning_table(found)}")
+    return 0
+
+
 def main() -> int:
     """Compare, and print the tables; return 1 if a table of published values is missing."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -160,22 +180,11 @@ def main() -> int:
     parser.add_argument("--stored", action="store_true", help="Leave out runs without a trace.")
     parser.add_argument("--rows", action="store_true", help="Print each run.")
     options = parser.parse_args()
-    missing = [name for name in READERS if not (options.truth / name).exists()]
-    if missing:
-        print(f"nothing compared: {missing[0]} not found in {options.truth}")
-        return 1
     warnings.simplefilter("ignore")
-    counts: Mapping[str, list[bool]] = {name: [] for name in READERS}
-    for name, run in runs_of(options.truth):
-        counts[name].append(run is not None)
-    comparisons = _compare(
-        options.truth, options.traces, options.only, makes=not options.stored, rows=options.rows
+    makes = not options.stored
+    return print_finetuning(
+        options.truth, options.traces, options.only, makes=makes, rows=options.rows
     )
-    found = [each for each in comparisons if each is not None]
-    for name, can_ask in counts.items():
-        print(f"{name}: {sum(can_ask)} of {len(can_ask)} rows can be asked")
-    print(f"{len(found)} compared\n\n{finetuning_table(found)}")
-    return 0
 
 
 if __name__ == "__main__":
