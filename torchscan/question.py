@@ -95,15 +95,9 @@ class Question(Inputs):
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
         self.recipe  # noqa: B018 - raises if its options contradict each other
         self._require_optimizer()
-        if "parameters" in self.recipe.offloaded and not is_offloaded(self.module):
-            raise InputError(
-                Argument("offload"),
-                " has 'parameters', which FSDP2 copies layer by layer: give it to plan(), with a "
-                "mesh of one device, for example",
-            )
 
     def _require_optimizer(self) -> None:
-        """Raise if an option says how the optimizer takes its step, and there is none."""
+        """Raise if an option needs an optimizer, or FSDP2, and there is none."""
         is_given = {
             "optimizer_in_backward": self.optimizer_in_backward,
             "clip_gradients": self.clip_gradients,
@@ -113,6 +107,12 @@ class Question(Inputs):
             if self.optimizer is None:
                 optimizer = Give("optimizer", "AdamW")
                 raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
+        if "parameters" in self.recipe.offloaded and not is_offloaded(self.module):
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', which FSDP2 copies layer by layer: give it to plan(), with a "
+                "mesh of one device, for example",
+            )
 
     @property
     def recipe(self) -> Recipe:

@@ -159,7 +159,6 @@ def test_an_adapter_is_multiplied_in_the_type_of_its_input() -> None:
     products = [op for op in found.steps.ops if op.signature.operator == "aten.mm"]
     assert {op.signature.outputs[0].dtype for op in products} == {torch.bfloat16}
     assert kept(found) < kept(plain)
-    assert found.roofline.time_estimate < plain.roofline.time_estimate
 
 
 @pytest.mark.parametrize("weights", ["nf4-dq", "gptq"])

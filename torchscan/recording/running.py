@@ -246,11 +246,8 @@ class _Stage:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if is_decomposed and (is_abstract or self._attempt.without_data is not None):
-                stack.enter_context(functions_let_through())
             if is_abstract or self._attempt.without_data is not None:
-                home = self._attempt.home if is_abstract else self._attempt.device
-                stack.enter_context(autocast_of_meta_tensors(self._request.device_type, home))
+                self._follow_autocast(stack)
             modules = self._inventory.modules.values()
             stack.enter_context(own_calls_followed(modules, self._recorder.tree))
             if self._request.has_engine_attention:
@@ -260,6 +257,14 @@ class _Stage:
             )
             stack.enter_context(self._recorder.recording())
             yield
+
+    def _follow_autocast(self, stack: contextlib.ExitStack) -> None:
+        """Let functions on tensors without data run as on the device that they represent."""
+        attempt = self._attempt
+        if attempt.is_decomposed:
+            stack.enter_context(functions_let_through())
+        home = attempt.home if attempt.is_abstract else attempt.device
+        stack.enter_context(autocast_of_meta_tensors(self._request.device_type, home))
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """No operator tells of it."""

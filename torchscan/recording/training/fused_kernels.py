@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchscan.errors import Argument, InputError
-from torchscan.recording.adapters import Adapted, adapter_parts
+from torchscan.recording.adapters import adapter_parts
 from torchscan.recording.training.quantized_linear import QuantizedLinear
 
 #: Liger's names for norms, rotary embeddings and gated layers; Unsloth's fused low-rank adapters
@@ -59,14 +59,16 @@ def _subclass(cls: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Modu
 # -- norms ----------------------------------------------------------------------------------------
 
 
-def _fuse_norm(module: Any) -> Callable[..., Any] | None:
+def fuse_norm(module: Any) -> Callable[..., Any] | None:
+    """Return the forward function of an RMS norm, or None for other modules."""
     is_norm = "RMSNorm" in type(module).__name__ and isinstance(
         getattr(module, "weight", None), nn.Parameter
     )
-    return _normalize if is_norm else None
+    return normalize_rows if is_norm else None
 
 
-def _normalize(self: Any, hidden_states: Tensor) -> Tensor:
+def normalize_rows(self: Any, hidden_states: Tensor) -> Tensor:
+    """Return normalized rows in the type of the input, from one kernel."""
     weight = self.weight.to(hidden_states.dtype)
     eps = getattr(self, "variance_epsilon", None) or getattr(self, "eps", None)
     # autocast would convert both to 32 bits, as it does for torch's own function
@@ -100,14 +102,14 @@ class _Rotation(torch.autograd.Function):
 _rotate: Any = _Rotation.apply
 
 
-def _rotate_both(
+def rotate_both(
     query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *_args: Any, **_kwargs: Any
 ) -> tuple[Tensor, Tensor]:
     """Return queries and keys, in the place of the function of transformers."""
     return _rotate(query, cos, sin), _rotate(key, cos, sin)
 
 
-def _fuse_rotation(module: nn.Module) -> Callable[..., Any] | None:
+def fuse_rotation(module: nn.Module) -> Callable[..., Any] | None:
     """Return the module's function with a fused rotation among its globals."""
     function: Any = inspect.unwrap(type(module).forward)
     code = getattr(function, "__code__", None)
@@ -115,7 +117,7 @@ def _fuse_rotation(module: nn.Module) -> Callable[..., Any] | None:
         return None
     made = types.FunctionType(
         code,
-        {**function.__globals__, _ROTATE: _rotate_both},
+        {**function.__globals__, _ROTATE: rotate_both},
         function.__name__,
         function.__defaults__,
         function.__closure__,
@@ -148,13 +150,15 @@ class _SwiGLU(torch.autograd.Function):
 _swiglu: Any = _SwiGLU.apply
 
 
-def _fuse_gate(module: Any) -> Callable[..., Any] | None:
+def fuse_gate(module: Any) -> Callable[..., Any] | None:
+    """Return the forward function of a gated layer, or None for other modules."""
     has_parts = all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj"))
     act = getattr(module, "act_fn", None)
-    return _forward_gated if has_parts and "SiLU" in type(act).__name__ else None
+    return run_gated if has_parts and "SiLU" in type(act).__name__ else None
 
 
-def _forward_gated(self: Any, x: Tensor) -> Tensor:
+def run_gated(self: Any, x: Tensor) -> Tensor:
+    """Return the product of the gate and the other tensor, projected down."""
     result: Tensor = self.down_proj(_swiglu(self.gate_proj(x), self.up_proj(x)))
     return result
 
@@ -207,13 +211,16 @@ def _weight_of(base: Any, dtype: torch.dtype) -> Tensor:
     return weight.to(dtype)
 
 
-def _fuse_adapter(module: nn.Module) -> Callable[..., Any] | None:
-    is_known = isinstance(module, Adapted) or adapter_parts(module) is not None
-    return _forward_adapted if is_known else None
+def fuse_adapter(module: nn.Module) -> Callable[..., Any] | None:
+    """Return the forward function of a layer with an adapter, or None for other modules."""
+    return None if adapter_parts(module) is None else run_adapted
 
 
-def _forward_adapted(self: Any, x: Tensor) -> Tensor:
-    base, dropout, into, out_of = adapter_parts(self)
+def run_adapted(self: Any, x: Tensor) -> Tensor:
+    """Return the result of the layer and its adapter, in the type of the input or of autocast."""
+    parts = adapter_parts(self)
+    assert parts is not None  # noqa: S101 - the layer has an adapter
+    base, dropout, into, out_of = parts
     dtype = into.weight.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -223,10 +230,10 @@ def _forward_adapted(self: Any, x: Tensor) -> Tensor:
 
 
 _FUSING: dict[FusedKernel, tuple[Callable[[Any], Callable[..., Any] | None], str]] = {
-    "rms_norm": (_fuse_norm, "RMS norm with a weight"),
-    "rope": (_fuse_rotation, f"rotary embedding by {_ROTATE}()"),
-    "swiglu": (_fuse_gate, "gated layer with gate_proj, up_proj, down_proj and SiLU"),
-    "lora": (_fuse_adapter, "low-rank adapter beside a linear layer"),
+    "rms_norm": (fuse_norm, "RMS norm with a weight"),
+    "rope": (fuse_rotation, f"rotary embedding by {_ROTATE}()"),
+    "swiglu": (fuse_gate, "gated layer with gate_proj, up_proj, down_proj and SiLU"),
+    "lora": (fuse_adapter, "low-rank adapter beside a linear layer"),
 }
 
 

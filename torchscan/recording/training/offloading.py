@@ -28,6 +28,7 @@ from torchscan.torch_versions import (
 Offload = Literal["optimizer", "parameters", "activations"]
 #: smaller tensors stay, as in torchtune
 _MIN_BYTES = 1024
+_COPIES = ("copy_to_device", "copy_to_host")
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define("copy_to_host(Tensor tensor) -> Tensor")
@@ -60,19 +61,11 @@ def shards_on_host() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if len(verbs) > 1:
             inputs, shards = verbs["inputs"], verbs["shards"]
-            stack.enter_context(overridden(*inputs, with_inputs_copied(_copy_to_device)))
-            stack.enter_context(overridden(*shards, with_shards_copied(_copy_to_host)))
+            to_device, to_host = (getattr(torch.ops.torchscan, name) for name in _COPIES)
+            copy = with_inputs_copied(lambda flat: to_device(flat, [1]))
+            stack.enter_context(overridden(*inputs, copy))
+            stack.enter_context(overridden(*shards, with_shards_copied(to_host)))
         yield
-
-
-def _copy_to_device(flat: Tensor) -> Tensor:
-    copied: Tensor = torch.ops.torchscan.copy_to_device(flat, [1])
-    return copied
-
-
-def _copy_to_host(tensor: Tensor) -> Tensor:
-    copied: Tensor = torch.ops.torchscan.copy_to_host(tensor)
-    return copied
 
 
 def leave_shards_on_host(tensors: Iterable[Tensor], table: TensorTable) -> None:

@@ -101,7 +101,7 @@ class Recipe:
                 )
 
     @property
-    def offloaded(self) -> tuple[str, ...]:
+    def offloaded(self) -> tuple[Offload, ...]:
         """The parts of the state that are kept on the host."""
         if self.offload is None:
             return ()
