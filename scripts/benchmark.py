@@ -163,9 +163,9 @@ def main() -> None:
         compare_meshes()
         return
     if options.finetuning:
-        from truth_finetuning import TRACES, print_finetuning
+        from truth_finetuning import FIGURES, TRACES, StoredFigures, print_finetuning
 
-        sys.exit(print_finetuning(TRUTH, TRACES))
+        sys.exit(print_finetuning(TRUTH, TRACES, StoredFigures(FIGURES)))
     if options.generation:
         from benchmark_generation import compare_generation, compare_joined
         from truth_serving import compare_serving

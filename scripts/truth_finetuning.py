@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from torchscan.errors import TorchscanError
 ROOT = Path(__file__).resolve().parent.parent
 TRUTH = ROOT.parent / "shared" / "truth"
 TRACES = ROOT / "build" / "traces"
+FIGURES = ROOT / "build" / "finetuning.jsonl"
 HEADINGS = (
     *("source", "runs", "rows", "memory: median error", "bias", "largest"),
     *("ran out, called so", "time: rows", "median error", "bias", "estimate ÷ measured"),
@@ -50,6 +51,36 @@ class ComparedRun:
         return self.fits != self.run.measured.ran_out
 
 
+class StoredFigures:
+    """Figures of runs in a file, a line for each, so that an interrupted comparison goes on."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: dict[str, dict[str, float | None]] = {}
+        if file is not None and file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                name, figures = json.loads(line)
+                self._known[name] = figures
+
+    def find(self, run: PublishedRun) -> ComparedRun | None:
+        """Return the stored comparison, or None if there is none."""
+        figures = self._known.get(f"{run.source} {run.kind} {run.name}")
+        if figures is None:
+            return None
+        memory, seconds = figures["memory"], figures["time"]
+        return ComparedRun(run=run, memory=memory, time=seconds, fits=bool(figures["fits"]))
+
+    def add(self, found: ComparedRun) -> None:
+        """Store a comparison."""
+        if self._file is None:
+            return
+        run = found.run
+        figures = {"memory": found.memory, "time": found.time, "fits": found.fits}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([f"{run.source} {run.kind} {run.name}", figures]) + "\n")
+
+
 def compare_run(run: PublishedRun, folder: Path, *, makes: bool) -> ComparedRun | None:
     """Return the comparison, or None if the trace is missing and not to be made."""
     trace = run.trace(folder, makes=makes)
@@ -69,27 +100,31 @@ def compare_run(run: PublishedRun, folder: Path, *, makes: bool) -> ComparedRun 
     return ComparedRun(run=run, memory=memory, time=ratio, fits=verdict.fits)
 
 
-def runs_of(truth: Path, only: str = "") -> Iterator[tuple[str, PublishedRun | None]]:
-    """Yield each row's table with its run, or None if it cannot be asked."""
+def runs_of(truth: Path, only: Sequence[str] = ()) -> Iterator[tuple[str, PublishedRun | None]]:
+    """Yield each row's table with its run, or None if it cannot be asked.
+
+    Of ``only``, one text must be in the run's source, kind and name; a row that cannot be asked
+    counts always.
+    """
     for name, read in READERS.items():
         with gzip.open(truth / name, "rt", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 for run in list(read(row)) or [None]:
-                    if run is None or only in f"{run.source} {run.kind} {run.name}":
+                    label = "" if run is None else f"{run.source} {run.kind} {run.name}"
+                    if run is None or not only or any(each in label for each in only):
                         yield name, run
 
 
 def finetuning(truth: Path) -> Section:
     """Return the comparison of all runs whose traces are stored."""
-    found = list(_compare(truth, TRACES, "", makes=False))
-    rows = [each for each in found if each.memory is not None]
-    times = [each for each in found if each.time is not None]
-    result = f"median error {_median([each.memory for each in rows])}"
-    summary = [
-        ("memory of fine-tuning steps", "fms-acceleration, LitGPT, peft", f"{len(rows)}", result)
-    ]
-    result = f"median error {_median([each.time for each in times])}"
-    summary.append(("time of fine-tuning steps", "fms-acceleration", f"{len(times)}", result))
+    found = list(compare_runs(truth, TRACES, StoredFigures(None), makes=False))
+    memory = [each.memory for each in found if each.memory is not None]
+    times = [each.time for each in found if each.time is not None]
+    sources = "fms-acceleration, LitGPT, peft"
+    result = f"median error {_median(memory)}"
+    summary = [("memory, fine-tuning steps", sources, f"{len(memory)}", result)]
+    result = f"median error {_median(times)}"
+    summary.append(("time, fine-tuning steps", "fms-acceleration", f"{len(times)}", result))
     return Section(summary, {"finetuning": f"\n{finetuning_table(found)}\n"})
 
 
@@ -121,40 +156,48 @@ def _cells(group: Sequence[ComparedRun]) -> list[str]:
     return [*cells, f"{len(times)}", _median(times), bias, f"{min(times):.2f} … {max(times):.2f}"]
 
 
-def _median(ratios: Sequence[float | None]) -> str:
-    return percent(statistics.median(abs(each - 1) for each in ratios if each is not None))
+def _median(ratios: Sequence[float]) -> str:
+    return percent(statistics.median(abs(each - 1) for each in ratios))
 
 
-def _compare(
-    truth: Path, folder: Path, only: str, *, makes: bool, rows: bool = False
+def compare_runs(
+    truth: Path, folder: Path, stored: StoredFigures, only: Sequence[str] = (), *, makes: bool
 ) -> Iterator[ComparedRun]:
-    """Yield a comparison for each run that can be asked, and whose trace exists or is made."""
+    """Yield a comparison for each run that can be asked, and whose trace exists or is made.
+
+    Those whose figures are stored need no trace.
+    """
     for _, run in runs_of(truth, only):
         if run is None:
             continue
-        start = time.perf_counter()
-        try:
-            found = compare_run(run, folder, makes=makes)
-        except TorchscanError as error:
-            print(f"{run.source} {run.kind} {run.name}: {error.problem}", file=sys.stderr)
-            continue
+        found = stored.find(run)
         if found is None:
-            continue
-        if rows:
-            print(_row_text(found, time.perf_counter() - start), flush=True)
-        yield found
+            try:
+                found = compare_run(run, folder, makes=makes)
+            except TorchscanError as error:
+                print(f"{run.source} {run.kind} {run.name}: {error.problem}", file=sys.stderr)
+            if found is not None:
+                stored.add(found)
+        if found is not None:
+            yield found
 
 
-def _row_text(found: ComparedRun, seconds: float) -> str:
+def _row_text(found: ComparedRun) -> str:
     run = found.run
     memory = "–" if found.memory is None else f"{found.memory:.3f}"
     ratio = "–" if found.time is None else f"{found.time:.2f}"
     verdict = "" if found.is_right else " (wrong verdict)"
-    return f"{run.source} | {run.kind} | {run.name} | memory {memory} | time {ratio}{verdict} | {seconds:.0f} s"
+    return f"{run.source} | {run.kind} | {run.name} | memory {memory} | time {ratio}{verdict}"
 
 
 def print_finetuning(
-    truth: Path, folder: Path, only: str = "", *, makes: bool = True, rows: bool = False
+    truth: Path,
+    folder: Path,
+    stored: StoredFigures,
+    only: Sequence[str] = (),
+    *,
+    makes: bool = True,
+    rows: bool = False,
 ) -> int:
     """Print how many rows can be asked, and the errors; return 1 if a table is missing."""
     missing = [name for name in READERS if not (truth / name).exists()]
@@ -164,7 +207,11 @@ def print_finetuning(
     counts: Mapping[str, list[bool]] = {name: [] for name in READERS}
     for name, run in runs_of(truth):
         counts[name].append(run is not None)
-    found = list(_compare(truth, folder, only, makes=makes, rows=rows))
+    found = []
+    for each in compare_runs(truth, folder, stored, only, makes=makes):
+        found.append(each)
+        if rows:
+            print(_row_text(each), flush=True)
     for name, can_ask in counts.items():
         print(f"{name}: {sum(can_ask)} of {len(can_ask)} rows can be asked")
     print(f"{len(found)} compared\n\n{finetuning_table(found)}")
@@ -176,14 +223,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--truth", type=Path, default=TRUTH, help="Folder of the published tables.")
     parser.add_argument("--traces", type=Path, default=TRACES, help="Folder of stored traces.")
-    parser.add_argument("--only", default="", help="Text in the source, kind or name of a run.")
+    parser.add_argument(
+        "--figures", type=Path, default=FIGURES, help="File of figures that need no trace."
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=(), help="Texts in the source, kind and name of a run."
+    )
     parser.add_argument("--stored", action="store_true", help="Leave out runs without a trace.")
     parser.add_argument("--rows", action="store_true", help="Print each run.")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    makes = not options.stored
     return print_finetuning(
-        options.truth, options.traces, options.only, makes=makes, rows=options.rows
+        options.truth,
+        options.traces,
+        StoredFigures(options.figures),
+        options.only,
+        makes=not options.stored,
+        rows=options.rows,
     )
 
 
