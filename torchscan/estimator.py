@@ -29,13 +29,16 @@ def estimate_memory(
     longest_sequence: bool = False,
     **asked: Unpack[StepArguments],
 ) -> MemoryEstimate:
-    """Peak memory of a pass of ``module``, where it occurs and what it consists of, computed on shapes alone.
+    """Estimate the peak memory of a pass: its size, its layer, and what it consists of.
 
-    With a ``device``, also whether it fits there. Without one, kernels are those of the device the model is on.
+    Only shapes are computed. With a ``device``, the result also has the verdict whether the pass
+    fits there. Without one, kernels are those of the device that the model is on.
 
     Args:
-        largest_batch: also look for the largest batch that fits, by recording the pass at some 3 to 25 other batch sizes.
-        longest_sequence: also look for the most tokens of a sequence that fit, by recording the pass at as many other lengths.
+        largest_batch: also find the largest batch that fits, by recording the pass at 3 to 25 other
+            batch sizes.
+        longest_sequence: also find the most tokens of a sequence that fit, by recording the pass at
+            as many other lengths.
     """
     scan = Scan(module, input_shape, dtype, **asked)
     return memory_of(scan, largest_batch=largest_batch, longest_sequence=longest_sequence)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import is_torch_device
@@ -95,6 +96,23 @@ class Question(Inputs):
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
         self.recipe  # noqa: B018 - raises if its options contradict each other
         self._require_optimizer()
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Raise if two arguments exclude each other."""
+        if self.accumulate and self.optimizer_in_backward:
+            raise InputError(
+                Argument("accumulate"),
+                " adds to gradients of an earlier batch, and ",
+                Argument("optimizer_in_backward"),
+                " keeps none: leave out one of them",
+            )
+        if self.lora is not None and isinstance(self.optimizer, Optimizer):
+            raise InputError(
+                Argument("optimizer"),
+                " is an instance, which has no parameter of the adapters: give its name or its "
+                "class",
+            )
 
     def _require_optimizer(self) -> None:
         """Raise if an option needs an optimizer, or FSDP2, and there is none."""

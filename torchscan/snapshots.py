@@ -31,18 +31,20 @@ def read_snapshot(
     moment: SnapshotMoment | None = None,
     device: str | None = None,
 ) -> MemorySnapshot:
-    """Return what held the memory of a run, from a snapshot of torch's CUDA allocator.
+    """Explain an out-of-memory error or a peak, from a snapshot of torch's CUDA allocator.
 
-    The file is one of ``torch.cuda.memory._dump_snapshot``, or its dict as JSON. It is read without
-    ``pickle``: nothing in it is imported or called.
+    The result has the memory by line of code, module and kind, and changes that would have helped.
+    ``torch.cuda.memory._dump_snapshot`` writes the file; its dict as JSON is also read. The file is
+    read without ``pickle``: nothing in it is imported or called.
 
     Args:
         path: the file.
-        module: the model that was trained, whose modules are then named. It is left unchanged.
+        module: the model that was trained, to name its modules. It is left unchanged.
         moment: "oom", when the last request failed; "peak", when most memory was in use;
-            "end", when the snapshot was taken. None: the first of these that the snapshot knows.
-        device: the device's name or memory ('RTX 4090', '24 GiB'), for what is not torch's; or the
-            GPU to read ('cuda:1'). None: the GPU whose request failed, or that holds the most.
+            "end", when the snapshot was taken. None: the first of these that the snapshot has.
+        device: the device's name or memory ('RTX 4090', '24 GiB'), to compute the memory outside of
+            torch; or the GPU to read ('cuda:1'). None: the GPU whose request failed, or that holds
+            the most.
     """
     if module is not None:
         require_module(module)

@@ -50,29 +50,38 @@ def test_memory_is_that_of_the_last_pass() -> None:
 
 
 @pytest.mark.slow
+def plan(sharding: Any, **options: Any) -> Any:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    return torchscan.parallel.plan(
+        model,
+        (WIDTH,),
+        mesh={"dp": 2},
+        sharding=sharding,
+        batch_size=BATCH,
+        training=True,
+        device=GPU,
+        progress=False,
+        **options,
+    )
+
+
 def test_a_plan_counts_all_passes() -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    def plan(**options: Any) -> Any:
-        with torch.device("meta"):
-            model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
-        return torchscan.parallel.plan(
-            model,
-            (WIDTH,),
-            mesh={"dp": 2},
-            apply=lambda model, mesh: fully_shard(model, mesh=mesh["dp"]),
-            batch_size=BATCH,
-            training=True,
-            device=GPU,
-            progress=False,
-            **options,
-        )
-
-    single, several = plan(accumulate=True).ranks[0], plan(accumulation_steps=3).ranks[0]
+    single = plan("fsdp2", accumulate=True).ranks[0]
+    several = plan("fsdp2", accumulation_steps=3).ranks[0]
     assert several.macs == 3 * single.macs
     assert [each.sent_bytes for each in several.collectives] == [
         3 * each.sent_bytes for each in single.collectives
     ]
+
+
+def test_a_plan_counts_one_update() -> None:
+    """Parameters that ZeRO-1 updated are sent once, whatever the number of passes."""
+    for number in (1, 3):
+        rank = plan("zero1", accumulation_steps=number, optimizer="SGD").ranks[0]
+        sent = {each.phase: each.sent_bytes for each in rank.collectives}
+        size = 4 * (WIDTH + 1) * WIDTH
+        assert (sent["backward"], sent["optimizer"]) == (number * size, size)
 
 
 def test_passes_are_a_positive_number() -> None:

@@ -248,6 +248,9 @@ def test_nothing_that_a_file_names_is_called(tmp_path: Path) -> None:
         (b"I" + b"9" * 10_000 + b"\n.", "has the opcode 0x49"),  # a number as text
         (b"\x80\x04)\x85\x94" * 10 + b"}h\x00K\x01s.", "not a complete pickle|key"),
         (b"\x80\x04}()\x85K\x01u.", "a key that is not"),
+        # 2**61 - 1: the hash of all its multiples is zero
+        (b"\x80\x04}(\x8a\x08" + (2**61 - 1).to_bytes(8, "little") + b"Nu.", "a key that is not"),
+        (b"\x80\x04}(J\xff\xff\xff\xffNu.", "a key that is not"),  # -1
         (b"\x80\x04\x82\x01.", "opcode 0x82"),  # an object of the extension registry
         (b'{"segments": ' + b"[" * 100_000, "is not JSON"),
         (b"[NaN, {}]", "is a float instead of a dict"),
@@ -444,6 +447,17 @@ def test_stacks_are_needed_for_places(tmp_path: Path) -> None:
     found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"))
     assert list(found.by_kind) == ["unknown"]
     assert [note.code for note in found.notes] == ["snapshot-no-stacks"]
+
+
+@pytest.mark.parametrize("blocks", [[], [block(2 * MIB, in_use=False)]])
+def test_nothing_is_in_use_after_the_cache_was_emptied(
+    file: Path, blocks: list[dict[str, Any]]
+) -> None:
+    found = read(file, [segment(blocks)])
+    assert (found.requested_bytes, found.held, found.notes) == (0, (), ())
+    assert "Tensors and workspaces  0 B" in found.to_text()
+    for text in (found.to_markdown(), found.to_latex(), found.to_html(), found.to_csv()):
+        assert text
 
 
 def test_what_was_allocated_before_the_recording_is_unknown(tmp_path: Path) -> None:

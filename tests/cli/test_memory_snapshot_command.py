@@ -59,12 +59,12 @@ def test_the_peak_is_another_moment(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "TARGET is missing: give a model, or --snapshot and a file of a run"),
+        ([], "TARGET is missing: give a model, or --snapshot and a memory snapshot of a run"),
         (["--snapshot", "missing"], "cannot be read: No such file"),
         (["--snapshot", SNAPSHOT, "--training"], "--training is for an estimate"),
         (["--snapshot", SNAPSHOT, "--lora", "4"], "--lora is for an estimate"),
         (["--snapshot", SNAPSHOT, "-d", "cuda:5"], "of which the snapshot has nothing"),
-        (["torchvision:resnet18", "--moment", "peak"], "--moment is a moment of a snapshot"),
+        (["torchvision:resnet18", "--moment", "peak"], "--moment chooses a moment of a snapshot"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(

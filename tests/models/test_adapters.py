@@ -119,3 +119,11 @@ def test_what_has_adapters_generates() -> None:
     )
     assert found.params == BASE + ADAPTED
     assert found.cache_bytes_per_token == 2 * 2 * 2 * 64 * 2
+
+
+def test_random_numbers_stay_where_they_were() -> None:
+    """Adapters of embeddings are drawn at random by peft."""
+    adapters = peft.LoraConfig(r=RANK, target_modules=["q_proj", "embed_tokens"])
+    state = torch.get_rng_state()
+    _trained(_base(torch.bfloat16), lora=adapters)
+    assert torch.equal(torch.get_rng_state(), state)

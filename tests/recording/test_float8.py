@@ -168,6 +168,23 @@ def test_a_recipe_without_products_is_refused(options: dict[str, Any], message: 
         analyze_roofline(model, (64,), **{"training": True, "device": "H100", **options})
 
 
+def test_a_recomputed_layer_casts_its_input_as_before() -> None:
+    """Autocast is on in the backward pass, too, where a checkpoint computes again."""
+    layers = [nn.Sequential(nn.Linear(64, 64, bias=False)) for _ in range(2)]
+    model = Stack(layers).to("meta")
+    shared: dict[str, Any] = {"training": True, "device": "H100", "precision": "bf16-mixed"}
+    found = [
+        Counter(
+            op.signature.operator
+            for op in Scan(
+                model, (64,), batch_size=64, float8="rowwise", checkpoint=checkpoint, **shared
+            ).steps.ops
+        )["aten._scaled_mm"]
+        for checkpoint in (False, True)
+    ]
+    assert found[1] == found[0] + 2
+
+
 def test_selective_checkpoints_keep_every_second_product() -> None:
     """And the largest values, as torchtitan: one of the input and one of the weight."""
     layers = [nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(2))) for _ in range(2)]

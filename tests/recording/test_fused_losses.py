@@ -55,6 +55,13 @@ def operators(**recipe: Any) -> Counter[str]:
     return Counter(op.signature.operator for op in scan(**recipe).steps.ops)
 
 
+def test_a_head_with_adapters_is_not_fused() -> None:
+    peft = pytest.importorskip("peft")
+    adapters = peft.LoraConfig(r=4, target_modules=["lm_head"])
+    with pytest.raises(InputError, match="that has adapters: leave it out"):
+        _ = scan(lora=adapters, cross_entropy="liger").memory
+
+
 #: bytes of parameters and gradients, in 16 bits
 HELD = 2 * 2 * 2 * WORDS * WIDTH
 

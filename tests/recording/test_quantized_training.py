@@ -18,10 +18,10 @@ GPU = "NVIDIA H100 80GB HBM3"
 
 
 class Layered(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(16, WIDTH)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(NUM_LAYERS))
+        self.embedding = nn.Embedding(16, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(NUM_LAYERS))
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embedding(ids)
@@ -30,9 +30,9 @@ class Layered(nn.Module):
         return x
 
 
-def scan(weights: str, **options: Any) -> Scan:
+def scan(weights: str, width: int = WIDTH, **options: Any) -> Scan:
     with torch.device("meta"):
-        model = Layered().bfloat16()
+        model = Layered(width).bfloat16()
     step: dict[str, Any] = {"training": True, "device": GPU, "lora": RANK, "weights": weights}
     return Scan(model, (), torch.long, batch_size=BATCH, **step | options)
 
@@ -89,6 +89,13 @@ def test_weights_are_dequantized_for_each_product() -> None:
     found = operators("int8")
     assert found["aten._int_mm"] == found["torchscan.int8_vectorwise_quant"] == NUM_LAYERS
     assert found["aten.mm"] == BACKWARD + adapters
+
+
+@pytest.mark.parametrize("weights", ["nf4", "gptq"])
+def test_widths_are_no_multiple_of_what_an_integer_packs(weights: str) -> None:
+    adapted = NUM_LAYERS * 2 * RANK * (WIDTH - 4)
+    gradients = scan(weights, WIDTH - 4).memory.timeline[-1].by_kind["gradients"]
+    assert gradients >= 4 * adapted
 
 
 @pytest.mark.parametrize("weights", ["nf4", "nf4-dq", "int8", "gptq", "awq"])

@@ -166,12 +166,26 @@ def test_a_plan_follows_the_same_options() -> None:
         ({"accumulation_steps": 0}, "accumulation_steps is 0: give a positive integer"),
         ({"weights": "int3"}, "weights is 'int3': choose from"),
         ({"offload": "gradients"}, "offload is 'gradients': choose from"),
+        ({"float8": "rowwise", "weights": "nf4"}, "float8 is for weights that are trained"),
+        (
+            {"accumulate": True, "optimizer": "SGD", "optimizer_in_backward": True},
+            "accumulate adds to gradients of an earlier batch",
+        ),
+        (
+            {"lora": 4, "optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))])},
+            "optimizer is an instance, which has no parameter of the adapters",
+        ),
         ({"float8_all_gather": True, "float8": "rowwise"}, "give float8='tensorwise'"),
     ],
 )
 def test_invalid_options_are_refused(recipe: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         scan(**recipe)
+
+
+def test_a_number_of_layers_that_the_model_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match=f"checkpoint is 5: give a number up to {NUM_LAYERS}"):
+        _ = scan(checkpoint=NUM_LAYERS + 1).memory
 
 
 def test_options_of_a_training_step_need_one() -> None:

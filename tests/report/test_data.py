@@ -463,8 +463,20 @@ def test_names_of_any_kind_are_read_as_rows() -> None:
     assert [row["path"] for row in rows[1:]] == ["a\rb", "\r", "�", "=1+1", '"', "\0"]
 
 
-def test_a_spreadsheet_runs_no_name() -> None:
-    names = ["=1+1", "+1", "-a", "-1-1", "@SUM(1)", "\t=1", "\r=1", "a=1", "-1", "'=1"]
+def test_neither_a_spreadsheet_nor_a_terminal_runs_a_name() -> None:
+    names = [
+        "=1+1",
+        "+1",
+        "-a",
+        "-1-1",
+        "@SUM(1)",
+        "\t=1",
+        "\r=1",
+        "a=1",
+        "-1",
+        "'=1",
+        "\x1b[2J\x9b",
+    ]
     text = named(names).to_csv(columns=["params", "input_shape"], escape_formulas=True)
     rows = list(csv.DictReader(io.StringIO(text, newline="")))[1:]
     assert [row["path"] for row in rows] == [
@@ -478,6 +490,7 @@ def test_a_spreadsheet_runs_no_name() -> None:
         "a=1",
         "-1",
         "'=1",
+        "\ufffd[2J\ufffd",
     ]
     assert {(row["call"], row["params"], row["input_shape"]) for row in rows} == {
         ("0", "0", "[-1, 4]")

@@ -44,9 +44,12 @@ def repeat_passes(roofline: Roofline, number: int) -> Roofline:
 
 
 def repeat_collectives(collectives: Sequence[Collective], number: int) -> tuple[Collective, ...]:
-    """Return the collectives of a step of so many passes, each of which communicates."""
+    """Return the collectives of a step of so many passes, which all communicate, and an update."""
     repeated = []
     for each in collectives:
+        if each.phase == "optimizer":
+            repeated.append(each)
+            continue
         calls, size, sent = number * each.calls, number * each.bytes, number * each.sent_bytes
         seconds = None if each.seconds is None else number * each.seconds
         more = replace(each, calls=calls, bytes=size, sent_bytes=sent, seconds=seconds)

@@ -40,7 +40,7 @@ _BUFFERED_LAYERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
-    """The parts of a model on one rank, for one micro batch."""
+    """The costs of a model's parts on one rank, for one micro batch."""
 
     #: names of the parts in the order of the forward pass
     order: tuple[str, ...]
@@ -174,7 +174,7 @@ class StageDerivation:
         return unit_bytes(shapes, self._layout.shards.size)
 
     def _copied(self, size: float) -> float:
-        """Return the seconds in which so many bytes are read and written."""
+        """Return the seconds to read and write this number of bytes."""
         return size / self._stream
 
     def _waits(
@@ -226,7 +226,7 @@ class StageDerivation:
     def _exposed_once(
         self, waits: tuple[Waiting, Waiting], root: UnitBytes, layers: Sequence[UnitBytes]
     ) -> float:
-        """Return the seconds once in a step that FSDP adds to the passes of a stage.
+        """Return the seconds that FSDP adds to the passes of a stage, once per step.
 
         Parameters stay gathered after the first forward pass, and gradients are reduced in the last
         backward pass.
@@ -262,7 +262,7 @@ class StageDerivation:
         return int(self._cost(part).sent_bytes) + exchanged + rotated
 
     def _exchange_times(self, part: str) -> tuple[float, float]:
-        """Return the seconds in which parts of sequences exchange keys and values, in both passes.
+        """Return the seconds to exchange keys and values in context parallelism, in both passes.
 
         Keys and values are all-gathered. Their gradients go round in a ring, in 32 bits.
         """
@@ -390,8 +390,8 @@ class _StageMemory:
     def gap_bytes(self, *, accumulates: bool) -> int:
         """Return the bytes that are reserved beyond the peak.
 
-        These are gaps between tensors that live for a while, and what FSDP2 allocates in streams of
-        its own, which no other tensor can use: buffers of all-gathers, and reduced gradients.
+        These are gaps between longer-lived tensors, and blocks that FSDP2 allocates in separate
+        streams, where no other tensor can use them: buffers of all-gathers, and reduced gradients.
         """
         passing = self.backward_bytes(accumulates=accumulates) - self.saved_bytes
         gaps = int(_GAPS * max(0, passing))

@@ -35,7 +35,7 @@ class StepEstimate(NamedTuple):
     time: float
     waiting: float
     idle: float
-    #: MACs of the model on each device, in the mean
+    #: mean MACs of the model on each device
     macs: float
 
 
@@ -83,7 +83,7 @@ class StepDerivation:
         return self.num_microbatches * seconds / self.layout.pp
 
     def min_time(self, schedule: Schedule | None, chunks: int) -> float:
-        """Return the seconds that the step takes at least, with a schedule's smallest bubble."""
+        """Return a lower bound of the step's seconds, with the smallest bubble of a schedule."""
         costs = [self.model.costs[part] for part in self.model.order]
         waits = math.fsum(each.forward.waited_for + each.backward.waited_for for each in costs)
         time = self.computing + self.num_microbatches * waits / self.layout.pp
@@ -117,7 +117,7 @@ class _PipelineStep:
         self._ranks = range(self._num_ranks)
 
     def estimate(self) -> StepEstimate:
-        """Return the step. Its time is that of the last rank, its memory that of the largest."""
+        """Return the step, with the time of the last rank, and the memory of the largest rank."""
         number, count = self._step.num_microbatches, len(self._stages)
         times = list(map(self._times, range(count)))
         passes = passes_time(self._schedule, self._num_ranks, number, times)
@@ -201,6 +201,6 @@ class _PipelineStep:
 
 
 def with_activations(kinds: Mapping[MemoryKind, int], beyond: int) -> dict[MemoryKind, int]:
-    """Return the bytes at the peak by kind; all that a pass takes counts as activations."""
+    """Return the bytes at the peak by kind; memory of a pass counts as activations."""
     known = {kind: size for kind, size in kinds.items() if size}
     return {**known, "activations": max(0, beyond)}

@@ -44,7 +44,7 @@ class MeshLayout:
     def mesh(self) -> dict[str, int]:
         """The dimensions with several ranks.
 
-        FSDP shards along the last of two dimensions, so that "dp" has a rank if there are copies.
+        FSDP shards along the last of two dimensions, so "dp" is present if there are copies.
         """
         mesh: dict[str, int] = dict(self.sizes())
         for name, size in self.sizes():

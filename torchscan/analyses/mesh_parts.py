@@ -1,7 +1,8 @@
-"""Costs of the parts of a model on one rank: each kind of layer, and what is before and after them.
+"""Costs of the parts of a model on one rank: each kind of layer, and the operators around layers.
 
-They follow from the trace of a short model that is not sharded over data-parallel ranks, so they
-hold for any number of these. Times and bytes grow linearly with the sequences of a micro batch.
+They are derived from the trace of a short model that is not sharded over data-parallel ranks, so
+they hold for any number of these ranks. Times and bytes grow linearly with the sequences of a micro
+batch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torchscan.trace.trace import Trace
 
 #: the parts outside of layers
 BEFORE, AFTER = "before", "after"
-#: memory that a pass allocates, in contrast to what stays from step to step
+#: kinds of memory that a pass allocates; other kinds stay from step to step
 _OF_PASS = [KINDS.index(kind) for kind in ("inputs", "activations", "temporary", "gathered")]
 _Costs = TypeVar("_Costs", bound=tuple[Any, ...])
 
@@ -36,7 +37,7 @@ class PassCosts(NamedTuple):
     computing: float = 0.0
     #: seconds of collectives whose result the computation waits for
     waited_for: float = 0.0
-    #: seconds of collectives in the background
+    #: seconds of collectives that overlap with computation
     behind: float = 0.0
     #: largest number of bytes at once, beyond what earlier parts saved
     peak_bytes: float = 0.0
@@ -71,7 +72,7 @@ class OptimizerCosts(NamedTuple):
 
 
 def on_line(start: _Costs, end: _Costs, place: float) -> _Costs:
-    """Return the costs at a place on the line through those at 0 and at 1."""
+    """Return the costs at a position on the line through the costs at 0 and at 1."""
     values: list[Any] = []
     for first, second in zip(start, end, strict=True):
         if isinstance(first, tuple):
@@ -160,7 +161,7 @@ class LocalTrace:
     def _assign_parts(self) -> list[str]:
         """Return the part of each operator call.
 
-        What lies between two layers belongs to the first of them in the order of the pass.
+        Operators between two layers belong to the layer that runs first in this pass.
         """
         layers = [self._layer_by_call[op.module_call] for op in self._trace.ops]
         parts = [""] * len(layers)
@@ -186,7 +187,7 @@ class LocalTrace:
         kept: Counter[str] = Counter()
         for storage, block in self._blocks:
             if block.first < start < block.end:
-                # the result of a layer is kept by the next one, if that needs it
+                # The next layer keeps the result of a layer, if it needs it.
                 owner = block.end - 1 if storage in results else block.first
                 kept[self._parts[min(owner, len(ops) - 1)]] += block.size
         saved: dict[str, _Saved] = {}

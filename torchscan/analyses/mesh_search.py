@@ -43,12 +43,13 @@ class MeshChoice:
     needed_bytes: int
     #: True if ``needed_bytes`` fit on the device
     fits: bool
-    #: True if passes on this mesh were recorded; else all follows from passes on one rank
+    #: True if passes on this mesh were recorded; otherwise, values are derived from passes on one
+    #: rank
     is_recorded: bool
     #: True if ``needed_bytes`` follows from a pass of all layers
     is_replayed: bool
-    #: seconds, needed bytes and sent bytes as derived before passes on this mesh were recorded, or
-    #: None
+    #: seconds, needed bytes and sent bytes as derived, before passes on this mesh were recorded, or
+    #: None if they were not recorded
     derived_time: float | None
     derived_bytes: int | None
     derived_sent_bytes: int | None
@@ -56,11 +57,11 @@ class MeshChoice:
     sent_bytes: int
     #: seconds of a step
     time_estimate: float
-    #: seconds of a step that computation waits for links
+    #: seconds of a step in which computation waits for links
     waiting: float
-    #: seconds of a step that a rank waits for other stages of the pipeline, in the mean
+    #: seconds of a step in which a rank waits for other pipeline stages, the mean of all ranks
     bubble: float
-    #: seconds of a step that checkpoints recompute, or None if that was not derived
+    #: seconds of a step in which checkpointed layers are recomputed, or None if not derived
     recomputing: float | None
     #: tokens of all devices per second
     tokens_per_second: float
@@ -70,7 +71,7 @@ class MeshChoice:
 
     @property
     def computing(self) -> float:
-        """Seconds of a step that compute something for the first time, or copy it."""
+        """Seconds of a step in which a rank computes or copies, without recomputation."""
         return self.time_estimate - self.waiting - self.bubble - (self.recomputing or 0.0)
 
 
@@ -91,7 +92,7 @@ class MeshLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshSearch(Result):
-    """Training steps on several meshes, the fastest that fit first."""
+    """Training steps on several meshes: those that fit first, sorted by time."""
 
     device: str
     num_gpus: int
@@ -119,7 +120,7 @@ class MeshSearch(Result):
 
     @property
     def best(self) -> MeshChoice | None:
-        """The fastest that fits."""
+        """The fastest step that fits."""
         return next((each for each in self.choices if each.fits), None)
 
     def loss(self, choice: MeshChoice) -> MeshLoss | None:
@@ -136,7 +137,7 @@ class MeshSearch(Result):
 
     @property
     def fastest_too_large(self) -> MeshChoice | None:
-        """The fastest of those that do not fit, if it is faster than the best."""
+        """The fastest step that does not fit, if it is faster than the best."""
         found = next((each for each in self.choices if not each.fits), None)
         is_faster = found is not None and (
             self.best is None or found.time_estimate < self.best.time_estimate

@@ -46,7 +46,7 @@ class RankPlan:
         return sum(each.sent_bytes for each in self.collectives)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data, without the record."""
+        """Plain JSON-serialisable data, without the trace."""
         plain = {
             name: getattr(self, name)
             for name in ("rank", "local_params", "macs", "flops", "sent_bytes")
@@ -91,12 +91,12 @@ class Plan(Result):
 
     @property
     def largest_rank(self) -> RankPlan:
-        """The process that needs the most memory."""
+        """The rank that needs the most memory."""
         return max(self.ranks, key=lambda each: each.memory.peak_bytes)
 
     @property
     def local_params(self) -> int:
-        """The parameters that one process holds."""
+        """Number of parameters that one rank holds."""
         return self.largest_rank.local_params
 
     @property

@@ -33,8 +33,14 @@ examples
   torchscan llm train hf:path/to/config.json -d H100 --num-gpus 64 --mesh dp=64 --mesh dp=8,tp=8
   torchscan llm train hf:path/to/config.json -d H100 --num-gpus 512 --mesh pp=8,dp=8,tp=8
   torchscan llm train hf:path/to/config.json -d RTX4090 --num-gpus 2 --lora 16 --checkpoint full
-FSDP shards along dp and cp, by layers, with copies along replicate. Ranks along cp have parts of a
-sequence, along tp parts of each layer, and along pp stages of a pipeline.
+
+dimensions of a --mesh
+  dp         FSDP shards parameters, gradients and optimizer states, layer by layer
+  replicate  copies of the sharded model (HSDP)
+  cp         parts of each sequence (context parallelism); FSDP shards along cp, too
+  tp         parts of each layer (tensor parallelism)
+  pp         stages of a pipeline
+
 torchscan devices lists the devices."""
 
 

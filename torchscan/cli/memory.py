@@ -34,12 +34,12 @@ examples
     --training --loss loss --optimizer AdamW --precision bf16 --lora 16 --checkpoint full
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
-  torchscan memory train.py:Net() --snapshot oom.pickle --moment peak"""
+  torchscan memory "train.py:Net()" --snapshot oom.pickle --moment peak"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "Estimate the peak memory of a pass, or explain what held the memory of a run."
+    help_ = "Estimate the peak memory of a pass, or explain a run that ran out of memory."
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, models="?", step=True)
     help_ = "Check whether it fits on this device: a name ('RTX 4090') or a size ('24 GiB')"
     add_option(parser, "device", help=help_)
@@ -61,11 +61,11 @@ def _run(options: argparse.Namespace) -> None:
         return
     if options.target is None:
         raise InputError(
-            "TARGET is missing: give a model, or ", Give("path"), " and a file of a run"
+            "TARGET is missing: give a model, or ", Give("path"), " and a memory snapshot of a run"
         )
     if options.moment is not None:
         raise InputError(
-            Argument("moment"), " is a moment of a snapshot: give ", Give("path"), ", too"
+            Argument("moment"), " chooses a moment of a snapshot: give ", Give("path"), ", too"
         )
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.memory)

@@ -154,18 +154,18 @@ class _Options:
                        choices="precisions.py:Precision")
     compiled = _flag("{}", files=_PASS)
     # the training step
-    loss = Option("Differentiate only this output of the model, such as loss (default: all)",
-                  "NAME", to_loss)
-    checkpoint = Option("Recompute layers in the backward pass: none, selective, full, or a number "
-                        "for every n-th one (default: compare none, selective and full)",
-                        "WHICH", to_checkpoint)
+    loss = Option("Differentiate only this output of the model in the backward pass, such as loss "
+                  "(default: all outputs)", "NAME", to_loss)
+    checkpoint = Option("Recompute layers in the backward pass (activation checkpointing): none, "
+                        "selective, full, or a number for every n-th layer "
+                        "(default: compare none, selective and full)", "WHICH", to_checkpoint)
     lora = Option("{}", "RANK", to_count, _RECIPE)
     cross_entropy = Option("{}", files=_RECIPE,
                            choices="recording/training/fused_losses.py:CrossEntropy")
     optimizer_in_backward = _flag("{}", files=_RECIPE)
     clip_gradients = _flag("{}", files=_RECIPE)
-    accumulation_steps = Option("Set the number of micro batches in a step (default: compare all)",
-                                "N", to_count)
+    accumulation_steps = Option("Set the number of micro batches in a step (gradient accumulation; "
+                                "default: compare several)", "N", to_count)
     float8 = Option("{}", files=_RECIPE, choices="recording/training/float8.py:Float8")
     float8_skip = Option("Set the {}", "A,B", to_names, _RECIPE)
     # FSDP2 offloads parameters, and these commands have one device
@@ -211,11 +211,11 @@ class _Options:
     suggestions = _flag("Suggest changes that help, with an estimate for each")
     largest_batch = _flag("Find the largest batch that fits on the device, too")
     longest_sequence = _flag("Find the longest sequence that fits on the device, too")
-    snapshot = Option("Show what held the memory, by this file of "
-                      "torch.cuda.memory._dump_snapshot(), or its dict as JSON", "FILE", Path,
+    snapshot = Option("Show which code held the memory, from this file that "
+                      "torch.cuda.memory._dump_snapshot() wrote, or its dict as JSON", "FILE", Path,
                       python="path")
-    moment = Option("Show what held it when the last request failed, at the peak, or at the end of "
-                    "the recording (default: the first of these that it has)",
+    moment = Option("Show the memory when the last request failed (oom), at the peak, or at the "
+                    "end of the recording (default: the first of these that the snapshot has)",
                     choices="analyses/memory_snapshot/allocator_history.py:SnapshotMoment")
     # language models
     prompt = Option("Set the number of {}", "N", to_tokens, _GENERATION)
@@ -244,17 +244,19 @@ class _Options:
     network_gbs = Option("Set the network bandwidth of each device, in one direction, in 10^9 "
                          "bytes per second", "GB/s", float, _MESHES)
     length = Option("Set the number of {}", "N", to_tokens, _MESHES)
-    global_batch_size = Option("Set the number of sequences on all devices "
-                               "(default: --batch-size each)", "N", to_count)
-    flops = Option("Choose the attention that MFU counts: all scores (dense), or those that a "
-                   "causal mask leaves", files=_MESHES,
+    global_batch_size = Option("Set the number of sequences in a step for all devices together "
+                               "(default: --batch-size for each)", "N", to_count)
+    flops = Option("Choose which scores of attention MFU counts: all for dense, only those that a "
+                   "causal mask leaves for computed", files=_MESHES,
                    choices="analyses/model_products.py:FlopsConvention")
-    link_gbs = Option("Set the bandwidth of the links in a machine for each device, in one "
-                      "direction, in 10^9 bytes per second (default: as in the data sheet)",
-                      "GB/s", float)
-    sequence_parallel = Option("Divide activations along tp by sequence", default=True,
+    link_gbs = Option("Set the bandwidth of each device's links (NVLink, for example) in a "
+                      "machine, in one direction, in 10^9 bytes per second "
+                      "(default: as in the data sheet)", "GB/s", float)
+    sequence_parallel = Option("Divide activations along tp by sequence, which is sequence "
+                               "parallelism (default: on)", default=True,
                                action=argparse.BooleanOptionalAction)
-    async_tp = _flag("Overlap collectives of --sequence-parallel with products; needs --compiled")
+    async_tp = _flag("Overlap collectives of --sequence-parallel with matrix products "
+                     "(asynchronous tensor parallelism); needs --compiled")
     # files and the browser
     format = Option("Choose the format", choices=FORMATS, default="text")
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")

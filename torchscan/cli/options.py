@@ -116,14 +116,13 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     explained = ("recording/arguments.py",)
     formats = "recording/training/quantized_linear.py:FrozenFormat"
     add_option(group, "loss")
-    choices = "{}: none, selective, full, or a number for every n-th one (default: none)"
+    choices = "{}: none, selective, full, or a number for every n-th layer (default: none)"
     add_option(group, "checkpoint", help=choices, files=explained, default=False)
     add_option(group, "lora")
     add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
     add_options(group, "cross_entropy", "fused_kernels")
     add_options(group, "optimizer_in_backward", "clip_gradients")
-    help_ = "Set the number of {}"
-    add_option(group, "accumulation_steps", help=help_, files=explained, default=1)
+    add_option(group, "accumulation_steps", help="{}", files=explained, default=1)
     add_options(group, "float8", "float8_skip", "offload")
 
 

@@ -1,1 +1,1 @@
-"""Models that are spread over many processes: what each of them holds, computes and tells the others."""
+"""Models that are sharded over many ranks: memory, computation and communication of each rank."""

@@ -1,7 +1,8 @@
 """Flat parameters, as FSDP1 has them: those of a layer lie one after the other in one parameter.
 
-torch's FSDP1 needs a GPU to be built. FSDP2 of a single flat parameter communicates and holds the
-same: ``⌈n / ranks⌉`` elements of all ``n`` on each rank, with one all-gather for a layer.
+torch's FSDP1 cannot be built without a GPU. FSDP2 of a single flat parameter has the same memory
+and communication: each rank holds ``⌈n / ranks⌉`` of ``n`` elements, with one all-gather for a
+layer.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class _Slot(NamedTuple):
 
 
 def flatten_parameters(unit: nn.Module) -> None:
-    """Replace the parameters in a module by flat ones, of which they are views in each pass.
+    """Replace the parameters in a module by views of flat parameters in each pass.
 
-    Parameters that differ in type, or in whether they are trained, have different flat ones.
-    Parameters that are flat already stay.
+    Parameters of different types, and trained and frozen parameters, get separate flat parameters.
+    Parameters that are already flat stay.
     """
     slots: dict[nn.Parameter, list[_Slot]] = {}
     for module in unit.modules():

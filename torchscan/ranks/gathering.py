@@ -1,4 +1,4 @@
-"""``parallel.gather``: the same of processes that are really there, each of which records its own part."""
+"""``parallel.gather``: the plan of a running job, of which each rank records its own part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _T = TypeVar("_T")
-#: the one dimension where a model is on no mesh: copied by ``DistributedDataParallel``, say
+#: name of the only dimension if the model has no mesh, for example with ``DistributedDataParallel``
 _ALL = "world"
 
 
@@ -60,19 +60,24 @@ def gather(
     nothing. Rank 0 gets the plan of all ranks, the others get their own.
 
     Args:
-        module: as it is trained: sharded by ``fully_shard``, ``parallelize_module``, wrapped in ``DistributedDataParallel``.
-        input_shape: of one sample, as for :func:`summary`; of what one process gets.
-        dtype: of the inputs that are made from it.
-        device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
-        per_machine: how many devices there are in a machine.
-        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
-        args: the model's positional arguments, in place of ``input_shape``: those of this process.
+        module: the model as it is trained: sharded by ``fully_shard`` or ``parallelize_module``, or
+            wrapped in ``DistributedDataParallel``.
+        input_shape: the shape of one sample of this rank, as for :func:`summary`.
+        dtype: the type of inputs made from ``input_shape``.
+        device: the GPU of each rank, for times and for whether the rank fits; ``torchscan devices``
+            lists all known GPUs.
+        per_machine: the number of devices in a machine.
+        network_gbs: the network bandwidth of each device, in one direction, in 10^9 bytes per
+            second.
+        args: the model's positional arguments on this rank, instead of ``input_shape``.
         kwargs: the model's keyword arguments.
-        batch_size: samples of one process.
+        batch_size: samples of one rank.
         training: a training step instead of an inference.
-        loss: of the model's output; by default the sum of all of it.
-        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
-        holds_output: keep the model's output to the end of the step, although a ``loss`` is computed from it.
+        loss: a function of the model's output; by default, the sum of all outputs.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
+            optimizer from a list of parameters.
+        holds_output: keep the model's output until the end of the step, although a ``loss`` is
+            computed from it.
     """
     _require_group()
     asked = Asked(
@@ -87,7 +92,7 @@ def gather(
         optimizer=optimizer,
         holds_output=holds_output,
     )
-    # while they record, processes wait for each other: what can be seen to be wrong is found before
+    # Ranks wait for each other while they record, so arguments are checked before.
     fabric = _in_all(lambda: _checked(module, asked, per_machine, 1e9 * network_gbs))
     mesh, place, names = _mesh_of(module)
     own = _in_all(lambda: _own(module, asked, fabric, place, names))
@@ -106,7 +111,7 @@ def _require_group() -> None:
 
 
 def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tuple[int, ...], str]]:
-    """The sizes of its dimensions, the place of this process there, and the dimensions by the processes along them."""
+    """Return the sizes of the mesh, the place of this rank, and the dimensions by their ranks."""
     import torch.distributed as distributed
 
     mesh = whole_mesh_of(model)
@@ -167,7 +172,7 @@ def _own(
 def _in_all(work: Callable[[], _T]) -> _T:
     """Return this rank's result if all ranks have one, else raise an error on each of them.
 
-    Otherwise the ranks with a result would wait for the others forever.
+    Otherwise, ranks with a result would wait for the other ranks forever.
     """
     import torch.distributed as distributed
 
@@ -194,7 +199,7 @@ def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
 
 
 def _gathered(own: RankPlan) -> list[RankPlan]:
-    """In the first process those of all. Calls of their records are not sent: there are many."""
+    """Return the plans of all ranks on rank 0. The many calls of their traces are not sent."""
     import torch.distributed as distributed
 
     sent = replace(own, trace=replace(own.trace, modules=(), ops=(), tensors=(), storages=()))

@@ -36,8 +36,9 @@ from torchscan.trace.trace import Trace
 
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
-#: numbers of sequences of which passes are recorded; others lie on a line through them. A part of
-#: one sequence may stay in the cache, so that one and two would suggest too long times for many
+#: numbers of sequences for which passes are recorded; values for other numbers lie on a line
+#: through them. A part of one sequence may stay in the cache, so a line through one and two would
+#: give too long times for many
 _SEQUENCES = (1, 4)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
@@ -45,7 +46,7 @@ _OUTSIDE = (BEFORE, AFTER)
 
 
 class StorageSizes(NamedTuple):
-    """Bytes of an element, where they are not those of the model itself, or None."""
+    """Bytes of an element, or None for those of the model itself."""
 
     stored: int | None = None
     gathered: int | None = None
@@ -65,7 +66,7 @@ class _LocalPass(NamedTuple):
     optimizer: OptimizerCosts
 
     def costs(self, name: str) -> PartCosts:
-        """Return the costs of a part, which are nothing if it runs no operator."""
+        """Return the costs of a part, which are zero if it runs no operator."""
         return self.parts.get(name, PartCosts())
 
 
@@ -92,7 +93,7 @@ class LocalQuestion:
 
 
 class LocalPasses:
-    """The passes of all degrees of tensor parallelism, each recorded when it is needed first."""
+    """The passes of all degrees of tensor parallelism, each recorded at its first use."""
 
     def __init__(self, question: LocalQuestion) -> None:
         self._question = question
@@ -112,7 +113,7 @@ class LocalPasses:
         return len(self._passes)
 
     def model(self, tp: int, checkpoint: Any, sequences: float) -> LocalModel:
-        """Return the parts of the model on one rank for a micro batch of so many sequences."""
+        """Return the parts of the model on one rank, for a micro batch of this many sequences."""
         choices = _parts_of(checkpoint)
         passes = {
             choice: [self._pass(tp, number, choice) for number in _SEQUENCES] for choice in choices
@@ -213,7 +214,7 @@ def _parts_of(checkpoint: Any) -> tuple[Any, ...]:
 def _spread(
     paths: Mapping[str, str], model: LayeredModel, choices: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return a choice of checkpoint for each layer, so that each kind has all of them."""
+    """Return a choice of checkpoint for each layer, so that each kind of layer has each choice."""
     choices_by_kind = {kind: cycle(choices) for kind in model.kinds}
     chosen: dict[str, Any] = {}
     for path, former in paths.items():

@@ -10,11 +10,11 @@ from torchscan.analyses.mesh_layout import DIMENSIONS, MeshLayout, format_mesh
 from torchscan.analyses.pipeline_schedule import Schedule
 from torchscan.errors import Argument, Give, InputError
 
-#: tokens of a sequence on a rank below which further context parallelism is not compared
+#: smallest number of tokens of a sequence on a rank for which context parallelism is compared
 _MIN_TOKENS = 1024
 #: stages that a rank has in interleaved schedules
 _CHUNKS = (2, 4)
-#: microbatches for each rank of a pipeline beyond which smaller ones are not compared
+#: largest number of microbatches for each rank of a pipeline that is compared
 _MAX_ROUNDS = 8
 _INTERLEAVED: tuple[Schedule, ...] = ("Interleaved1F1B", "InterleavedZeroBubble")
 
@@ -35,13 +35,13 @@ class MeshStep:
 
     @property
     def local_sequences(self) -> float:
-        """Sequences with as many tokens as a rank has in a micro batch."""
+        """Number of sequences with as many tokens as a rank has in a micro batch."""
         return self.sequences / self.layout.cp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateQuestion:
-    """The limits of what is compared."""
+    """The options that limit which steps are compared."""
 
     num_gpus: int
     per_machine: int
@@ -113,7 +113,7 @@ class CandidateQuestion:
                     yield from self._scheduled(step)
 
     def _parts_of_sequence(self, layout: MeshLayout) -> int:
-        """Return the parts of a sequence: ranks along "cp" have two, and divide them along "tp"."""
+        """Return the number of parts of a sequence: two per "cp" rank, each divided along "tp"."""
         parts = 2 * layout.cp if layout.cp > 1 else 1
         return parts * layout.tp if self.sequence_parallel else parts
 

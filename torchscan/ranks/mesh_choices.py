@@ -1,4 +1,4 @@
-"""Estimates of training steps on meshes: derived for all of them, recorded for the best."""
+"""Estimates of training steps on meshes: derived for all steps, recorded for the best ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DerivedChoices:
         return found
 
     def _best(self, candidates: Sequence[tuple[float, MeshStep]]) -> RankedStep:
-        """Return the best of several steps, with the seconds that each takes at least.
+        """Return the best of several steps, given a lower bound of the time of each.
 
         Steps that cannot win are not derived.
         """
@@ -157,7 +157,7 @@ def to_choice(
 
 
 class RecordedChoices:
-    """Steps of which passes are recorded on the mesh itself."""
+    """Steps whose passes are recorded on the mesh itself."""
 
     def __init__(self, question: MeshQuestion) -> None:
         self._question = question
@@ -169,7 +169,7 @@ class RecordedChoices:
         self.error_margin: ErrorMargin | None = None
 
     def can_record(self, step: MeshStep) -> bool:
-        """Return whether a step can be recorded: without pipeline and parts of sequences."""
+        """Return whether a step can be recorded: it has no pipeline and no context parallelism."""
         is_every_layer = isinstance(step.checkpoint, bool) or not isinstance(step.checkpoint, int)
         return step.layout.pp == step.layout.cp == 1 and is_every_layer
 
@@ -207,7 +207,7 @@ class RecordedChoices:
         return Extrapolated(few, more, complete), max(map(_overhead_bytes, (base, *more)))
 
     def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
-        """Return the choice with the memory that torch's allocator takes for all layers."""
+        """Return the choice with the memory that torch's allocator reserves for all layers."""
         whole = self._question.sharded_pass(step, [kind.number for kind in self._kinds])
         self.num_traces += 1
         needed = choice.peak_bytes + _overhead_bytes(whole)
@@ -248,7 +248,7 @@ def _estimate(
 
 
 def _overhead_bytes(short: Short) -> int:
-    """Return the bytes needed besides tensors: gaps, which layers add to, and the context."""
+    """Return the bytes needed besides tensors: gaps, which grow with layers, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return (

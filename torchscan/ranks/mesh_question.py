@@ -1,4 +1,4 @@
-"""A search for meshes as it was asked, and the passes that it records."""
+"""The arguments of a search for meshes, and the passes that it records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MIXED = StorageSizes(stored=4, gathered=2, reduced=4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshQuestion:
-    """All of a question but the mesh."""
+    """The arguments of a search, except for the mesh."""
 
     model: LayeredModel
     fabric: Fabric
@@ -78,7 +78,7 @@ class MeshQuestion:
 
     @property
     def keeps_sequences(self) -> bool:
-        """True if that was asked and the model's plan cannot."""
+        """True if sequence parallelism was requested, but the model's plan does not support it."""
         return self.asks_sequence_parallel and not self.sequence_parallel
 
     @property
@@ -87,7 +87,7 @@ class MeshQuestion:
         return Rates(self.device).peak("fp32" if self.precision == "fp32" else "bf16")
 
     def local(self, checkpoints: tuple[Any, ...]) -> LocalQuestion:
-        """Return what is recorded on one rank without data parallelism.
+        """Return the passes that are recorded on one rank, without data parallelism.
 
         Mixed precision is FSDP's, which gathers weights in 16 bits.
         """
@@ -108,7 +108,7 @@ class MeshQuestion:
         )
 
     def sharded_pass(self, step: MeshStep, numbers: Sequence[int]) -> Short:
-        """Return a pass on a mesh, of so many layers of each kind."""
+        """Return a pass on a mesh, with this number of layers of each kind."""
         mesh = step.layout.mesh
         if self.recipe.lora is not None and step.layout.tp > 1 and self.apply is None:
             raise InputError(
@@ -152,7 +152,7 @@ class MeshQuestion:
         )
 
     def _divide(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
-        """Divide layers along "tp", and activations between them by sequence, if that was asked."""
+        """Divide layers along "tp" and, if requested, activations between them by sequence."""
         kind = self.recipe.cross_entropy
         if kind == "liger" or (kind is not None and not self.sequence_parallel):
             raise InputError(
@@ -169,7 +169,7 @@ class MeshQuestion:
         return dividing_loss() if self.sequence_parallel else nullcontext()
 
     def _shard(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
-        """Shard by tensor parallelism, then by FSDP: layers, and what is outside of them."""
+        """Shard by tensor parallelism, then by FSDP: layers, and parameters outside of layers."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         names = devices.mesh_dim_names or ()

@@ -1,4 +1,4 @@
-"""``parallel.search``: on which meshes of so many devices a language model trains, and how fast."""
+"""``parallel.search``: the meshes on which a language model can train, and how fast."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import Checkpoint, Recipe
 from torchscan.units import Tokens, tokens_of
 
-#: those in which steps are compared
+#: precisions in which steps are compared
 _PRECISIONS: tuple[Precision, ...] = ("bf16", "bf16-mixed", "fp32")
-#: choices that are recorded on their mesh: the best
+#: number of best choices that are recorded on their mesh
 _NUM_RECORDED = 3
 #: memory, as a share of the device's, up to which a fast step that seems not to fit is recorded
 _CLOSE = 1.1
@@ -75,47 +75,49 @@ def search(
 ) -> MeshSearch:
     """Compare training steps on all meshes of ``num_gpus`` GPUs, the fastest that fit first.
 
-    Passes of few layers are recorded on one rank for each degree of tensor parallelism. Steps on all
-    meshes are derived from them: FSDP, copies (HSDP), parts of sequences (context parallelism) and
-    pipelines, with checkpoints, micro batches and schedules. For the best three, passes on the mesh
-    itself are recorded, where it has no pipeline and no parts of sequences. Fragmentation depends on
-    all layers, so these are recorded too for the best, if it nearly fills the device or meshes were
-    given.
+    For each degree of tensor parallelism, passes of a few layers are recorded on one rank. Steps on
+    all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
+    and with activation checkpointing, micro batches and schedules. For the best three steps without
+    pipelines and context parallelism, passes on the mesh itself are recorded. Fragmentation depends
+    on all layers. So if the best step nearly fills the device, or if you give meshes, a pass of all
+    layers is recorded for the best step, too.
 
     Args:
-        module: a language model, as of transformers; on the meta device, as a rule. It is left
-            unchanged.
+        module: a language model, for example of transformers, usually on the meta device. It is
+            left unchanged.
         num_gpus: the number of devices.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         length: tokens of a sequence: a number, or a text such as "4k".
-        batch_size: sequences in a step for each device: ``tp`` devices that work on the same ones
-            have ``tp`` times as many.
-        global_batch_size: sequences of all devices in a step instead: each copy of the model has its
-            share of them.
-        meshes: the meshes to compare: ``{"dp": 8, "tp": 8}``. FSDP shards along "dp" and "cp", by
-            layers; along "replicate" there are copies of what is sharded so (HSDP); ranks along "cp"
-            have parts of the same sequences, along "tp" parts of each layer, and along "pp" stages of
-            a pipeline. By default all that make sense, "tp" in a machine.
+        batch_size: sequences in a step for each device: ``tp`` devices that work on the same
+            sequences have ``tp`` times as many.
+        global_batch_size: sequences of all devices in a step, instead of ``batch_size``. They are
+            divided among the copies of the model.
+        meshes: the meshes to compare: ``{"dp": 8, "tp": 8}``. FSDP shards layer by layer along "dp"
+            and "cp", with copies of the sharded model along "replicate" (HSDP). Ranks along "cp"
+            have parts of the same sequences (context parallelism), along "tp" parts of each layer,
+            and along "pp" stages of a pipeline. By default, all meshes that make sense, with "tp"
+            inside a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16,
-            gradients summed up in 32.
-        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of
-            a list of parameters.
-        checkpoint: recompute layers in the backward pass: True for all, False for none, a number for
-            every n-th one, "selective" as torchtitan's "op", a policy or a list of operators; None
-            compares none, "selective" and all.
-        accumulation_steps: micro batches of a step of each copy of the model; None compares all
-            numbers that divide its sequences.
-        apply: shards the model instead, as for :func:`plan`.
-        sequence_parallel: divide activations between products along "tp" by sequence, and the loss by
-            vocabulary, where the model's plan allows it.
-        async_tp: overlap collectives of ``sequence_parallel`` with products, as torch's compiler.
-        flops: what MFU counts of attention: "dense": all scores, as PaLM and torchtitan do;
-            "computed": those that a causal mask leaves.
-        per_machine: the number of devices in a machine that its links join: 72 for NVL72.
+            gradients summed in 32.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
+            optimizer from a list of parameters.
+        checkpoint: recompute layers in the backward pass: True for all, False for none, a number
+            for every n-th layer, "selective" as torchtitan's "op", a policy, or a list of
+            operators; None compares none, "selective" and all.
+        accumulation_steps: the number of micro batches in a step of each copy of the model; None
+            compares numbers that divide its sequences.
+        apply: the function that shards the model, as for :func:`plan`.
+        sequence_parallel: divide activations between matrix products along "tp" by sequence, and
+            the loss by vocabulary, if the model's plan allows it.
+        async_tp: overlap collectives of ``sequence_parallel`` with matrix products, as torch's
+            compiler does.
+        flops: the scores of attention that MFU counts: "dense" for all, as PaLM and torchtitan do;
+            "computed" for those that a causal mask leaves.
+        per_machine: the number of devices in a machine, joined by its links: 72 for NVL72.
         link_gbs: the bandwidth of the links between devices of a machine, in one direction, in 10^9
             bytes per second; None: that of the device's data sheet.
-        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes per
-            second.
+        network_gbs: the bandwidth of the network for each device, in one direction, in 10^9 bytes
+            per second.
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     require_module(module)
@@ -284,7 +286,7 @@ class _MeshComparison:
         return sorted(ranked, key=_sort_key)
 
     def _record_all(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
-        """Return the steps on all meshes as recorded: a user's way to shard cannot be derived."""
+        """Return the recorded steps on all meshes, because a user's ``apply`` cannot be derived."""
         ranked: list[RankedStep] = []
         for layout in layouts:
             try:
@@ -299,7 +301,7 @@ class _MeshComparison:
         self._errors.append(error)
 
     def _record_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps with the best three recorded, and fast ones that nearly fit.
+        """Return the steps, with the best three recorded, and also fast steps that nearly fit.
 
         A recorded step may turn out slower or larger than derived. Then the next one is recorded.
         """
@@ -330,7 +332,7 @@ class _MeshComparison:
         return not ranked.choice.is_recorded and self._recorded.can_record(ranked.step)
 
     def _record(self, ranked: list[RankedStep], one: RankedStep) -> None:
-        """Replace a step by the same one as recorded, or leave it out if that is not possible."""
+        """Replace a step by its recorded version, or leave it out if it cannot be recorded."""
         ranked.remove(one)
         try:
             ranked.append(RankedStep(one.step, self._recorded.record(one.step, one.choice)))
@@ -338,7 +340,7 @@ class _MeshComparison:
             self._refuse(one.step.layout, error)
 
     def _replay_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps, the best one with the memory of all layers.
+        """Return the steps, with the best step estimated with the memory of all layers.
 
         Few layers leave smaller gaps between blocks than all of them, so a step may turn out not to
         fit. Then the next one is the best.
@@ -351,7 +353,7 @@ class _MeshComparison:
         return ranked
 
     def can_replay(self, choice: MeshChoice) -> bool:
-        """Return whether a pass of all layers decides, or meshes were given to be looked at closely."""
+        """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given
         return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed

@@ -1,4 +1,4 @@
-"""``parallel.pipeline``: a model in stages, each of which is recorded by itself, and the schedule that they follow."""
+"""``parallel.pipeline``: the stages of a model, recorded separately, and their schedule."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from torchscan.wrong_arguments import explain_wrong_types
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: those of stages whose backward pass is one task
+#: schedules without separate tasks for gradients of weights
 _SCHEDULES = tuple(each for each in get_args(Schedule) if each != "InterleavedZeroBubble")
-#: what stays from step to step, or from the first microbatch on
+#: kinds of memory that stay from step to step, or from the first microbatch on
 _HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
 _ASSUMPTIONS = (
     Note.of("stage-sends-overlap"),
@@ -63,31 +63,38 @@ def pipeline(
     optimizer: OptimizerChoice | None = None,
     progress: bool = True,
 ) -> PipelinePlan:
-    """A training step of a model in stages: what each process holds and how long it waits, from one record of each stage.
+    """Plan a training step in pipeline stages: what each rank holds, and how long it waits.
 
-    Each stage is given what the one before returns, and is recorded with gradients added to those of an earlier microbatch.
+    Each stage is recorded once, with the outputs of the previous stage as its inputs. Its gradients
+    are added to those of an earlier microbatch.
 
     Args:
-        stages: parts of the model, in their order; on the meta device, as a rule. They are left unchanged. Of torch's
-            ``pipeline(…)``, ``[pipe.get_stage_module(each) for each in range(pipe.num_stages)]``.
-        input_shape: of one sample of the first stage, as for :func:`summary`.
-        dtype: of the inputs that are made from it.
-        schedule: "GPipe": all forward passes first; "1F1B": a backward pass as soon as it can be; "Interleaved1F1B": the same,
-            with several stages in each process.
-        microbatches: how many there are in a step.
-        num_ranks: the number of ranks along the pipeline; by default one for each stage. Stage ``s``
-            is on rank ``s % num_ranks``.
-        device: the name of each rank's GPU, which ``torchscan devices`` lists; None: this machine's.
-        mesh: over what each stage is spread, as for :func:`plan`: ``{"tp": 8}``. Each process of the pipeline is such a mesh.
-        apply: shards a stage, as for :func:`plan`.
-        per_machine: how many devices there are in a machine. Those of a stage are neighbours.
-        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
-        args: the positional arguments of the first stage, in place of ``input_shape``: those of one microbatch.
-        kwargs: its keyword arguments.
+        stages: parts of the model, in their order, usually on the meta device. They are left
+            unchanged. From torch's ``pipeline(…)``, give
+            ``[pipe.get_stage_module(index) for index in range(pipe.num_stages)]``.
+        input_shape: the shape of one sample of the first stage, as for :func:`summary`.
+        dtype: the type of inputs made from ``input_shape``.
+        schedule: "GPipe": all forward passes first; "1F1B": each backward pass as early as
+            possible; "Interleaved1F1B": the same, with several stages on each rank.
+        microbatches: the number of microbatches in a step.
+        num_ranks: the number of ranks along the pipeline; by default one for each stage. Stage
+            ``s`` is on rank ``s % num_ranks``.
+        device: the name of each rank's GPU, which ``torchscan devices`` lists; None: this
+            machine's.
+        mesh: the mesh over which each stage is sharded, as for :func:`plan`: ``{"tp": 8}``. Each
+            rank of the pipeline is such a mesh.
+        apply: the function that shards a stage, as for :func:`plan`.
+        per_machine: the number of devices in a machine. Devices of a stage are neighbors.
+        network_gbs: the network bandwidth of each device, in one direction, in 10^9 bytes per
+            second.
+        args: the positional arguments of the first stage for one microbatch, instead of
+            ``input_shape``.
+        kwargs: the keyword arguments of the first stage.
         batch_size: samples of a microbatch.
-        loss: of what the last stage returns; by default the sum of all of it.
-        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
-        progress: say what takes more than a second, in a terminal or a notebook.
+        loss: a function of the last stage's output; by default, the sum of all outputs.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
+            optimizer from a list of parameters.
+        progress: show what takes more than a second, in a terminal or a notebook.
     """
     stages = list(stages)
     if not stages:
@@ -173,7 +180,7 @@ def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """The stages, and where they are."""
+    """The stages and their ranks."""
 
     stages: Sequence[nn.Module]
     processes: int
@@ -183,11 +190,11 @@ class _Pipeline:
 
     @property
     def size(self) -> int:
-        """Devices of a stage."""
+        """Number of devices of a stage."""
         return 1 if self.mesh is None else prod(self.mesh.values())
 
     def transfer_time(self, stage: int, size: int) -> float:
-        """Seconds from a stage to the next: from a device to that at its place there."""
+        """Return the seconds to send tensors from a stage to the next, device by device."""
         here, there = ((each % self.processes) * self.size for each in (stage, stage + 1))
         return (
             0.0
@@ -253,7 +260,7 @@ def _outputs(trace: Trace, number: int) -> list[Tensor]:
 def _stage_inputs(
     outputs: Sequence[Tensor], pipeline: _Pipeline, number: int
 ) -> tuple[Tensor, ...]:
-    """To the next stage, which sends back the gradients of it."""
+    """Return the inputs of the next stage, which sends back their gradients."""
     if number + 1 == len(pipeline.stages):
         return ()
     of_next = next(iter(tensors_of(pipeline.stages[number + 1])), None)

@@ -1,4 +1,4 @@
-"""``plan``: what the processes of a mesh hold, compute and send, worked out in this one."""
+"""``parallel.plan``: memory, computation and communication of ranks, simulated in one process."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torchscan.ops.communication import group_of
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
+from torchscan.ranks.sharded_options import require_divided_states, require_divisible
 from torchscan.ranks.sharding_kinds import Sharding, optimizer_for, sharding_plan
 from torchscan.recording.arguments import RecipeArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 #: formats of autocast
 _AUTOCAST: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
 
-#: one process, several, or the first, the one in the middle and the last
+#: one rank, several ranks, or the first, the middle and the last one
 Ranks = int | Sequence[int] | Literal["ends"]
 
 
@@ -79,37 +80,47 @@ def plan(
 ) -> Plan:
     """Plan a sharded model: memory, computation and communication of each rank.
 
-    The process group is simulated in this process and removed afterwards. The model is built without
-    data, and ``apply`` shards it with your training code: ``fully_shard``, ``parallelize_module`` or
-    ``distribute_tensor``.
+    The process group is simulated in this process and removed afterwards. Tensors have no data.
+    ``apply`` shards it with your training code: ``fully_shard``, ``parallelize_module`` or
+    ``distribute_tensor``. Without ``apply``, a language model of transformers is sharded by the
+    names of the mesh dimensions.
 
     Args:
-        module: the model, which is left unchanged; usually on the meta device. Or a function that
-            makes it, ``lambda: Net()``, which is called once for each rank, where tensors have no data.
-        input_shape: of one sample, as for :func:`summary`; of what one process gets.
-        dtype: of the inputs that are made from it.
-        mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``. Neighbours in the last one are in one machine.
-        apply: shards the model, in place or by returning another: ``apply(model, mesh)``, with torch's ``DeviceMesh``.
-            By default, layers are sharded along the mesh dimensions "replicate", "dp", "cp", "tp".
-        sharding: that of "dp" and "cp" without ``apply``: "fsdp2", "fsdp1", "zero1" or "zero2".
-        sequence_parallel: divide activations between products along "tp" by sequence.
-        async_tp: overlap collectives of ``sequence_parallel`` with products, as torch's compiler.
-        ranks: the processes to plan: a number, several, or "ends": the first, the one in the middle and the last. As a rule
-            all do the same, and the first has the most, where parameters cannot be divided evenly.
-        device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
-        per_machine: how many devices there are in a machine.
-        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
-        args: the model's positional arguments, in place of ``input_shape``: those of one process.
+        module: the model, usually on the meta device; it is left unchanged. Or a function that
+            builds it, ``lambda: Net()``, which is called once for each rank, without data.
+        input_shape: the shape of one sample of one rank, as for :func:`summary`.
+        dtype: the type of inputs made from ``input_shape``.
+        mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``. Neighbors in the
+            last dimension are in one machine.
+        apply: the function that shards the model, ``apply(model, mesh)`` with torch's
+            ``DeviceMesh``, in place or by returning another model. By default, layers are sharded
+            along the mesh dimensions "replicate", "dp", "cp", "ep" and "tp".
+        sharding: the kind of sharding along "dp" and "cp" without ``apply``: "fsdp2", "fsdp1",
+            "zero1" or "zero2".
+        sequence_parallel: divide activations between matrix products along "tp" by sequence.
+        async_tp: overlap collectives of ``sequence_parallel`` with matrix products, as torch's
+            compiler does.
+        ranks: the ranks to plan: a number, several numbers, or "ends" for the first, the middle and
+            the last. Usually all ranks do the same. If parameters cannot be divided evenly, the
+            first rank holds the most.
+        device: the GPU of each rank, for times and for whether the rank fits; ``torchscan devices``
+            lists all known GPUs.
+        per_machine: the number of devices in a machine.
+        network_gbs: the network bandwidth of each device, in one direction, in 10^9 bytes per
+            second.
+        args: the model's positional arguments on one rank, instead of ``input_shape``.
         kwargs: the model's keyword arguments.
-        batch_size: samples of one process.
+        batch_size: samples of one rank.
         training: a training step instead of an inference.
-        loss: of the model's output; by default the sum of all of it.
-        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        loss: a function of the model's output; by default, the sum of all outputs.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
+            optimizer from a list of parameters.
         accumulate: add this batch's gradients to those of an earlier batch.
-        holds_output: keep the model's output to the end of the step, although a ``loss`` is computed from it.
-        precision: "bf16-mixed" or "fp16-mixed": autocast, as for one device. None: the model as it is, which
-            ``MixedPrecisionPolicy`` of ``fully_shard`` may gather in 16 bits.
-        progress: say what takes more than a second, in a terminal or a notebook.
+        holds_output: keep the model's output until the end of the step, although a ``loss`` is
+            computed from it.
+        precision: autocast: "bf16-mixed" or "fp16-mixed". None: the model as it is; for mixed
+            precision of FSDP, give a ``MixedPrecisionPolicy`` in ``apply``.
+        progress: show what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(
         input_shape=input_shape,
@@ -126,6 +137,10 @@ def plan(
         precision=supported_precision(precision, _AUTOCAST, ", or convert the model"),
         recipe=recipe_for(training, recipe),
     )
+    if apply is None:
+        require_divisible(mesh, asked.recipe)
+        if sharding == "zero1":
+            require_divided_states(optimizer, asked.recipe)
     apply = sharding_plan(
         apply,
         sharding=sharding,
@@ -151,7 +166,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The pass of each rank."""
+    """The arguments of the pass that each rank runs."""
 
     input_shape: Shapes | None
     dtype: DTypes | None
@@ -265,7 +280,7 @@ def _place(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[str, int]:
 
 
 def names_in(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...], str]:
-    """The dimensions of the mesh by the processes along them."""
+    """Return the names of mesh dimensions by the ranks along them."""
     from torch.distributed import get_process_group_ranks
 
     return {
@@ -284,7 +299,7 @@ def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ..
 
 
 def held_in(trace: Trace) -> list[Any]:
-    """The parameters, each once."""
+    """Return the parameters, each once."""
     return [
         each
         for at, each in enumerate(trace.parameters)

@@ -6,6 +6,7 @@ Dimensions of a mesh have fixed names. Tensor parallelism is along "tp", context
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-#: "fsdp2": torch's ``fully_shard``; "fsdp1": with one flat parameter for each layer; "zero2": the
-#: same, and parameters stay complete until the backward pass is over; "zero1": DDP, and optimizer
-#: states are divided
+#: "fsdp2": torch's ``fully_shard``; "fsdp1": the same, with one flat parameter for each layer;
+#: "zero2": as "fsdp2", but parameters stay all-gathered until the backward pass is over; "zero1":
+#: DDP, with sharded optimizer states
 Sharding = Literal["fsdp2", "fsdp1", "zero1", "zero2"]
 DIMENSIONS = ("replicate", "dp", "cp", "ep", "tp")
 
@@ -78,7 +79,7 @@ class ShardingPlan:
             self._shard(each, [], mesh["dp"])
 
     def _shard(self, model: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
-        """Shard each layer by FSDP2, and what is outside of layers."""
+        """Shard each layer by FSDP2, and the parameters outside of layers."""
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=self.gathered, reduce_dtype=self.reduced)
@@ -144,13 +145,15 @@ def require_overlap(apply: Apply | None, *, sequence_parallel: bool, compiled: b
 def optimizer_for(
     sharding: Sharding | None, optimizer: OptimizerChoice | None
 ) -> OptimizerChoice | None:
-    """Return the optimizer of a kind of sharding: ZeRO 1 divides parameters among ranks.
+    """Return the optimizer of a kind of sharding: ZeRO-1 divides parameters among ranks.
 
     Each rank updates the parameters that it owns, and broadcasts them.
     """
     if optimizer is None or sharding != "zero1":
         return optimizer
-    from torch.distributed.optim import ZeroRedundancyOptimizer
+    with warnings.catch_warnings():  # its package compiles scripts, which torch warns of
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
     kind = class_of(optimizer)
 
@@ -176,7 +179,7 @@ def _sizes(mesh: DeviceMesh) -> dict[str, int]:
 
 def _replicate(model: nn.Module, mesh: DeviceMesh, along: Sequence[str]) -> nn.Module:
     """Wrap the model in DDP, which copies it on all ranks."""
-    if list(along) != list(mesh.mesh_dim_names or ()) or "cp" in along:
+    if list(along) != list(mesh.mesh_dim_names or ()) or {"cp", "ep"} & set(along):
         raise InputError(
             Argument("sharding"),
             " is 'zero1', which torch has for data parallelism alone: give ",

@@ -1,4 +1,4 @@
-"""Copies of a model with a few of its equal layers, which share their parameters with it."""
+"""Copies of a model with only a few of its equal layers, which share its parameters."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class LayeredModel:
         return ordered
 
     def shorten(self, numbers: Sequence[int]) -> tuple[nn.Module, dict[str, str]]:
-        """Return a copy with so many layers of each kind, and their former paths by the new ones.
+        """Return a copy with fewer layers of each kind, and their former paths by the new paths.
 
-        Layers that are left out are not copied, which would take longer than to record the rest.
+        Layers that are left out are not copied, because copying takes longer than recording.
         """
         kept = {id(each): each for each in tensors_of(self.module)}
         memo: dict[int, Any] = dict(kept)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA) beside a model's frozen linear layers. They are added in place."""
+"""Low-rank adapters (LoRA) on the frozen linear layers of a model, added in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchscan.notes import Note
 
 ADAPTERS_AS_IN_PEFT = Note.of("adapters-as-in-peft")
 
-#: a common share; any between 0 and 1 costs the same
+#: a common rate of dropout; all rates between 0 and 1 cost the same
 _DROPPED = 0.05
 _SCALE = 2.0
 
@@ -23,8 +23,8 @@ _SCALE = 2.0
 class Adapted(nn.Module):
     """A frozen linear layer, and two small ones beside it that are trained, as peft computes them.
 
-    ``y = W x + s · B A dropout(x)``. Adapters have 32 bits even where the layer has 16: their input
-    is converted, and so is the sum.
+    ``y = W x + s · B A dropout(x)``. Adapters are in 32 bits even if the layer is in 16 bits: their
+    input is converted, and so is the sum.
     """
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
@@ -49,7 +49,7 @@ class Adapted(nn.Module):
         return self.base.bias
 
     def forward(self, given: Tensor) -> Tensor:
-        """Return both together, in the type of the layer's own result."""
+        """Return the sum of layer and adapter, in the type of the layer's result."""
         result: Tensor = self.base(given)
         widened = given.to(self.into.weight.dtype)
         adapted: Tensor = result + self.out_of(self.into(self.dropout(widened))) * _SCALE
@@ -57,7 +57,7 @@ class Adapted(nn.Module):
 
 
 def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
-    """Freeze the model, and put adapters beside all linear layers that are in its layers, or are such a layer."""
+    """Freeze the model, and add adapters to all linear layers inside, or among, its layers."""
     module.requires_grad_(False)
     inside = {
         id(each) for layer in layers for each in layer.modules() if isinstance(each, nn.Linear)
@@ -106,7 +106,10 @@ def inject_adapters(module: nn.Module, config: Any) -> None:
     known = {id(each) for each in module.parameters()}
     try:
         # The config is copied, because peft completes it.
-        peft.inject_adapter_in_model(copy.deepcopy(config), module, name, low_cpu_mem_usage=True)
+        with torch.random.fork_rng(devices=()):  # adapters of embeddings draw random numbers
+            peft.inject_adapter_in_model(
+                copy.deepcopy(config), module, name, low_cpu_mem_usage=True
+            )
     except (ValueError, TypeError, NotImplementedError) as error:
         problem = str(error).partition("\n")[0]
         raise InputError(

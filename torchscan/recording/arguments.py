@@ -32,7 +32,7 @@ class InputArguments(TypedDict, total=False):
         args: positional arguments themselves, for anything that ``input_shape`` can't express.
         kwargs: keyword arguments of the forward pass.
         batch_size: the batch dimension of inputs made from ``input_shape``.
-        progress: say what takes more than a second, in a terminal or a notebook.
+        progress: show what takes more than a second, in a terminal or a notebook.
     """
 
     args: Sequence[Any] | None
@@ -73,28 +73,28 @@ class ChangeArguments(TypedDict, total=False):
     """Arguments for what is changed in a model and a training step.
 
     Args:
-        lora: freeze the model, and train adapters of this rank beside all linear layers in its
-            layers, as peft does: in 32 bits, with a dropout; or those of a ``peft.LoraConfig``.
-        weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (with quantized scales)
+        lora: freeze the model, and train LoRA adapters of this rank on all linear layers inside its
+            layers, as peft does: in 32 bits, with dropout. Or give a ``peft.LoraConfig``.
+        weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (double quantization)
             or "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other
-            weights of 16 bits have 32, as peft's ``prepare_model_for_kbit_training`` makes them.
+            16-bit weights become 32-bit, as by peft's ``prepare_model_for_kbit_training``.
         cross_entropy: compute the loss of a language model with a fused kernel: "chunked" or "liger",
-            from hidden states without all logits at once; or "unsloth", whose gradients replace the
-            logits.
+            from hidden states, part of the logits at a time; or "unsloth", whose gradients replace
+            the logits.
         fused_kernels: compute these with kernels of Liger and Unsloth: "rms_norm", "rope", "swiglu",
             or "lora", Unsloth's product of a frozen layer and its adapter; or several.
-        optimizer_in_backward: update each parameter as soon as it has its gradient, which is then
-            freed.
+        optimizer_in_backward: update each parameter as soon as its gradient is computed, and free
+            the gradient.
         clip_gradients: clip the norm of all gradients before the optimizer's step.
         float8: compute linear layers in 8 bits by this recipe of torchao: "tensorwise", "rowwise",
             "rowwise_with_gw_hp" or "mx".
-        float8_all_gather: send weights in 8 bits between ranks; for "tensorwise".
+        float8_all_gather: all-gather weights of FSDP2 in 8 bits; for "tensorwise".
         float8_skip: names of layers that are not computed in 8 bits.
-        offload: keep this on the host: "optimizer" (state and update, as torchao's
+        offload: keep this in the memory of the host: "optimizer" (state and update, as torchao's
             ``CPUOffloadOptimizer``), "parameters" (also gradients and the optimizer, as FSDP2's
             ``CPUOffloadPolicy``) or "activations" (saved tensors, as in torchtune), or several.
-        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its
-            compiler does.
+        compiled: estimate for ``torch.compile``: pointwise operators are fused, and images have the
+            layout that the compiler chooses.
     """
 
     lora: int | Any | None
@@ -111,16 +111,18 @@ class ChangeArguments(TypedDict, total=False):
 
 
 class RecipeArguments(ChangeArguments, total=False):
-    """Arguments for the way in which a training step is made.
+    """Arguments for the way in which a training step runs.
 
     Args:
-        checkpoint: recompute layers in the backward pass: True for all, a number for every n-th one,
-            "selective" for all but every second product, attention and collectives, as torchtitan's
-            "op"; or a policy, or a list of operators to keep, as
-            ``torch.utils.checkpoint.create_selective_checkpoint_contexts`` takes. Layers are those of
-            the outermost ``torch.nn.ModuleList``.
-        accumulation_steps: passes whose gradients add up to one step of the optimizer. Times are those
-            of all passes, and memory holds gradients of earlier ones.
+        checkpoint: recompute layers in the backward pass (activation checkpointing): True for all
+            layers, a number for every n-th layer. "selective" keeps only the results of attention,
+            collectives and every second matrix product, as torchtitan's "op". Or give a policy, or
+            a list of operators whose results are kept, as for
+            ``torch.utils.checkpoint.create_selective_checkpoint_contexts``. Layers are those of the
+            outermost ``torch.nn.ModuleList``.
+        accumulation_steps: take each step of the optimizer after this number of forward and
+            backward passes, which accumulate gradients. Times are those of all passes, and memory holds the
+            gradients of earlier passes.
     """
 
     checkpoint: Checkpoint
@@ -136,12 +138,14 @@ class StepArguments(PassArguments, RecipeArguments, total=False):
             parameters, or an optimizer. The estimate is for its second step, when its state exists.
             None: gradients only.
         accumulate: add this batch's gradients to those of an earlier batch.
-        holds_output: keep the model's output to the end of the step. By default, with a ``loss``, it is dropped when the loss
-            is computed, as the training loops of transformers, torchtitan and torchtune do.
+        holds_output: keep the model's output until the end of the step. By default, with a ``loss``,
+            it is freed when the loss is computed, as in the training loops of transformers,
+            torchtitan and torchtune.
         precision: "fp32", "tf32", "fp16", "bf16": the model and its inputs are converted; "fp16-mixed", "bf16-mixed": autocast.
             For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
-        device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
-            also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
+        device: the device to estimate for: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this
+            machine's GPU; for memory also just a size, "24 GiB". ``torchscan devices`` lists all
+            known devices.
         cuda_context: the memory that a process holds on the device for its context, kernels and
             libraries: bytes, or a text such as "500 MiB". None: as measured, or else 512 MiB, with
             the range that has been reported; see docs/reference/memory-model.md.

@@ -1,7 +1,7 @@
 """Context parallelism of a language model, by torch's ring attention.
 
 Each rank has a part of every sequence: for balance, one piece from the front and one from the back.
-Keys and values travel around the ring, one step for each rank.
+Keys and values are all-gathered; in the backward pass, their gradients travel around the ring.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: the dimension of a sequence in inputs, and in attention
 _DIM = 1
+#: dimensions of embedded tokens; masks and images have more
+_MAX_DIMS = 3
 
 
 def divide_context(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -38,6 +40,11 @@ def divide_context(model: nn.Module, mesh: DeviceMesh) -> None:
     def part_of(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() <= _DIM:
             return value
+        if value.dim() > _MAX_DIMS:
+            raise InputError(
+                f"an input has {value.dim()} dimensions, and context parallelism divides sequences "
+                "of tokens without a mask: leave it out"
+            )
         length = value.shape[_DIM]
         if length % (2 * size):
             raise InputError(

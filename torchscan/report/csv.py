@@ -13,6 +13,8 @@ from torchscan.report.table import Screen, Table, writes
 #: what a spreadsheet takes for the beginning of a formula
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBERS = re.compile(r"[+-]?[\d.]+(?:, [+-]?[\d.]+)*")
+#: what a terminal takes for the beginning of a command
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 #: halves of a character, which no file in UTF-8 can hold
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -21,7 +23,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = False) -> str:
     """A header of keys, then the rows; values that are neither numbers nor text are written as JSON.
 
-    With ``escape_formulas``, texts that a spreadsheet would run have an apostrophe before them.
+    With ``escape_formulas``, texts that a spreadsheet would run have an apostrophe before them, and
+    characters that a terminal would run are replaced.
     """
     lines: list[str] = []
     # lines end in \r\n first, so that the writer quotes texts with either of them
@@ -36,9 +39,9 @@ def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = Fal
 def _plain(value: Any, escape_formulas: bool) -> Any:
     if isinstance(value, str):
         text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
-        return (
-            f"'{text}"
-            if escape_formulas and _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
-            else text
-        )
+        if not escape_formulas:
+            return text
+        text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+        is_formula = _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
+        return f"'{text}" if is_formula else text
     return json.dumps(value) if isinstance(value, list | dict | bool) else value

@@ -124,7 +124,7 @@ def _reasons(search: MeshSearch) -> list[str]:
         if not choice.fits:
             continue
         if loss is None:
-            sentences.append(f"{_label(choice)}: {_format_parts(choice)}.")
+            sentences.append(f"{_label(choice)} {_format_parts(choice)}.")
             continue
         slower = f"{_label(choice)} is {loss.share:.1%} slower".replace("%", " %")
         if loss.seconds > 0:
@@ -144,13 +144,14 @@ def _label(choice: MeshChoice) -> str:
 
 
 def _format_parts(choice: MeshChoice) -> str:
-    """Return the shares of a step's time, without those below one percent."""
+    """Return what a step does for which share of its time, without shares below one percent."""
     shares: list[str] = []
     for part, verb in _VERBS.items():
         share = (getattr(choice, part) or 0.0) / choice.time_estimate
         if share >= _MIN_SHARE:
-            shares.append(f"{units.share(share)} {verb}")
-    return f"of the step, {', '.join(shares)}"
+            of_the_step = "" if shares else " of the step"
+            shares.append(f"{verb} for {units.share(share)}{of_the_step}")
+    return ", ".join(shares)
 
 
 def _convention(search: MeshSearch) -> str:

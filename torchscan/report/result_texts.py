@@ -214,25 +214,28 @@ add("mesh-refused", "{error}")
 add("mesh-slow", "takes at least {factor:g} times as long as the best")
 add(
     "sequences-not-divided",
-    "activations are not divided by sequence, because the tensor-parallel plan of {model} cannot",
+    "sequence parallelism is not used, because the tensor-parallel plan of {model} does not "
+    "support it",
 )
 add(
     "optimizer-on-host",
-    "the optimizer's state of {size:memory} and its update are on the host, whose time is left out",
+    "the optimizer's state of {size:memory} and its update are on the host, and the time of the "
+    "update is left out",
 )
 add(
     "transfers-hidden",
-    "copies of {size:memory} between host and device overlap with passes that last as long",
+    "copies of {size:memory} between host and device overlap with the forward and backward pass, "
+    "and take extra time only if they last longer",
 )
 add(
     "transfers-unknown",
-    "copies of {size:memory} between host and device take no time, because the bandwidth of "
-    "{device} over PCIe is not known",
+    "copies of {size:memory} between host and device count without time, because the PCIe "
+    "bandwidth of {device} is not known",
 )
 add(
     "state-in-pages",
-    "{size:memory} of optimizer state are in pages outside of torch's memory, which the driver "
-    "moves to the host when the device has no room for them",
+    "{size:memory} of optimizer state are paged memory outside of torch's allocator, which the "
+    "driver moves to the host if the device is full",
 )
 add(
     "no-collective",
@@ -355,8 +358,8 @@ add(
 )
 add(
     "snapshot-private-pools",
-    "one memory pool for all CUDA graphs, which torch.cuda.graph takes, because {saves:memory} are "
-    "free in private pools, which nothing else can use",
+    "one memory pool for all CUDA graphs (give it to each torch.cuda.graph), because "
+    "{saves:memory} are free in private pools, which nothing else can use",
 )
 add(
     "snapshot-other-streams",
@@ -365,17 +368,17 @@ add(
 )
 add(
     "snapshot-process-limit",
-    "a higher limit of the process (set_per_process_memory_fraction): {saves:memory} of the device "
-    "were free when {request:memory} were refused",
+    "a higher memory limit of the process (set_per_process_memory_fraction): {saves:memory} of the "
+    "device were free when the request of {request:memory} failed",
 )
 add(
     "snapshot-not-torch",
-    "less memory outside of torch's allocator, which has {saves:memory} of the device: other "
-    "processes, NCCL, and the CUDA context",
+    "less memory outside of torch's allocator: other processes, NCCL and the CUDA context hold "
+    "{saves:memory} of the device",
 )
 add(
     "snapshot-leak",
-    "dropping tensors after each step: {blocks:,} blocks ({saves:memory}) of {place:code} are kept "
+    "freeing tensors after each step: {blocks:,} blocks ({saves:memory}) of {place:code} are kept "
     "from {steps} earlier steps, for example in a list of losses (loss.item() keeps no graph)",
 )
 add(
@@ -420,16 +423,16 @@ add(
 )
 add(
     "snapshot-no-owner",
-    "{size:memory} belong to no tensor that is known: the code is known if the program calls "
-    "torch.cuda.memory._record_memory_history() first",
+    "{size:memory} belong to no known tensor: call torch.cuda.memory._record_memory_history() "
+    "before the run to see the code that allocated them",
 )
-add("snapshot-unknown", "{size:memory} were allocated before the recording, without stacks")
+add("snapshot-unknown", "{size:memory} were allocated before the recording, so they have no stacks")
 add(
     "snapshot-backward",
-    "{size:memory} of the backward pass may be gradients or temporaries, because it has no frames "
-    "of Python",
+    "{size:memory} of the backward pass may be gradients or temporaries, because its thread has no "
+    "Python stack",
 )
-add("snapshot-pending", "{size:memory} are freed, but wait for another stream")
+add("snapshot-pending", "{size:memory} are freed, but not reusable until another stream is done")
 add(
     "snapshot-other-device",
     "another GPU, cuda:{device}, has {size:memory} reserved: give it as the device to see it",

@@ -36,6 +36,9 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
     for kind, size in snapshot.by_kind.items():
         share = size / max(snapshot.requested_bytes, 1)
         kinds.append([*total(kind, kind, size, units.memory), Cell(share, units.share(share))])
+    totals = [_account(snapshot)]
+    if kinds:
+        totals.append(totals_table(kinds, ("", "", "")))
     remarks = _left_out(snapshot, len(shown))
     remarks += [FullRemark(f"Would help: {note}.") for note in snapshot.suggestions]
     remarks += [FullRemark(note.sentence) for note in snapshot.notes]
@@ -44,7 +47,7 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
         _columns(snapshot),
         shown,
         summary=[_summary(snapshot)],
-        totals=[_account(snapshot), totals_table(kinds, ("", "", ""))],
+        totals=totals,
         totals_first=True,
         remarks=remarks,
         noun="places",

@@ -20,9 +20,9 @@ from torchscan.hardware.allocator import ROUNDING, SMALL_REQUEST, SMALL_SEGMENT
 
 #: the last failed request, the most memory in use, or the end of the recording
 SnapshotMoment = Literal["oom", "peak", "end"]
-#: what adds memory to the allocator, and what takes it away
+#: events that add memory to the allocator, and events that take it away
 _GROWTH: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-#: ranges that are compared with events while these are undone, at most
+#: largest number of ranges that are compared with events while the events are undone
 _MAX_UNDO_WORK: Final = 10**7
 #: events that change nothing
 _MARKS: Final = frozenset({"snapshot", "oom"})
@@ -37,7 +37,7 @@ class LiveBlock(NamedTuple):
     origin: Origin
     #: index of the event that allocated it, or None if that was not recorded
     event: int | None
-    #: True if it was freed, and waits for another stream
+    #: True if it was freed, but is not reusable until another stream is done
     is_pending: bool = False
 
 
@@ -77,7 +77,7 @@ class AllocatorState:
 
 
 class AllocatorHistory:
-    """The events of one GPU, which lead to the blocks of the snapshot."""
+    """The events of one GPU that led to the blocks of the snapshot."""
 
     def __init__(self, data: SnapshotData, device: int) -> None:
         self.device = device
@@ -99,7 +99,7 @@ class AllocatorHistory:
 
     @property
     def moments(self) -> tuple[SnapshotMoment, ...]:
-        """The moments that the snapshot knows, the most telling first."""
+        """The moments that the snapshot can show, the most useful first."""
         known: list[SnapshotMoment] = []
         if self.failed_at is not None:
             known.append("oom")
@@ -195,7 +195,7 @@ class AllocatorHistory:
         return blocks
 
     def _find_peak(self) -> tuple[int, int]:
-        """Return after how many events most bytes were in use, and how many bytes."""
+        """Return the number of events until the peak, and the bytes in use there."""
         total = sum(block.size for block in self._last.values())
         peak_at, peak = len(self.events), total
         for index in range(len(self.events) - 1, -1, -1):
@@ -221,7 +221,7 @@ class AllocatorHistory:
     def _find_gaps(self, num_events: int, blocks: Sequence[LiveBlock]) -> list[FreeBlock]:
         """Return the free blocks of an earlier moment: reserved addresses that no block has.
 
-        Small gaps belong to the block before them, because the allocator does not split them off.
+        A small gap belongs to the block before it, because the allocator does not split it off.
         """
         ranges = self._undo_segments(num_events)
         live = sorted((block.address, block.size) for block in blocks)

@@ -1,8 +1,8 @@
 """Purpose of a block of memory, and the code that allocated it, by the stack of the allocation.
 
-Stacks name functions, files and lines, and no modules. They have two sorts of frames, Python's and
-those of C++, which are there with ``stacks="all"``. The backward pass on a GPU runs in a thread
-without Python frames, except for code that autograd calls: checkpoints, hooks, custom functions.
+A stack names functions, files and lines, but not modules. It has Python frames and, if it was
+recorded with ``stacks="all"``, C++ frames. The backward pass on a GPU runs in a thread without
+Python frames, except for code that autograd calls: checkpoints, hooks and custom functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
 
-#: what a block is for
+#: purpose of a block
 OwnerKind = Literal[
     "parameters",
     "buffers",
@@ -33,7 +33,7 @@ OwnerKind = Literal[
 _CPP_FILE = re.compile(r"^$|\?\?|\.(?:c|cc|cpp|cu|cuh|h|hpp|inc|so)\b|\.so\.")
 #: a file of torch, and its path in the package
 _TORCH_FILE = re.compile(r"(?:^|/)torch/((?:\w+/)*\w+\.py)$")
-#: files whose functions only call what is of interest
+#: files whose functions only forward calls
 _PASSED_ON = re.compile(
     r"(?:^|/)(?:contextlib|functools|runpy|threading)\.py$|/(?:accelerate|torchscan)/"
 )
@@ -43,7 +43,7 @@ _OPTIMIZERS = re.compile(
 #: functions of torch's optimizers that compute a step from the state that exists
 _OPTIMIZER_KERNELS = re.compile(r"^_(?:single_tensor|multi_tensor|fused)_")
 _LOSS = re.compile(r"cross_entropy|nll_loss|(?:^|_)loss(?:$|_)|Loss$|mse_loss")
-#: files of functions with a backward pass in Python, and of compiled ones
+#: files of functions with a backward pass in Python, and of compiled functions
 _FUNCTIONS_OF_AUTOGRAD = frozenset(
     {"autograd/function.py", "_functorch/_aot_autograd/runtime_wrappers.py"}
 )
@@ -78,8 +78,8 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
 
     Args:
         origin: the stack of the allocation.
-        is_recorded: True if the allocation was recorded with stacks, so that one without the
-            program's code is of the thread that runs backward passes.
+        is_recorded: True if the allocation was recorded with stacks. A stack without code of the
+            program then belongs to the thread that runs backward passes.
     """
     python = _frames_of_python(origin)
     code = _outside_torch(python)
@@ -97,7 +97,7 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
 
 
 def python_frames(origin: Origin) -> list[Frame]:
-    """Return the frames of Python, innermost first; those of the forward pass if there are none."""
+    """Return the Python frames, innermost first, or those of the forward pass if there are none."""
     return _frames_of_python(origin) or list(origin.forward_frames)
 
 
@@ -119,12 +119,12 @@ def _path_in_torch(filename: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_cpp_file(filename: str) -> bool:
-    """Return whether a file is that of a frame of C++."""
+    """Return whether a file is the file of a C++ frame."""
     return _CPP_FILE.search(filename) is not None
 
 
 def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
-    """Return the owner of what autograd allocated, or code that it called."""
+    """Return the owner of a block that autograd, or code called by autograd, allocated."""
     if any("AccumulateGrad" in frame.name for frame in origin.frames):
         return Owner("gradients", _outside_torch(origin.forward_frames))
     stack = python or origin.forward_frames
@@ -135,7 +135,7 @@ def _owner_in_backward(origin: Origin, python: Sequence[Frame]) -> Owner:
 
 
 def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
-    """Return what an allocation outside of the C++ of autograd is for."""
+    """Return the purpose of an allocation outside of autograd's C++ code."""
     if _is_recomputed(python):
         return "recomputed"
     names = {frame.name for frame in python}
@@ -152,7 +152,7 @@ def _kind_of_call(python: Sequence[Frame]) -> OwnerKind:
 
 
 def _is_loss(python: Sequence[Frame]) -> bool:
-    """Return whether a loss is computed, and not a module that its function calls."""
+    """Return whether the stack computes a loss, not a module that the loss function calls."""
     for frame in python:
         if frame.name == "_call_impl":
             return False
@@ -162,7 +162,7 @@ def _is_loss(python: Sequence[Frame]) -> bool:
 
 
 def _kind_of_state(names: Set[str], files: Set[str]) -> OwnerKind | None:
-    """Return what is created before the training, or None if it is something else."""
+    """Return the kind of state that is created before training, or None if it is something else."""
     is_created = "__init__" in names
     if is_created and "nn/parallel/distributed.py" in files:
         return "gradients"  # buckets of DDP
@@ -173,7 +173,7 @@ def _kind_of_state(names: Set[str], files: Set[str]) -> OwnerKind | None:
 
 
 def _kind_of_communication(python: Sequence[Frame]) -> OwnerKind | None:
-    """Return what ``torch.distributed`` allocates memory for, or None if it does not."""
+    """Return the purpose of memory that ``torch.distributed`` allocates, or None for other code."""
     if not any(file.startswith("distributed/") for file in _torch_files(python)):
         return None
     names = {frame.name for frame in python}
@@ -198,7 +198,7 @@ def _torch_files(frames: Sequence[Frame]) -> frozenset[str]:
 
 
 def _outside_torch(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame that is neither torch's nor that of code that only passes on."""
+    """Return the innermost frame outside of torch, and outside of code that only forwards calls."""
     for frame in frames:
         if not is_torch_file(frame.filename) and not _PASSED_ON.search(frame.filename):
             return frame

@@ -1,8 +1,8 @@
 """Paths of modules whose forward pass a stack goes through.
 
 A stack has the file, the line and the name of each function. These are compared with the code of
-the model's classes, from the outermost frame inwards. Which of several equal blocks it was cannot
-be told: the result is then all of them.
+the model's classes, from the outermost frame inwards. Several equal blocks run the same code, so
+the result is then all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ModulePaths:
             self._code_by_file[PurePath(code.co_filename).name].append(found)
 
     def find(self, frames: Sequence[Frame]) -> tuple[str, ...]:
-        """Return the paths that the innermost module of a stack may have, or none."""
+        """Return the possible paths of the innermost module of a stack, or no paths."""
         calls = []
         for frame in reversed(frames):
             code = self._code_of(frame)
@@ -72,7 +72,7 @@ class ModulePaths:
         return None
 
     def _paths_of(self, calls: Sequence[tuple[_ForwardCode, int]]) -> tuple[str, ...]:
-        """Return the paths of modules that are called in one another."""
+        """Return the paths of modules whose calls are nested."""
         paths: tuple[str, ...] = ()
         key: tuple[tuple[int, int], ...] = ()
         for index, (code, line) in enumerate(calls):
@@ -90,7 +90,7 @@ class ModulePaths:
         code: _ForwardCode,
         caller: tuple[_ForwardCode, int] | None,
     ) -> tuple[str, ...]:
-        """Return the modules with this code in modules, as the line that calls them names them."""
+        """Return the modules with this code inside others, by the line that calls them."""
         candidates = [path for kind in code.types for path in self._paths_by_type[kind]]
         if caller is None:
             return tuple(sorted(candidates))
@@ -112,7 +112,7 @@ def star_numbers(path: str) -> str:
 
 
 def path_pattern(paths: Sequence[str]) -> str:
-    """Return one path for several: with stars for numbers, and up to where they differ."""
+    """Return one path for several: with stars for numbers, and cut where the paths differ."""
     patterns = set(map(star_numbers, paths)) if len(paths) > 1 else set(paths)
     if len(patterns) == 1:
         return patterns.pop()

@@ -1,9 +1,9 @@
-"""A reader of pickles that builds nothing but plain containers, numbers and strings.
+"""A reader of pickles that builds only plain containers, numbers and strings.
 
-``pickle`` calls whatever a file names, and its unpickler in C can be made to allocate much more
-memory than the file has bytes, even if it may not import anything. This reader executes the opcodes
-itself: it knows none that imports or calls, hashes only strings and integers, and counts objects.
-The opcodes of protocols 0 and 1, which write numbers as text, are unknown.
+``pickle`` calls any function that a file names. Even if imports are forbidden, a file can make its
+unpickler in C allocate much more memory than the file has bytes. This reader executes the opcodes
+itself. It has no opcode that imports or calls, hashes only strings and small integers, and counts
+objects. It does not support the opcodes of protocols 0 and 1, which write numbers as text.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import Any, Final
 
 from torchscan.errors import InputError
 
-#: lists, tuples and dicts of a file, at most
+#: largest number of lists, tuples and dicts in a file
 _MAX_CONTAINERS: Final = 2**23
-#: these, strings, and integers above 255, at most
+#: largest number of these, strings, and integers above 255
 _MAX_OBJECTS: Final = 2**25
-#: values on the stack, and values that the memo has, at most
+#: largest number of values on the stack, and in the memo
 _MAX_HEIGHT: Final = 2**24
-#: containers that are open at a time; a snapshot has six
+#: largest depth of open containers; a snapshot has six
 _MAX_MARKS: Final = 64
 #: characters of a name that an error shows
 _MAX_NAME: Final = 60
-_KEY_TYPES: Final = frozenset((str, int))
+#: larger integers are refused as keys of a dict: all multiples of 2**61 - 1 have the same hash
+_LARGE_KEY: Final = 2**32
 _STOP: Final = ord(".")
 _BINGET: Final = ord("h")
 _LONG_BINGET: Final = ord("j")
 _BININT1: Final = ord("K")
 _FLOAT: Final = Struct(">d")
-#: several of these opcodes in a row, as the list of a stack's frames has them, and each of them
+#: several of these opcodes in a row, as in the list of a stack's frames, and each of them
 _LONG_BINGETS: Final = re.compile(rb"(?:j[\0-\xff]{4}){1,4096}")
 _INDICES: Final = Struct("<cI")
 
 
 def load_plain(data: bytes) -> Any:
-    """Return the content of a pickle, or raise an InputError that says why it is refused."""
+    """Return the content of a pickle, or raise an InputError with the reason."""
     try:
         return _PlainUnpickler(data).load()
     except InputError:  # which is a ValueError, too
@@ -47,7 +48,7 @@ def load_plain(data: bytes) -> Any:
 
 
 class _PlainUnpickler:
-    """The machine that the opcodes of a pickle are for: a stack, marks in it, and a memo."""
+    """The stack machine that executes the opcodes of a pickle, with marks and a memo."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -59,9 +60,9 @@ class _PlainUnpickler:
         self._num_containers = self._num_objects = 0
 
     def load(self) -> Any:
-        """Return what is on the stack when the pickle ends.
+        """Return the object on the stack when the pickle ends.
 
-        The opcodes that nearly all of a snapshot consists of are executed here, because calls of
+        Nearly all of a snapshot consists of a few opcodes. They are executed here, because calls of
         methods would take three times as long.
         """
         data, stack, memo, operations = self._data, self._stack, self._memo, _OPERATIONS
@@ -174,8 +175,9 @@ class _PlainUnpickler:
             raise ValueError("an item is set in something else than a dict")
         keys = values[::2]
         # Other keys could be tuples of tuples, whose hash takes time and stack without limit.
-        if not _KEY_TYPES.issuperset(map(type, keys)):
-            raise InputError("a dict in it has a key that is not a string or an integer")
+        for key in keys:
+            if type(key) is not str and not (type(key) is int and 0 <= key < _LARGE_KEY):
+                raise InputError("a dict in it has a key that is not a string or a small integer")
         target.update(zip(keys, values[1::2], strict=True))
 
     def set_item(self) -> None:
@@ -211,7 +213,7 @@ class _PlainUnpickler:
 
 
 def _operations() -> list[Callable[[_PlainUnpickler], object]]:
-    """Return what each opcode does, by its number."""
+    """Return the method of each opcode, by its number."""
     m = _PlainUnpickler
     by_name: dict[bytes, Callable[[Any], object]] = {
         b"\x80": lambda x: x.read(1),  # PROTO

@@ -1,4 +1,4 @@
-"""Changes that would have helped a run that ran out of memory, by what the snapshot shows."""
+"""Changes that would have helped a run that ran out of memory, derived from its snapshot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchscan.analyses.memory_snapshot.snapshot_result import SnapshotDevice
 from torchscan.hardware.allocator import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT
 from torchscan.notes import Note
 
-#: earlier steps whose blocks are kept, from which this is a leak: two may be the last output and
-#: the one before
+#: blocks that are kept from at least so many earlier steps are a leak; two may be the last output
+#: and the one before
 _MIN_LEAKED_STEPS: Final = 3
-#: share of the reserved memory from which free blocks are worth a line if no request failed
+#: smallest share of the reserved memory for which free blocks are reported if no request failed
 _MIN_FREE_SHARE: Final = 0.1
-#: what changes save of a kind. States of 8 bits instead of 32 have one scale for 256 elements;
+#: share of a kind that a change saves. 8-bit states have one scale for 256 elements;
 #: 16 instead of 32 bits save half of the parameters
 _SAVED_SHARES: Final[dict[OwnerKind, float]] = {"optimizer": 0.75 - 1 / 256, "parameters": 0.5}
 #: kinds that a change of the step makes smaller, whether they hold the most or not
@@ -46,14 +46,14 @@ def suggest(
     blocks: Sequence[OwnedBlock],
     running: RunningPass,
 ) -> tuple[Note, ...]:
-    """Return what would have helped, those that save most first.
+    """Return the changes that would have helped, those that save most first.
 
     Args:
         data: the snapshot.
         device: its GPU.
         state: what the allocator of this GPU holds.
         blocks: the blocks of this state with their owners.
-        running: what runs at that moment.
+        running: the pass that runs at that moment.
     """
     found = [
         *_suggest_for_segments(data, state),
@@ -88,7 +88,7 @@ def _suggest_for_failure(
     *,
     is_expandable: bool,
 ) -> Iterator[Note]:
-    """Yield changes by which a failed request could have used free blocks."""
+    """Yield changes that would have let a failed request use free blocks."""
     request = failure.size
     in_private_pools = _bytes_in(private)
     if in_private_pools >= max(request, 1):
@@ -119,7 +119,7 @@ def _suggest_for_failure(
 def _has_pages(free: Iterable[FreeBlock], failure: TraceEvent) -> bool:
     """Return whether a request would be served if free blocks were in expandable segments.
 
-    They give complete pages within free blocks back to CUDA, to map them elsewhere.
+    Expandable segments return complete pages within free blocks to CUDA, and map them elsewhere.
     """
     request = failure.size
     page = SMALL_SEGMENT if request <= SMALL_REQUEST else LARGE_SEGMENT
@@ -134,7 +134,7 @@ def _bytes_in(blocks: Iterable[FreeBlock]) -> int:
 
 
 def _suggest_for_device(device: SnapshotDevice, state: AllocatorState) -> Iterator[Note]:
-    """Yield what takes memory of the device beside torch, and limits of the process."""
+    """Yield changes for memory outside of torch, and for memory limits of the process."""
     failure = state.failure
     if failure is None or failure.device_free is None:
         return
@@ -148,7 +148,7 @@ def _suggest_for_device(device: SnapshotDevice, state: AllocatorState) -> Iterat
 
 
 def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note]:
-    """Yield stacks whose blocks are kept from one step to the next, more and more."""
+    """Yield changes for stacks that keep more blocks from step to step."""
     by_origin: dict[Origin, list[OwnedBlock]] = defaultdict(list)
     for owned in blocks:
         is_kept = owned.step is not None and owned.step < step
@@ -172,7 +172,7 @@ def _suggest_for_leaks(blocks: Sequence[OwnedBlock], step: int) -> Iterator[Note
 def _suggest_for_kinds(
     state: AllocatorState, blocks: Sequence[OwnedBlock], running: RunningPass
 ) -> Iterator[Note]:
-    """Yield changes for the kind that holds the most, and for others that would have sufficed."""
+    """Yield changes for the largest kind, and for kinds that would have freed enough."""
     request = None if state.failure is None else state.failure.size
     sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
     if not running.is_forward:

@@ -1,4 +1,4 @@
-"""Attributes memory of a snapshot to code, modules and kinds, and finds what would have helped."""
+"""Attribution of a snapshot's memory to code, modules and kinds, with suggestions."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def analyze_snapshot(
     modules: ModulePaths | None = None,
     known_owners: Mapping[int, KnownOwner] = MappingProxyType({}),
 ) -> MemorySnapshot:
-    """Return what held the memory of a GPU; by default when a request failed, or at the peak.
+    """Return the memory of a GPU by its owners; by default when a request failed, or at the peak.
 
     Args:
         data: the snapshot.
         device: its GPU.
-        moment: one of those that the snapshot knows.
-        modules: the model's, which then have rows.
-        known_owners: owners of memory by its address, if more is known than stacks tell.
+        moment: one of the moments that the snapshot can show.
+        modules: the model's modules, which then have rows.
+        known_owners: owners of memory by its address, if more is known than the stacks show.
     """
     history = AllocatorHistory(data, device.index)
     state = history.state(history.moments[0] if moment is None else moment)
@@ -156,13 +156,13 @@ def _notes(
     *,
     has_owners: bool,
 ) -> Iterable[Note]:
-    """Yield what could not be found out."""
+    """Yield a note for each fact that the snapshot does not show."""
     sizes: Counter[str] = Counter()
     for owned in blocks:
         sizes[owned.kind] += owned.block.size
         if owned.block.is_pending:
             sizes["pending"] += owned.block.size
-    if not history.has_stacks:
+    if blocks and not history.has_stacks:
         if not has_owners:
             yield Note.of("snapshot-no-stacks")
         elif sizes["unknown"]:
@@ -175,9 +175,14 @@ def _notes(
     ):
         if note.values["size"]:
             yield note
+    yield from _other_devices(data, history.device)
+
+
+def _other_devices(data: SnapshotData, device: int) -> Iterable[Note]:
+    """Yield a note for each further GPU of which memory is reserved."""
     reserved: Counter[int] = Counter()
     for segment in data.segments:
         reserved[segment.device] += segment.total_size
-    for device, size in sorted(reserved.items()):
-        if device != history.device and size:
-            yield Note.of("snapshot-other-device", device=device, size=size)
+    for other, size in sorted(reserved.items()):
+        if other != device and size:
+            yield Note.of("snapshot-other-device", device=other, size=size)

@@ -1,9 +1,9 @@
 """Files with a snapshot of torch's CUDA allocator, read and checked.
 
 ``torch.cuda.memory._dump_snapshot`` pickles a dict of segments, with the blocks in each, and of one
-trace per GPU, with the events of the allocator. Versions differ in the keys: those that are not
-needed are optional here. Nothing recurses, and no list of entries is visited twice: a small pickle
-may refer to the same list very often.
+trace per GPU, with the events of the allocator. Keys differ between versions of torch, so keys that
+are not needed are optional here. The parser does not recurse, and visits no list of entries twice,
+because a small pickle may refer to the same list very often.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADVICE: Final = "give a file that torch.cuda.memory._dump_snapshot() wrote"
 #: a frame of ``traceback.format_stack``, as ``forward_frames`` has them
 _FORMATTED_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 
-#: what became of a block: used by a tensor; freed, but another stream may still use it; free
+#: state of a block: used by a tensor; freed, but another stream may still use it; free
 BlockState = Literal["active_allocated", "active_pending_free", "inactive"]
 #: names of a state in the documentation of torch and in its code
 _STATES: Mapping[str, BlockState] = {
@@ -135,7 +135,7 @@ def read_snapshot_file(path: Path) -> SnapshotData:
 
 
 def parse_snapshot(content: Any) -> SnapshotData:
-    """Return the content of what ``torch.cuda.memory._snapshot()`` returns, checked."""
+    """Check and return the content of the result of ``torch.cuda.memory._snapshot()``."""
     return _SnapshotParser().snapshot(content)
 
 

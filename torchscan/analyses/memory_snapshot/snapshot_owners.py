@@ -85,7 +85,7 @@ class SnapshotOwners:
             owner, path = self._owner(block.origin, block.event)
             step = None if block.event is None else self._steps[block.event]
             kind = owner.kind
-            # What is left of a backward pass when the next forward pass runs are gradients.
+            # When the next forward pass runs, only gradients are left of a backward pass.
             is_earlier = step is not None and step < running.step
             if kind == "backward" and (running.is_forward or is_earlier):
                 kind = "gradients"
@@ -102,7 +102,7 @@ class SnapshotOwners:
         return found
 
     def running(self, state: AllocatorState) -> RunningPass:
-        """Return what runs at the moment of a state, as far as stacks tell."""
+        """Return the pass that runs at the moment of a state, as far as stacks show it."""
         index = state.num_events
         step = self._steps[index - 1] if index else 0
         if state.failure is not None and state.failure.origin is not None:

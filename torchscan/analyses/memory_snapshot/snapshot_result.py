@@ -42,7 +42,10 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreePool:
-    """Free blocks within segments that can serve the same requests: of a stream and a size."""
+    """Free blocks within segments that can serve the same requests.
+
+    A request is served only by blocks of its stream, its pool and its size class.
+    """
 
     stream: int
     #: True for requests up to 1 MiB
@@ -61,17 +64,18 @@ class MemorySnapshot(RowsResult):
 
     #: index of the GPU
     device: int
-    #: "oom": when a request failed; "peak": when most was in use; "end": when it was taken
+    #: "oom": when a request failed; "peak": when most memory was in use; "end": when the snapshot
+    #: was taken
     moment: SnapshotMoment
     #: requested bytes at each moment that the snapshot knows
     bytes_by_moment: Mapping[SnapshotMoment, int]
     #: requested bytes of all blocks in use
     requested_bytes: int
-    #: what blocks are larger than requests
+    #: bytes by which blocks are larger than their requests
     rounding_bytes: int
     #: free blocks within segments
     free_bytes: int
-    #: the largest of these
+    #: largest free block
     largest_free_bytes: int
     #: all segments: requests, rounding and free blocks
     reserved_bytes: int

@@ -1,7 +1,8 @@
 """Autocast for meta tensors.
 
-torch's own autocast goes by the device of each tensor and casts nothing on the meta device. So its work is done here, function
-by function, as torch documents it: contractions get 16 bits, what needs range gets 32, some take the widest of their types.
+torch's autocast depends on the device of each tensor, and casts nothing on the meta device. So each
+function is cast here, as torch documents it: contractions to 16 bits, functions that need range to
+32 bits, and others to the widest type of their arguments.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ _LOWER: Mapping[str, frozenset[str]] = {
     "cpu": _CONTRACTIONS - {"mv", "addmv", "addr"},
     "cuda": frozenset(_CONTRACTIONS | _RECURRENT),
 }
-#: those that compute in 32
+#: functions that compute in 32 bits
 _SINGLE: Mapping[str, frozenset[str]] = {
     "cpu": _LOSSES
     | {
@@ -146,7 +147,7 @@ _SINGLE: Mapping[str, frozenset[str]] = {
     | {"dist", "pdist", "cdist", "renorm", "logsumexp", "norm"}
     | {f"{prefix}upsample_{way}" for prefix in ("", "_") for way in _WAYS_TO_RESIZE},
 }
-#: those that are told to return 32 bits
+#: functions whose ``dtype`` argument is set to 32 bits
 _RETURN_SINGLE: Mapping[str, frozenset[str]] = {
     "cpu": frozenset(),
     "cuda": frozenset(
@@ -162,7 +163,7 @@ _RETURN_SINGLE: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-#: those that compute in the widest type of their arguments
+#: functions that compute in the widest type of their arguments
 _WIDEST: Mapping[str, frozenset[str]] = {
     "cpu": frozenset({"stack", "cat", "index_copy"}),
     "cuda": frozenset(
@@ -221,7 +222,7 @@ class Autocast:
         return self._dtype if once_more and self._device_type != "cpu" else None
 
     def forget(self) -> None:
-        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes again."""
+        """Release cast parameters when autocast, or the recomputation of a checkpoint, ends."""
         self._casts.clear()
 
     def cast(
@@ -321,10 +322,11 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
-        # checkpoints ask the package, before they compute anything again as it was computed first
-        for module in (autocast_mode, torch.amp):
-            if "is_autocast_available" in vars(module):
-                stack.enter_context(replaced(vars(module), "is_autocast_available", of_device_type))
+        # torch.autocast reads the one, torch.utils.checkpoint the other
+        for namespace in (autocast_mode, torch.amp):
+            if "is_autocast_available" in vars(namespace):
+                entry = replaced(vars(namespace), "is_autocast_available", of_device_type)
+                stack.enter_context(entry)
         if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
             stack.enter_context(
                 replaced(

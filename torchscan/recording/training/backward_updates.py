@@ -1,7 +1,7 @@
 """The optimizer's steps inside the backward pass: one for each parameter.
 
-As in torch's tutorial, a hook of each parameter takes the step when the gradient is there, and
-frees the gradient.
+As in torch's tutorial, a hook of each parameter takes the step as soon as the gradient is
+accumulated, and frees the gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BackwardUpdates:
         self._substitutes = substitutes
 
     def prepare(self, slots: Iterable[Slot]) -> None:
-        """Make optimizers with their state out of sight, and register the hooks that take steps."""
+        """Create the optimizers and their state outside of the trace, and register the hooks."""
         parameters = {
             self._originals.get(id(slot.tensor), id(slot.tensor)): slot
             for slot in slots
@@ -76,7 +76,7 @@ class BackwardUpdates:
             table.storages.leave_out_host(False)
 
     def _make(self, identity: int, updated: Tensor) -> Optimizer:
-        """Return the optimizer of one parameter after a first step, which makes its state."""
+        """Return the optimizer of one parameter after a first step, which creates its state."""
         assert self._choice is not None  # noqa: S101 - for the type checker
         optimizer = optimizer_on(self._choice, {identity: updated})
         updated.grad = torch.empty_like(updated)

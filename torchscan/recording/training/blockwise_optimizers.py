@@ -1,7 +1,7 @@
-"""Optimizers of bitsandbytes by name: states of 8 bits, and states in pages that may move.
+"""Optimizers of bitsandbytes by name, with 8-bit and paged states.
 
-They need no bitsandbytes and compute no values: state has its sizes and types, and each update is
-one operator, as there.
+bitsandbytes need not be installed, and no values are computed: states have the sizes and types of
+bitsandbytes, and each update is one operator, as there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-#: elements that share a scale, and below which state has 32 bits
+#: elements that share a scale, and number of elements below which states have 32 bits
 _BLOCK, _MIN_SIZE_8_BIT = 256, 4096
-#: elements from which on state is in pages
+#: smallest number of elements whose state is paged
 _MIN_PAGED = 100_000
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
@@ -85,7 +85,7 @@ class BlockwiseOptimizer(Optimizer):
 
 
 def blockwise_optimizer(name: str) -> Callable[[list[Tensor]], Optimizer] | None:
-    """Return what makes the optimizer of bitsandbytes by this name, or None if there is none."""
+    """Return a function that creates bitsandbytes' optimizer of this name, or None."""
     rest = name.lower().replace("_", "")
     is_paged = rest.startswith("paged")
     rest = rest.removeprefix("paged")
@@ -99,7 +99,7 @@ def blockwise_optimizer(name: str) -> Callable[[list[Tensor]], Optimizer] | None
 
 
 def is_in_pages(optimizer: Optimizer, state: Tensor) -> bool:
-    """Return whether a state is in memory that the driver moves between the device and the host."""
+    """Return whether a state is in paged memory, which the driver moves between GPU and host."""
     if not isinstance(optimizer, BlockwiseOptimizer):
         return False
     is_paged: Any = optimizer.defaults["is_paged"]

@@ -1,4 +1,4 @@
-"""Checkpoints where the model has none: blocks whose inside is computed again in the backward pass."""
+"""Activation checkpointing for models without it: layers are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
 from torchscan.torch_versions import OpOverload
 
@@ -39,7 +40,7 @@ _KEPT_BY_TORCHTITAN = (
 
 @contextlib.contextmanager
 def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
-    """Let each of these keep its arguments alone, as ``torch.utils.checkpoint`` does."""
+    """Let each module keep only its arguments, as ``torch.utils.checkpoint`` does."""
 
     def again(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
@@ -53,8 +54,8 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
 def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any) -> None:
     """Checkpoint layers of a copy: all, every n-th one, or with the operators that a policy keeps.
 
-    Layers of transformers do it themselves, as ``gradient_checkpointing_enable`` makes them. Their
-    models keep no keys and values then, which would be added twice.
+    Layers of transformers do it themselves, as after ``gradient_checkpointing_enable``. Their
+    models then keep no cache of keys and values, which would be added twice.
     """
     for module in model.modules():
         config: Any = getattr(module, "config", None)
@@ -69,7 +70,12 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
         options["context_fn"] = partial(create_selective_checkpoint_contexts, choice)
     else:
         every = int(choice)
-    for each in layers[every - 1 :: every]:
+    own = list(dict.fromkeys(layers))  # a layer that is called several times is there once
+    if every > max(len(own), 1):
+        raise InputError.of_value(
+            "checkpoint", choice, f"give a number up to {len(own)}, that of layers"
+        )
+    for each in own[every - 1 :: every]:
         layer: Any = each
         if isinstance(getattr(layer, "gradient_checkpointing", None), bool):
             layer.gradient_checkpointing = True
@@ -79,14 +85,14 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
 
 
 def is_operator_list(choice: object) -> bool:
-    """Return whether a value is a list of torch's operators, none of them a packet of overloads."""
+    """Return whether a value is a list of torch's operators (overloads, not overload packets)."""
     return isinstance(choice, list) and all(isinstance(each, OpOverload) for each in choice)
 
 
 def _contexts_of_torchtitan() -> Any:
-    """Return the contexts of a layer in which every second product is computed again.
+    """Return the contexts of a layer in which every second matrix product is recomputed.
 
-    Products with a bias are computed again too: torchtitan's models have none.
+    Products with a bias are recomputed, too: torchtitan's models have none.
     """
     kept = _operators_named(_KEPT_BY_TORCHTITAN)
     # torchao's tensors are multiplied by ``mm``, which calls the product in 8 bits

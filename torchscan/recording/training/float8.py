@@ -1,8 +1,8 @@
 """Linear layers that train in 8 bits, with the operators that torchao's ``Float8Linear`` runs.
 
-Each product gets its operands from casts: the largest absolute value of a tensor, or of each of its
-rows, gives a scale; the scaled and saturated values are stored in 8 bits. The backward pass has the
-input and the weight in 16 bits, and casts them again.
+The operands of each matrix product are cast: the largest absolute value of a tensor, or of each of
+its rows, gives a scale, and the scaled and saturated values are stored in 8 bits. The backward pass
+keeps the input and the weight in 16 bits, and casts them again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torchscan.torch_versions import (
 
 #: the recipes of torchao, by their names there; "mx": blocks of 32 with scales of 8 bits
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
-#: sizes of weights are multiples of this
+#: sizes of weights must be multiples of this
 _ALIGNED = 16
 #: the smallest divisor of a scale
 _EPSILON = 1e-12
 
 
 class _Cast(NamedTuple):
-    """The way in which an operand gets its 8 bits."""
+    """The way in which an operand is cast to 8 bits."""
 
     #: True if each row, or column, has a scale
     is_rowwise: bool = False
@@ -41,7 +41,7 @@ class _Cast(NamedTuple):
 
 
 class _Casts(NamedTuple):
-    """The casts of a recipe. A product whose casts are None runs in 16 bits."""
+    """The casts of a recipe. A matrix product whose casts are None runs in 16 bits."""
 
     inputs: _Cast
     weight: _Cast
@@ -82,7 +82,7 @@ def convert_to_float8(
     not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
     gathers their weights in 8 bits.
     """
-    # imported within a pass, it would keep the frames of the pass, and their tensors
+    # An import within a pass would keep the frames of the pass alive, and their tensors.
     prepare_optimizers()
     multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
     converted: dict[int, Float8Linear] = {}
@@ -102,7 +102,7 @@ def convert_to_float8(
 def _linear_layers(
     module: nn.Module, skipped: Collection[str], multiple: int
 ) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Return the layers to convert, with their parents and all their names there."""
+    """Return the layers to convert, with their parents and their names in these."""
     found = []
     for path, parent in module.named_modules():
         for name, child in parent._modules.items():
@@ -116,7 +116,7 @@ def _linear_layers(
 
 
 class Float8Linear(nn.Linear):
-    """A linear layer whose three products run in 8 bits."""
+    """A linear layer whose three matrix products run in 8 bits."""
 
     def __init__(self, base: nn.Linear, recipe: Float8, *, is_gathered: bool = False) -> None:
         nn.Module.__init__(self)
@@ -156,12 +156,12 @@ class Float8Linear(nn.Linear):
         if num_rows % multiple and not is_wide:
             raise ValueError(
                 f"8-bit products need a multiple of {multiple} rows (sequences × tokens), and "
-                f"there are {num_rows}"
+                f"there are {num_rows}: change the batch size or the length"
             )
 
 
 class Quantized(NamedTuple):
-    """Values in 8 bits, and what they were multiplied by."""
+    """Values in 8 bits, and their scale."""
 
     values: Tensor
     scale: Tensor
@@ -218,7 +218,7 @@ def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: 
     scales = _inverse_scales(one, other)
     out_dtype, after = dtype, None
     if is_rowwise and not is_fast:
-        # that kernel is slow without fast accumulation, and torchao scales afterwards instead
+        # This kernel is slow without fast accumulation, so torchao scales afterwards.
         after = scales[0] * scales[1]
         scales = (scales[0].new_ones(()), scales[1].new_ones(()))
     if is_rowwise and dtype != torch.bfloat16:
@@ -258,7 +258,7 @@ def _placements_of_product(one: Any, other: Any) -> tuple[Any, ...] | None:
 
 
 def _inverse_scales(one: Quantized, other: Quantized) -> tuple[Tensor, Tensor]:
-    """Return what the product is multiplied by: both scales are numbers, or both are of rows."""
+    """Return the factor of the product: both scales are numbers, or both are of rows."""
     first, second = one.scale, other.scale
     if first.dim() and not second.dim():
         second = second.repeat(other.values.shape[1]).reshape(1, -1)

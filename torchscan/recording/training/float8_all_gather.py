@@ -1,4 +1,4 @@
-"""FSDP2 that all-gathers the weights of linear layers in 8 bits, as with torchao's weight tensors.
+"""All-gathers of FSDP2 in 8 bits for weights of linear layers, as with torchao's tensors.
 
 Each rank casts its shard with the scale of the complete weight. The scales of all weights are
 computed before the forward pass, with one all-reduce of their largest absolute values; torchao does
@@ -20,7 +20,7 @@ _DTYPE = torch.float8_e4m3fn
 
 
 def gather_in_8_bits(model: nn.Module) -> None:
-    """Have FSDP2 gather the weights of 8-bit layers in 8 bits, in a model that is sharded by it."""
+    """Make FSDP2 gather the weights of 8-bit layers in 8 bits, in a model that it shards."""
     gathers = [
         _WeightGather(module, shard)
         for shard in shards_of_fsdp(model)
@@ -76,7 +76,7 @@ class _WeightGather:
         return [spec.mesh.get_group(dim) for dim, each in placed if not each.is_replicate()]
 
     def before(self, _mesh: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return what is all-gathered, and what is kept beside it."""
+        """Return the tensors to all-gather, and the metadata to keep."""
         scale = self.scale
         if scale is None:  # the layer is called without the model
             scale = scale_of(torch.max(torch.abs(self.shard)), _DTYPE)
@@ -90,7 +90,7 @@ class _WeightGather:
         *,
         out: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-        """Hand the layer its weight in 8 bits."""
+        """Give the layer its all-gathered weight in 8 bits."""
         from torch.distributed.tensor import Replicate
 
         (values,), (scale,) = outputs, metadata

@@ -1,4 +1,4 @@
-"""Cross entropy of language models: without all logits at once, or with one copy of them."""
+"""Fused cross entropy: the loss of a language model, without copies of its logits."""
 
 from __future__ import annotations
 
@@ -52,9 +52,20 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
         )
     loss = _FusedLoss(head, _SUMS[kind])
     if kind != "unsloth":
+        _refuse_adapters(head, kind)
         head.forward = nn.Identity().forward
     found.loss_function = loss.compute
     model.forward = partial(loss.run, model.forward)
+
+
+def _refuse_adapters(head: nn.Module, kind: CrossEntropy) -> None:
+    """Raise an InputError if the output projection has more parameters than the loss reads."""
+    if {name for name, _ in head.named_parameters()} - {"weight", "bias"}:
+        raise InputError(
+            Argument("cross_entropy"),
+            f" is {kind!r}, which multiplies by the weight of the output projection alone, and "
+            "that has adapters: leave it out of their target modules",
+        )
 
 
 class _FusedLoss:
@@ -126,7 +137,7 @@ _SUMS: dict[CrossEntropy, Callable[..., Tensor]] = {
 
 
 class _LigerLoss(torch.autograd.Function):
-    """Liger's fused linear cross entropy: gradients come about with the loss."""
+    """Liger's fused linear cross entropy, which computes gradients in the forward pass."""
 
     @staticmethod
     def forward(
@@ -134,7 +145,7 @@ class _LigerLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the sum of losses; logits become their own gradient, chunk by chunk."""
         count, width = hidden.shape
-        # as many logits at once as there are elements in the hidden states, about
+        # about as many logits at once as the hidden states have elements
         expansion = -(-weight.shape[0] // width)
         size = min(count, 1 << (-(-count // expansion) - 1).bit_length())
         hidden_gradient = torch.zeros_like(hidden)
@@ -159,7 +170,7 @@ class _LigerLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, _gradient: Tensor) -> Any:
-        """Return the gradients, which the loss is the last step to, so they are not scaled."""
+        """Return the gradients unscaled, because nothing follows the loss."""
         return (*context.saved_tensors, None)
 
 

@@ -57,11 +57,11 @@ _NOTHING = contextlib.nullcontext()
 
 
 class BackwardError(InputError):
-    """There is nothing to differentiate, or the loss function failed."""
+    """Error for a pass without a differentiable output, or with a failing loss function."""
 
 
 class Substitutes(TorchFunctionMode):
-    """While entered, functions get substitutes for the tensors that the pass has not made itself."""
+    """Context in which functions get substitutes for tensors that the pass did not create."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ def _staying(
 
 
 def is_ordinary(tensor: Tensor) -> bool:
-    """Neither a subclass nor what vmap and grad wrap around a tensor."""
+    """Return whether a tensor is neither a subclass nor a wrapper of vmap or grad."""
     return is_plain(tensor) and not is_functorch_wrapped(tensor)
 
 
@@ -263,7 +263,7 @@ def loss_of(result: Any, backward: Backward) -> Any:
 
 
 def differentiable_outputs(loss: Any) -> list[Tensor]:
-    """The tensors in it that gradients can start from."""
+    """Return the tensors of an output from which gradients can start."""
     tensors = tensors_in(loss)
     if not tensors:
         raise BackwardError(
@@ -281,7 +281,7 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
 
 
 def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
-    """From a gradient of ones for each output to the leaves of the graph, all in this thread.
+    """Run the backward pass from gradients of ones to the leaves of the graph, in this thread.
 
     Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before; those in
     whose place nothing can be computed with have it when the pass is over.
@@ -310,7 +310,7 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
 
 
 def _require_assignable(leaf: Tensor, gradient: Tensor | None) -> None:
-    """Raise if torch would not take the gradient back that it stored itself, as for sparse rows and columns."""
+    """Raise if torch cannot restore the gradient, as for sparse rows and columns."""
     if (
         gradient is not None
         and gradient.layout is not leaf.layout
@@ -340,7 +340,7 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
 
 
 def require_meta_leaves(outputs: Sequence[Tensor]) -> None:
-    """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would be a meta tensor."""
+    """Raise on shapes alone if a gradient of a tensor with data would be a meta tensor."""
     with without_torch_function():
         for leaf in _leaves(outputs):
             if not leaf.is_meta:

@@ -1,4 +1,4 @@
-"""Activations, parameters and optimizer state on the host: what a step copies there and back.
+"""Offloading of activations, parameters and optimizer state to the host, with the copies of a step.
 
 A tensor on the host is one element, expanded to its shape: it takes no memory of the device. Each
 copy is one operator, so that its bytes are in the trace.
@@ -37,13 +37,13 @@ _library.define("update_from_host(Tensor(a!) tensor, Tensor updated) -> ()")
 
 
 def offload_activations(model: nn.Module) -> None:
-    """Keep on the host what the forward pass of a copy saves, but for the model's own tensors."""
+    """Keep the saved tensors of a model's forward pass on the host, except for its own tensors."""
     forward: Callable[..., Any] = model.forward
     model.forward = partial(_SavedTensors(tensors_of(model)).run, forward)
 
 
 def offload_update(parameters: Iterable[Tensor]) -> None:
-    """Copy gradients to the host, where they update parameters, and parameters back."""
+    """Copy gradients to the host, update parameters there, and copy the parameters back."""
     for parameter in parameters:
         if parameter.grad is not None:
             updated = torch.ops.torchscan.copy_to_host(parameter.grad)

@@ -56,7 +56,7 @@ class OptimizerError(InputError):
 
 
 def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> Optimizer:
-    """The optimizer that was asked for, on what stands for each parameter, by the parameter's identity."""
+    """Return the requested optimizer for proxy tensors, given by the parameter's identity."""
     if isinstance(choice, Optimizer):
         return _checked(lambda: _same_optimizer(choice, parameters))
     if isinstance(choice, list | tuple):
@@ -86,6 +86,10 @@ def class_of(choice: OptimizerChoice) -> type[Optimizer]:
     """Return the class of an optimizer, by name if a name is given."""
     kind: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
+        if isinstance(choice, str):
+            raise OptimizerError.of_value(
+                "optimizer", choice, "give one of torch.optim, whose states ZeRO-1 divides"
+            )
         raise OptimizerError(
             Argument("optimizer"),
             f" is a {type(choice).__name__}: give its name or its class, because its state is "
@@ -154,7 +158,7 @@ def _checked(make: Callable[[], object]) -> Optimizer:
 
 
 def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
-    """One step on meta tensors. The values that it bases decisions on are assumed: see :class:`_AssumedValues`."""
+    """Take one step on meta tensors, with values from :class:`_AssumedValues` for its decisions."""
     losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
     arguments: list[Any] = [lambda: next(losses)] if needs_closure(optimizer) else []
     try:
@@ -176,7 +180,7 @@ def needs_closure(optimizer: Optimizer) -> bool:
 
 
 def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """The tensors that it keeps: of which parameter, under which name."""
+    """Yield the tensors of an optimizer's state, with their parameter and name."""
     # torch's ZeRO optimizer has another one for the parameters of this rank
     owner: Any = getattr(optimizer, "optim", optimizer)
     for parameter, state in owner.state.items():
@@ -216,7 +220,7 @@ def implementations_of(device: str) -> Iterator[None]:
 
 
 class _AssumedValues(TorchDispatchMode):
-    """Answers when an optimizer asks for values: a number is 1, and farther from zero than any bound, on the bound's side.
+    """Mode that answers an optimizer's reads of values: 1, or a number beyond any bound.
 
     So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
     """
@@ -227,7 +231,7 @@ class _AssumedValues(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Do not import torch's compiler for it."""
+        """Return True, so that torch's compiler is not imported."""
         return False
 
     def __torch_dispatch__(
@@ -278,7 +282,7 @@ def _class_named(name: str) -> Callable[[list[Tensor]], Optimizer]:
 
 
 def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Optimizer:
-    """One with copies of the groups and options and no state. Parameters that are not the model's are left out."""
+    """Return an optimizer with the same groups and options, but only the model's parameters."""
     groups = [
         {
             **_options(group),
@@ -296,7 +300,10 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
 
 
 def like(original: Optimizer, parameters: Sequence[Sequence[Tensor]]) -> Optimizer:
-    """One with the groups and options of this one, and other parameters in each group; a group without any is left out."""
+    """Return an optimizer with the same groups and options, and other parameters in each group.
+
+    Groups without parameters are left out.
+    """
     pairs = zip(original.param_groups, parameters, strict=True)
     return _of_class(
         original, [{**_options(group), "params": list(others)} for group, others in pairs if others]

@@ -1,7 +1,7 @@
 """Frozen linear layers in 4 or 8 bits that a gradient passes through (QLoRA), without data.
 
-Each computes what the layer of its library computes in a training step: which temporaries there
-are, and what is kept for the backward pass, follows from that.
+Each layer runs the same operators as the layer of its library in a training step, so temporaries
+and tensors saved for the backward pass are the same.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class NF4Linear(QuantizedLinear):
         return _dequantize(self, [scales, self.code], self.compute_dtype)
 
     def forward(self, given: Tensor) -> Tensor:
-        """Return the product in the type of the input; peft clones it before it adds to it."""
+        """Return the product in the type of the input; peft clones it before adding the adapter."""
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
         product: Tensor = _multiply(given.to(self.compute_dtype), self.weight, self.dequantize)
         product = product if bias is None else product + bias
@@ -171,7 +171,7 @@ class Int8Linear(QuantizedLinear):
 
 
 def quantize_frozen(model: nn.Module, layers: Sequence[nn.Module], kind: FrozenFormat) -> None:
-    """Put packed layers in the place of frozen linear layers that are in a model's layers."""
+    """Replace the frozen linear layers inside a model's layers by packed layers."""
     inside = {id(each) for layer in layers for each in layer.modules()}
     made: dict[int, QuantizedLinear] = {}
     for parent in list(model.modules()):
@@ -191,7 +191,7 @@ def quantize_frozen(model: nn.Module, layers: Sequence[nn.Module], kind: FrozenF
 
 
 def prepare_for_training(model: nn.Module) -> None:
-    """Store weights of 16 bits that are not packed in 32, as peft does."""
+    """Convert 16-bit weights that are not packed to 32 bits, as peft does."""
     for parameter in model.parameters():
         if parameter.dtype in (torch.float16, torch.bfloat16):
             parameter.data = parameter.data.to(torch.float32)
@@ -226,7 +226,7 @@ def _dequantize(layer: QuantizedLinear, scales: list[Any], dtype: torch.dtype) -
 
 
 class _Dequantized(torch.autograd.Function):
-    """A product with a weight that is dequantized for it, and again for the gradient."""
+    """A matrix product whose weight is dequantized for it, and again for the gradient."""
 
     @staticmethod
     def forward(
@@ -245,7 +245,7 @@ class _Dequantized(torch.autograd.Function):
 
 
 class _Fused(torch.autograd.Function):
-    """A product with a weight that its kernel dequantizes in registers."""
+    """A matrix product whose kernel dequantizes the weight in registers."""
 
     @staticmethod
     def forward(
@@ -253,6 +253,7 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         """Keep the packed weight alone."""
         context.save_for_backward(packed, *scales)
+        context.width = given.shape[-1]
         rows = given.reshape(-1, given.shape[-1])
         product: Tensor = torch.ops.torchscan.product_of_4bit(rows, packed, scales, width)
         return product.reshape(*given.shape[:-1], width)
@@ -261,7 +262,7 @@ class _Fused(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> Any:
         """Return the gradient of the input."""
         packed, *scales = context.saved_tensors
-        width = _PACKED * packed.shape[0]
+        width = context.width
         rows = gradient.reshape(-1, gradient.shape[-1])
         product = torch.ops.torchscan.transposed_product_of_4bit(rows, packed, scales, width)
         return product.reshape(*gradient.shape[:-1], width), None, None, None

@@ -32,9 +32,9 @@ Checkpoint = bool | int | Literal["selective"] | Callable[..., Any] | Sequence[A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The options of a training step, alike for one device and for a mesh.
+    """The options of a training step, the same for one device and for a mesh.
 
-    They are explained in :mod:`torchscan.recording.arguments`. Contradictory ones raise.
+    They are explained in :mod:`torchscan.recording.arguments`. Contradictory options raise.
     """
 
     checkpoint: Checkpoint = False
@@ -79,13 +79,35 @@ class Recipe:
             raise InputError.of_value("float8_skip", self.float8_skip, advice)
 
     def _refuse_contradictions(self) -> None:
+        if self.weights is not None:
+            self._require_trainable()
         if self.float8_all_gather and self.float8 != "tensorwise":
             tensorwise = Give("float8", "tensorwise")
             raise InputError(
                 Argument("float8_all_gather"), " needs one scale for a tensor: give ", tensorwise
             )
-        if not self.optimizer_in_backward:
-            return
+        if self.optimizer_in_backward:
+            self._require_single_updates()
+
+    def _require_trainable(self) -> None:
+        """Raise if an option needs the values of weights that are quantized."""
+        if self.float8 is not None:
+            raise InputError(
+                Argument("float8"),
+                " is for weights that are trained, and those of ",
+                Argument("weights"),
+                " are frozen: leave out one of them",
+            )
+        if getattr(self.lora, "use_dora", False):
+            raise InputError(
+                Argument("weights"),
+                f" is {self.weights!r}, and DoRA computes norms of weights in 16 bits: leave out "
+                "use_dora or ",
+                Argument("weights"),
+            )
+
+    def _require_single_updates(self) -> None:
+        """Raise if an option needs all gradients at once."""
         if self.updates_on_host:
             raise InputError(
                 Argument("offload"),
@@ -128,12 +150,12 @@ class Recipe:
 
     @property
     def of_step(self) -> Recipe:
-        """The options that are left when the model was changed."""
+        """The options that remain after the model was changed."""
         left = tuple(each for each in self.offloaded if each != "activations") or None
         return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL}, offload=left)
 
     def given(self) -> list[str]:
-        """Return the names of the options of a training step that are not as by default."""
+        """Return the names of the options that differ from their defaults."""
         return [name for name in _DEFAULTS if name != "compiled" and _is_given(self, name)]
 
 
@@ -155,7 +177,7 @@ _DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Recip
 
 
 def recipe_for(training: bool, given: Mapping[str, Any]) -> Recipe:
-    """Return the recipe among the arguments by name. Raise unless it is one of such a pass."""
+    """Return the recipe from the keyword arguments. Raise if the pass cannot have its options."""
     recipe = Recipe(**{name: given[name] for name in _DEFAULTS if name in given})
     options = recipe.given()
     if options and not training:
@@ -189,8 +211,8 @@ def change_model(
     Args:
         model: the copy, on the meta device or with proxy tensors.
         recipe: the options.
-        layers: the layers of the model, if it has so few that they cannot be told from other
-            module lists.
+        layers: the layers of the model, if it has so few that other module lists may be mistaken
+            for them.
     """
     known = layers_of(model) if layers is None else layers
     if recipe.float8 is not None:
@@ -228,7 +250,7 @@ def _is_given(recipe: Recipe, name: str) -> bool:
 
 
 def _require_checkpoint(choice: object) -> None:
-    """Raise an InputError unless layers can be checkpointed so."""
+    """Raise an InputError unless layers can be checkpointed in this way."""
     if isinstance(choice, bool) or choice == SELECTIVE:
         return
     if isinstance(choice, int):

@@ -1,10 +1,11 @@
-"""A step of torch's own optimizers, which do to one parameter what they do to another of its shape and type.
+"""Steps of torch's optimizers that update one parameter at a time, recorded from a few parameters.
 
-One tensor at a time, they write the same operators for each: the step of a model of 10,000 layers has 200,000. So a small
-optimizer of the same kind takes a step on few parameters, one for each way in which one parameter follows another, and what it
-did is written down for all of them. Who follows matters: what was made for one parameter is let go of in the next one's turn.
+Such a step runs the same operators for each parameter of the same shape and type: 200,000 operators
+for a model of 10,000 layers. So a small optimizer of the same kind takes a step on a few parameters,
+one for each pair of kinds that follow each other, and its operators are recorded for all parameters.
+The order matters, because tensors created for one parameter are released in the turn of the next.
 
-A step that turns out not to be of this form is taken, and recorded, on the parameters themselves.
+If a step does not have this form, it is taken and recorded on the parameters themselves.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.optimizers import like, state_of, take_step
 from torchscan.trace.events import OpCall, OpSignature, TensorRecord, TensorSpec
 
-#: those that loop over parameters, and write to the state that there is: Rprop and ASGD make theirs anew at times
+#: optimizers that loop over parameters and write to existing state; Rprop and ASGD recreate theirs
 _LOOPING = {
     getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop")
     if hasattr(torch.optim, name)
 }
-#: options that choose another way than a loop
+#: options that choose another implementation than a loop
 _AT_ONCE = ("foreach", "fused", "differentiable", "capturable")
-#: a loop over fewer is as quick
+#: smallest number of parameters; a loop over fewer is as fast
 _MANY = 12
 
-#: what the record has of each parameter before the step: itself, its gradient, and then its state
+#: tensors of each parameter before the step: the parameter, its gradient, then its state
 _PARAMETER, _GRADIENT, _STATE = 0, 1, 2
 
 #: one group of parameters, the kind of one of them, and the kind of the next in that group
@@ -82,18 +83,18 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a step that deals with one parameter."""
+    """The part of a step that updates one parameter."""
 
     state: tuple[_State, ...]
     ops: tuple[_Op, ...]
 
 
 class _NotRepeatedError(Exception):
-    """The step does something else than the same for one parameter after the other."""
+    """The step does not repeat the same operators for one parameter after the other."""
 
 
 class RepeatedStep:
-    """The step of an optimizer, told by few of its parameters."""
+    """The step of an optimizer, derived from a few of its parameters."""
 
     def __init__(self, optimizer: Optimizer, recorder: Recorder, device_type: str) -> None:
         self._optimizer = optimizer
@@ -179,7 +180,7 @@ class RepeatedStep:
 def repeated_step(
     optimizer: Optimizer, recorder: Recorder, device_type: str
 ) -> RepeatedStep | None:
-    """The step, if it is one that does the same to one parameter after the other."""
+    """Return the step if it repeats the same operators for each parameter, or None."""
     if not _loops(optimizer, device_type):
         return None
     try:
@@ -229,7 +230,7 @@ def _gradient_of(parameter: Tensor) -> Tensor:
 
 
 def _with_every_pair(kinds: Sequence[int]) -> list[int]:
-    """A short sequence that begins and ends like this one, and in which the same kinds follow each other."""
+    """Return a short sequence with the same ends, in which the same kinds follow each other."""
     short = list(kinds[:1])
     ways: dict[int, dict[int, None]] = {}
     for kind, following in itertools.pairwise(kinds):
@@ -259,7 +260,7 @@ def _way(ways: Mapping[int, Mapping[int, None]], start: int, end: int) -> list[i
 
 
 def _example(kind: _Kind) -> Tensor:
-    """A parameter of this kind, with a gradient."""
+    """Return a parameter of this kind, with a gradient."""
     parameter = torch.empty_strided(
         kind.spec.shape, kind.spec.stride, dtype=kind.spec.dtype, device="meta", requires_grad=True
     )
@@ -271,7 +272,7 @@ def _example(kind: _Kind) -> Tensor:
 
 
 class _SmallStep(nn.Module):
-    """The step of a small optimizer, which is recorded apart from the pass."""
+    """The step of a small optimizer, recorded separately from the pass."""
 
     def __init__(
         self,
@@ -342,7 +343,7 @@ class _SmallStep(nn.Module):
         return [self._part(*each) for each in zip(range(len(turns)), turns, ends, strict=True)]
 
     def _turns(self) -> list[list[int]]:
-        """The operators of each parameter. Those of one come after those of another, and share nothing with them."""
+        """Return the operators of each parameter; two parameters share no tensors."""
         owners = {storage: number for storage, (number, _) in self._slots.items()}
         turns: list[list[int]] = [[] for _ in self._states]
         latest = 0
@@ -418,7 +419,7 @@ def _write_down(
     ops: list[OpCall],
     root: int,
 ) -> None:
-    """Record the part of the step that deals with one parameter."""
+    """Record the part of the step that updates one parameter."""
     parameter, part = turn
     start, records = len(ops), table.records
     places = [table.find(parameter).index, -1, *state]

@@ -54,7 +54,7 @@ def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> No
 def name_gradients(
     tensors: Sequence[tuple[str, Tensor]], substitutes: Substitutes, recorder: Recorder
 ) -> None:
-    """Say of the memory of gradients that stay whose they are."""
+    """Name the parameters of gradients that stay in memory."""
     with without_torch_function():
         for name, tensor in tensors:
             gradient = _gradient_of(tensor, substitutes)
@@ -75,9 +75,9 @@ def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
 def optimize(
     request: PassRequest, slots: Sequence[Slot], recorder: Recorder, substitutes: Substitutes
 ) -> None:
-    """Make the optimizer and its state out of sight, and record the step that follows.
+    """Create the optimizer and its state outside of the trace, and record the step that follows.
 
-    If the request says so, the norm of all gradients is clipped before, which is recorded too.
+    If requested, the norm of all gradients is clipped before the step, which is recorded, too.
     """
     assert request.optimizer is not None  # noqa: S101 - for the type checker
     originals, device_type = request.originals, request.device_type
@@ -119,16 +119,16 @@ def optimize(
 
 
 def place_gradients(slots: Iterable[Slot], recorder: Recorder) -> None:
-    """Let each rank have the part of a gradient that it has of the parameter."""
+    """Redistribute gradients to the placements of their parameters."""
     for slot in slots:
-        # a rank may have another part of a gradient than of its parameter: they are exchanged
+        # A rank may hold another part of a gradient than of its parameter.
         if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
             recorder.assume(Note.of("gradients-redistributed"))
             slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
 def update_on_host(optimizer: Optimizer, copied: Iterable[Tensor], recorder: Recorder) -> None:
-    """Record what is copied; the state, whose size is noted, and the update are on the host.
+    """Record the copies of an update on the host, and note the size of the state there.
 
     The parameters to be ``copied`` are those on the device.
     """
@@ -140,7 +140,7 @@ def update_on_host(optimizer: Optimizer, copied: Iterable[Tensor], recorder: Rec
 
 
 def _refuse_sparse(slots: Iterable[Slot]) -> None:
-    """Raise if a parameter that has no dense counterpart is to be updated, which torch's optimizers cannot do either."""
+    """Raise if the step would update a sparse parameter, which torch does not support."""
     for path, tensor in ((slot.path, slot.tensor) for slot in slots):
         if tensor.requires_grad and not has_strides(tensor):
             raise OptimizerError(
@@ -156,7 +156,7 @@ def enter_states(
 ) -> None:
     """Enter the state of optimizers by the paths of parameters.
 
-    On a GPU, step counts stay on the host. Pages are not torch's memory.
+    On a GPU, step counts stay on the host. Paged states are outside of torch's memory.
     """
     table, paged_bytes = recorder.table, 0
     for optimizer in optimizers:
