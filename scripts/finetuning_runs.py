@@ -1,7 +1,7 @@
 """Published fine-tuning runs: fms-acceleration, LitGPT and peft, each as the options of its step.
 
 Versions of that time are reproduced where they differ: the loss of transformers 4.45, and layers of
-bitsandbytes 0.43.0 that keep their inputs (LitGPT).
+bitsandbytes 0.43.0 that keep their inputs and dequantize by way of fp16 (LitGPT).
 """
 
 from __future__ import annotations
@@ -257,6 +257,15 @@ def _call_keeping(forward: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
     return forward(keep(given))
 
 
+def _dequantize_half(layer: Any) -> Tensor:
+    """Return the weight by way of fp16, in which that version quantized weights."""
+    dtype = layer.compute_dtype
+    layer.compute_dtype = torch.float16
+    weight: Tensor = type(layer).dequantize(layer)
+    layer.compute_dtype = dtype
+    return weight.to(dtype)
+
+
 def read_litgpt(row: Mapping[str, str]) -> Iterator[PublishedRun]:
     """Yield the run of a row with low-rank adapters on one GPU.
 
@@ -291,6 +300,7 @@ def _record_litgpt(name: str, weights: FrozenFormat | None, batch: int, tokens: 
         for module in model.modules():
             if hasattr(module, "dequantize"):
                 module.forward = partial(_call_keeping, module.forward)
+                module.dequantize = partial(_dequantize_half, module)
     ids = torch.zeros(batch, tokens, dtype=torch.long)
     return record_on_one(
         model,

@@ -118,6 +118,8 @@ def runs_of(truth: Path, only: Sequence[str] = ()) -> Iterator[tuple[str, Publis
 def finetuning(truth: Path) -> Section:
     """Return the comparison of all runs whose traces are stored."""
     found = list(compare_runs(truth, TRACES, StoredFigures(None), makes=False))
+    num_runs = sum(run is not None for _, run in runs_of(truth))
+    print(f"{num_runs - len(found)} fine-tuning runs without a stored trace are left out")
     memory = [each.memory for each in found if each.memory is not None]
     times = [each.time for each in found if each.time is not None]
     sources = "fms-acceleration, LitGPT, peft"
