@@ -46,6 +46,7 @@ from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.request import PassRequest
+from torchscan.recording.training.float8 import required_multiple
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
 from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
@@ -312,7 +313,9 @@ class Scan:
                 " instead of complete arguments",
             )
         card = self._card_for("the largest batch")
-        return SizeSearch(batches(self._step.request), card, self._step.on(card))
+        return SizeSearch(
+            batches(self._step.request, self._required_multiple), card, self._step.on(card)
+        )
 
     def longest_sequence(self) -> int:
         """The most tokens of a sequence that fit on the device, found by recording the pass at some 3 to 25 other lengths."""
@@ -323,7 +326,15 @@ class Scan:
     def length_search(self) -> SizeSearch:
         """The search, before it starts. Raises if this question allows none."""
         card = self._card_for("the longest sequence")
-        return SizeSearch(lengths(self._step.request), card, self._step.on(card))
+        return SizeSearch(
+            lengths(self._step.request, self._required_multiple), card, self._step.on(card)
+        )
+
+    @property
+    def _required_multiple(self) -> int:
+        """The number that rows of products must be a multiple of."""
+        recipe = self.question.float8
+        return 1 if recipe is None else required_multiple(recipe)
 
     def _card_for(self, what: str) -> Device:
         if self._gpu is None:

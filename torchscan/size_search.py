@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
@@ -22,28 +23,43 @@ from torchscan.recording.sequences import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The size to enlarge: the requested one, the largest one, and the pass of a given size."""
+    """The size to enlarge, in units: the requested one, the largest one, and the pass of a size."""
 
     asked: int
     most: int
     request_of: Callable[[int], PassRequest]
+    unit: int = 1
 
 
-def batches(request: PassRequest) -> Sizes:
-    """Return the sizes of the batch."""
+def batches(request: PassRequest, multiple: int = 1) -> Sizes:
+    """Return the sizes of the batch.
+
+    The number of rows stays a multiple of ``multiple`` if it is one in this pass.
+    """
+    unit = gcd(request.batch_size, multiple)
     return Sizes(
-        asked=request.batch_size,
-        most=LARGEST_BATCH,
-        request_of=lambda size: replace(request, batch_size=size),
+        asked=request.batch_size // unit,
+        most=LARGEST_BATCH // unit,
+        request_of=lambda size: replace(request, batch_size=size * unit),
+        unit=unit,
     )
 
 
-def lengths(request: PassRequest) -> Sizes:
-    """Return the lengths of a sequence, up to the positions that the model has."""
+def lengths(request: PassRequest, multiple: int = 1) -> Sizes:
+    """Return the lengths of a sequence, up to the positions that the model has.
+
+    The number of rows stays a multiple of ``multiple`` if it is one in this pass.
+    """
     complete = with_complete_arguments(request)
     asked = length_of(complete)
     most = max(asked, positions_of(request.module) or LARGEST_BATCH)
-    return Sizes(asked=asked, most=most, request_of=lambda size: with_length(complete, size))
+    unit = gcd(asked, multiple)
+    return Sizes(
+        asked=asked // unit,
+        most=most // unit,
+        request_of=lambda size: with_length(complete, size * unit),
+        unit=unit,
+    )
 
 
 class _Fit(NamedTuple):
@@ -65,7 +81,11 @@ class SizeSearch:
         self._known = {sizes.asked: _fit_of(asked)}
 
     def largest(self) -> int:
-        """Return the largest size that fits by the estimate.
+        """Return the largest size that fits by the estimate."""
+        return self._sizes.unit * self._largest()
+
+    def _largest(self) -> int:
+        """Return it in units.
 
         The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect.
         """
@@ -86,7 +106,10 @@ class SizeSearch:
 
     def largest_within_margin(self) -> int:
         """Return a size that fits even if everything takes the most that it may, at most 1 % below the largest one."""
-        largest = self.largest()
+        return self._sizes.unit * self._largest_within_margin()
+
+    def _largest_within_margin(self) -> int:
+        largest = self._largest()
         if largest == 0 or self._fit(largest).fits_within_margin:
             return largest
         low = max(

@@ -191,7 +191,7 @@ def test_every_binary_protocol_of_pickle_is_read(file: Path, protocol: int) -> N
 def test_json_and_segments_alone_are_read(file: Path) -> None:
     segments = [segment([block(MIB, frames=FORWARD)])]
     for content in ({"segments": segments, "device_traces": [[]]}, segments):
-        file.write_text(json.dumps(content))
+        file.write_text("\ufeff\n" + json.dumps(content), encoding="utf-8")
         assert read_snapshot(file).held[0].place == "model.py:31 forward (linear)"
 
 

@@ -200,6 +200,12 @@ def test_selective_checkpoints_keep_every_second_product() -> None:
     assert selective["aten.max"] == plain["aten.max"] < full["aten.max"]
 
 
+def test_the_largest_batch_has_rows_for_products_in_8_bits() -> None:
+    model = nn.Sequential(nn.Linear(64, 64)).to("meta")
+    scan = Scan(model, (64,), batch_size=48, training=True, device="H100", float8="tensorwise")
+    assert scan.largest_batch() % 16 == 0
+
+
 class Stack(nn.Module):
     def __init__(self, layers: list[nn.Sequential]) -> None:
         super().__init__()

@@ -23,6 +23,8 @@ _MAX_OBJECTS: Final = 2**25
 _MAX_HEIGHT: Final = 2**24
 #: largest depth of open containers; a snapshot has six
 _MAX_MARKS: Final = 64
+#: values in all lists, at most: each takes 8 bytes, and may take one in the file
+_MAX_ITEMS: Final = 2**27
 #: characters of a name that an error shows
 _MAX_NAME: Final = 60
 #: larger integers are refused as keys of a dict: all multiples of 2**61 - 1 have the same hash
@@ -57,7 +59,7 @@ class _PlainUnpickler:
         #: heights of the stack at which containers begin
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
-        self._num_containers = self._num_objects = 0
+        self._num_containers = self._num_objects = self._num_items = 0
 
     def load(self) -> Any:
         """Return the object on the stack when the pickle ends.
@@ -168,6 +170,9 @@ class _PlainUnpickler:
         target = self._stack[-1]
         if type(target) is not list:
             raise ValueError("a value is appended to something else than a list")
+        self._num_items += len(values)
+        if self._num_items > _MAX_ITEMS:
+            raise InputError(f"its lists have more than {_MAX_ITEMS:,} values")
         target.extend(values)
 
     def set_items(self, values: list[Any], target: Any) -> None:

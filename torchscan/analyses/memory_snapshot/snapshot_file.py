@@ -21,6 +21,9 @@ from torchscan.files import shortened
 
 #: bytes of a file
 _MAX_BYTES: Final = 2**29
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: what may stand before JSON
+_BEFORE_JSON: Final = (b" ", b"\t", b"\r", b"\n", _BYTE_ORDER_MARK[:1])
 #: segments, blocks and events, at most
 _MAX_ENTRIES: Final = 2**22
 #: brackets and commas in JSON, at most, which bound the memory that its values take
@@ -142,6 +145,8 @@ def parse_snapshot(content: Any) -> SnapshotData:
 def _load(data: bytes) -> Any:
     if len(data) > _MAX_BYTES:
         raise InputError("it is larger than 512 MiB, so record with max_entries=100_000")
+    if data[:1] in _BEFORE_JSON:
+        data = data.removeprefix(_BYTE_ORDER_MARK).lstrip()
     if data[:1] not in (b"{", b"["):
         return load_plain(data)
     if data.count(b"{") + data.count(b"[") > _MAX_BRACKETS or data.count(b",") > _MAX_COMMAS:

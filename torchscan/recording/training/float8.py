@@ -69,6 +69,11 @@ _CASTS: Mapping[str, _Casts] = {
 }
 
 
+def required_multiple(recipe: Float8) -> int:
+    """Return what the sizes of an 8-bit product are multiples of."""
+    return MX_BLOCK if recipe == "mx" else _ALIGNED
+
+
 def convert_to_float8(
     module: nn.Module,
     recipe: Float8,
@@ -84,7 +89,7 @@ def convert_to_float8(
     """
     # An import within a pass would keep the frames of the pass alive, and their tensors.
     prepare_optimizers()
-    multiple = MX_BLOCK if recipe == "mx" else _ALIGNED
+    multiple = required_multiple(recipe)
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, skip, multiple):
         if id(layer) not in converted:
@@ -151,7 +156,7 @@ class Float8Linear(nn.Linear):
 
     def _require_aligned(self, num_rows: int) -> None:
         """Raise unless the gradient of the weight, a sum over rows, can be computed in 8 bits."""
-        multiple = MX_BLOCK if self.recipe == "mx" else _ALIGNED
+        multiple = required_multiple(self.recipe)
         is_wide = self.recipe == "rowwise_with_gw_hp" or not self.weight.requires_grad
         if num_rows % multiple and not is_wide:
             raise ValueError(
