@@ -38,22 +38,19 @@ def fuse_kernels(model: nn.Module, kinds: Sequence[FusedKernel]) -> None:
         subclasses: dict[type[nn.Module], type[nn.Module]] = {}
         for module in model.modules():
             forward = fuse(module)
+            if forward is None:
+                continue
             cls = type(module)
-            if forward is not None:
-                if cls not in subclasses:
-                    subclasses[cls] = _subclass(cls, forward)
-                module.__class__ = subclasses[cls]
+            if cls not in subclasses:
+                # tables show the name of the class
+                names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+                subclasses[cls] = type(cls.__name__, (cls,), {**names, "forward": forward})
+            module.__class__ = subclasses[cls]
         if not subclasses:
             raise InputError(
                 Argument("fused_kernels"),
                 f" has {kind!r}, and {type(model).__name__} has no {label}: leave it out",
             )
-
-
-def _subclass(cls: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
-    """Return a subclass with another forward function, and the same name in tables."""
-    names = {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (cls,), names)
 
 
 # -- norms ----------------------------------------------------------------------------------------
