@@ -38,9 +38,19 @@ from torchscan.hardware.device_specs import Device, device_named, register_devic
 from torchscan.recording.adapters import inject_adapters
 from torchscan.recording.training.float8 import convert_to_float8
 from torchscan.recording.training.float8_all_gather import gather_in_8_bits
+from torchscan.recording.training.float8_tensor_parallel import (
+    gather_input_in_8_bits,
+    scatter_output_in_parts,
+)
 from torchscan.trace.trace import Trace
 
-STORED = Path(tempfile.gettempdir()) / "torchscan-training-traces"
+STORED = Path(tempfile.gettempdir()) / "torchscan-training-steps"
+#: times of FlashAttention 1 in Triton, which llm-foundry ran (``attn_impl: triton``), relative to those
+#: of FlashAttention 2: by the paper on the latter, 1.3 to 1.5 forward, and around 2 backward
+_TRITON = {"forward": 1.4, "backward": 2.0}
+#: clipping of gradients, which all sources do and passes lack, relative to the optimizer's two scalings of
+#: lists as long: the norm reads gradients, and scaling them reads and writes
+_SCALING, _CLIPPING = "optimizer aten._foreach_mul_", 3 / 4
 #: layers of the two passes
 SHORT, LONG = 3, 4
 _MPT = {
@@ -61,6 +71,8 @@ def device_of(row_device: str) -> Device:
         return device_named("NVIDIA A100-SXM4-80GB")
     if row_device == "H100":
         return device_named("NVIDIA H100 80GB HBM3")
+    if row_device == "H200":
+        return device_named("NVIDIA H200")
     return register_device(
         "NVIDIA H100 96GB HBM2e",
         memory_gb=96,
@@ -135,11 +147,10 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     layers = list(_layers_of(model))
-    gathers = row.gathers_float8 and row.tp == 1
     if row.float8:
-        convert_to_float8(model, row.float8, all_gather=gathers)
+        convert_to_float8(model, row.float8, all_gather=row.gathers_float8)
     if row.tp > 1:
-        _tensor_parallel(model, mesh["tp"])
+        _tensor_parallel(model, mesh["tp"], in_8_bits=row.float8 == "tensorwise")
     if row.lora:
         inject_adapters(model, _lora_of(row))
     for index, layer in enumerate(layers):
@@ -158,14 +169,18 @@ def _shard(row: TrainingRow, model: nn.Module, mesh: Any) -> nn.Module:
         again = row.reshard and (index < len(layers) - 1 or is_fsdp_1)
         fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=again, **policy)
     fully_shard(model, mesh=mesh["dp"], reshard_after_forward=row.reshard, **policy)
-    if gathers:
+    if row.gathers_float8:
         gather_in_8_bits(model)
     return model
 
 
-def _tensor_parallel(model: Any, mesh: Any) -> None:
-    """Shard as torchtitan does: sequences are sharded between layers."""
-    from torch.distributed.tensor import Replicate, Shard
+def _tensor_parallel(model: Any, mesh: Any, *, in_8_bits: bool) -> None:
+    """Shard as torchtitan does: sequences are sharded between layers.
+
+    ``in_8_bits``: inputs of layers, and gradients, are gathered in 8 bits, as for float8 with one
+    scale for a tensor.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         PrepareModuleInput,
@@ -203,7 +218,18 @@ def _tensor_parallel(model: Any, mesh: Any) -> None:
             "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
             "feed_forward.w3": ColwiseParallel(),
         }
+        if in_8_bits:
+            del plan["attention"], plan["feed_forward"]
+            plan |= dict.fromkeys(
+                ("attention.wo", "feed_forward.w2"),
+                RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+            )
         parallelize_module(layer, mesh, plan)
+        if in_8_bits:
+            for block in (layer.attention, layer.feed_forward):
+                gather_input_in_8_bits(block, mesh)
+            scatter_output_in_parts(layer.attention.wo, is_local=True)
+            scatter_output_in_parts(layer.feed_forward.w2, is_local=True)
 
 
 def _loss_of(output: Any) -> Any:
@@ -325,6 +351,10 @@ def price(row: TrainingRow, traces: Recorded) -> Priced:
         for each in roofline.operators:
             times = 1 if each.phase == "optimizer" else row.accumulation
             name = "links" if each.limiter == "links" else f"{each.phase} {each.operator}"
-            kinds[name] = kinds.get(name, 0.0) + times * factor * each.time_estimate
+            seconds = times * factor * each.time_estimate
+            if row.source == "llm-foundry" and "flash_attention" in each.operator:
+                seconds *= _TRITON["backward" if each.operator.endswith("backward") else "forward"]
+            kinds[name] = kinds.get(name, 0.0) + seconds
     waits = kinds.pop("links", 0.0)
+    kinds["optimizer clipping"] = _CLIPPING * kinds.get(_SCALING, 0.0)
     return Priced(sum(kinds.values()) + waits, waits, rooflines[0].error_margin.share, kinds)

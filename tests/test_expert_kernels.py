@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torchscan
 from torchscan.types import Engine, Generation
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 PLAIN = Engine(name="plain", joins_projections=True)
 HIDDEN, INNER, EXPERTS, PICKS, VOCABULARY = 256, 128, 16, 2, 1000
@@ -158,14 +160,19 @@ def _with_shared_expert() -> nn.Module:
     return model.eval()
 
 
+@functools.cache
+def _calls_with_shared_expert(engine: str | Engine) -> list[Any]:
+    return _expert_calls(_asked(_with_shared_expert(), engine=engine))
+
+
 def test_a_shared_expert_runs_beside_the_routed_ones() -> None:
     """Its products take the time of their bytes, and no launch of their own."""
-    calls = _expert_calls(_asked(_with_shared_expert()))
+    calls = _calls_with_shared_expert(PLAIN)
     shared = [load for load in calls if ".shared_experts" in load.layer]
     assert [load.operator for load in shared if load.macs] == ["aten.mm"] * 3
     assert all(load.time_estimate < LAUNCH for load in shared)
     assert sum(load.macs for load in shared) == 3 * HIDDEN * INNER
-    eager = _expert_calls(_asked(_with_shared_expert(), engine="transformers"))
+    eager = _calls_with_shared_expert("transformers")
     assert all(load.time_estimate > LAUNCH for load in eager if ".shared_experts" in load.layer)
 
 
@@ -173,7 +180,7 @@ def test_an_engine_converts_weights_once() -> None:
     """The router of DeepSeek-V3 computes with weights in single precision."""
 
     def converted(engine: Any) -> int:
-        calls = _expert_calls(_asked(_with_shared_expert(), engine=engine))
+        calls = _calls_with_shared_expert(engine)
         of_router = [load for load in calls if load.layer.endswith("mlp.gate")]
         return sum(
             load.operator == "aten._to_copy" and load.elements_read == EXPERTS * HIDDEN

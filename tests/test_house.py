@@ -44,7 +44,7 @@ ROOMS = [
     {"observing"},
     {"inspecting"},
     {"report"},
-    {"suggestions", "size_search"},
+    {"checkpointing", "suggestions", "size_search"},
     {"question"},
     {"scan"},
     {"expectation", "pages"},

@@ -18,7 +18,7 @@ from torchscan.ops import compute_cost
 from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 from torchscan.types import OpCost
 
-RELAXED = settings(max_examples=40)
+RELAXED = settings(max_examples=15)
 
 
 class Residual(nn.Module):

@@ -65,18 +65,22 @@ def _inspection() -> Any:
     return run
 
 
+# what takes longest is asked once, because no test changes it
+@functools.cache
 def _generation() -> Any:
     from tests.models.generating import Echo
 
     return torchscan.analyze_generation(Echo(), 4, 2, device="RTX 3090")
 
 
+@functools.cache
 def _formulas() -> Any:
     from tests.models.generating import Echo
 
     return torchscan.symbolic_costs(Echo())
 
 
+@functools.cache
 def _generation_sweep() -> Any:
     from tests.models.generating import Echo
 
@@ -85,19 +89,21 @@ def _generation_sweep() -> Any:
     )
 
 
+@functools.cache
 def _plan() -> Any:
     from tests.ranks.models import sharded_linear
 
     return sharded_linear()
 
 
-@functools.cache  # a search takes a second, and no test changes its result
+@functools.cache
 def _meshes() -> Any:
     from tests.ranks.models import searched_tokens
 
     return searched_tokens()
 
 
+@functools.cache
 def _serving() -> Any:
     from tests.models.generating import Echo
 
@@ -107,6 +113,7 @@ def _serving() -> Any:
     )
 
 
+@functools.cache
 def _pipeline() -> Any:
     stages = [nn.Linear(4, 4) for _ in range(2)]
     return torchscan.parallel.pipeline(stages, (4,), microbatches=2, device="RTX 3090")
@@ -122,6 +129,7 @@ def _group_run() -> Any:
     return group_run_of(runs)
 
 
+@functools.cache
 def _models() -> Any:
     return torchscan.model_table({"block": block(), "conv": nn.Conv2d(3, 4, 3)}, SHAPE)
 

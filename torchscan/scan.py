@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torchscan.analyses.accumulated_steps import repeat_passes
+from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.host_transfers import add_transfers
 from torchscan.analyses.last_batch import last_batch
@@ -29,8 +30,9 @@ from torchscan.analyses.roofline import (
     require_format,
     roofline_of,
 )
-from torchscan.analyses.suggestions_result import Asker, SuggestionMetric, Suggestions
+from torchscan.analyses.suggestions_result import Answers, Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
+from torchscan.checkpointing import CheckpointComparison, CheckpointEstimate
 from torchscan.errors import Argument, Give, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
@@ -46,14 +48,16 @@ from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.request import PassRequest
+from torchscan.recording.state import original_of
 from torchscan.recording.training.float8 import required_multiple
+from torchscan.recording.training.recipe import checkpointed_paths
 from torchscan.report.info import Info, info_of
 from torchscan.size_search import SizeSearch, batches, lengths
 from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
-from torchscan.units import share
+from torchscan.units import bytes_of, share
 
 _A_DEVICE = (Give("device", "NVIDIA H200"), ", for example")
 
@@ -220,7 +224,10 @@ class Scan:
         if self._step.request.drops_output:
             assumptions = (OUTPUT_DROPPED, *assumptions)
         return replace(
-            estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_suggestions)
+            estimate,
+            assumptions=assumptions,
+            _asker=self._asker(Scan._memory_suggestions),
+            _curve_asker=self._asker(Scan.checkpointing),
         )
 
     def _memory_suggestions(self) -> Suggestions:
@@ -268,7 +275,7 @@ class Scan:
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
 
-    def _asker(self, ask: Callable[[Scan], Suggestions]) -> Asker:
+    def _asker(self, ask: Callable[..., Answers]) -> Asker[Answers]:
         """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
         arguments = {
             each.name: getattr(self.question, each.name)
@@ -276,7 +283,8 @@ class Scan:
             if each.name != "module"
         }
         return Asker(
-            self.question.module, lambda module: ask(Scan.of(Question(module=module, **arguments)))
+            self.question.module,
+            lambda module, *options: ask(Scan.of(Question(module=module, **arguments)), *options),
         )
 
     def _situation(self, device: Device | None, step: _RecordedPass) -> Situation:
@@ -346,6 +354,52 @@ class Scan:
             )
         return self._gpu
 
+    def checkpointing(self, max_memory: int | str | None = None) -> CheckpointCurve:
+        """Return the memory and time of the training step over ways to checkpoint its layers.
+
+        The step is recorded without checkpoints and with all layers checkpointed, and other ways
+        are derived from these two passes. The argument ``checkpoint`` has no influence.
+
+        Args:
+            max_memory: the most memory that torch may reserve: bytes, or a text such as "20 GiB".
+        """
+        if not self.question.training:
+            training = Give("training", True)
+            raise InputError("checkpoints belong to a training step: give ", training)
+        device = self._card_for("the time of what is computed again")
+        limit = None if max_memory is None else bytes_of("max_memory", max_memory)
+        if limit is not None:
+            limited = min(device.memory_bytes, device.cuda_context_bytes + limit)
+            device = replace(device, memory_bytes=limited)
+        without, full = (
+            Scan.of(replace(self.question, checkpoint=checkpoint)) for checkpoint in (False, True)
+        )
+        layers = checkpointed_paths(original_of(self.question.module))
+
+        def estimate(recorded: Trace) -> CheckpointEstimate:
+            step = _RecordedPass(recorded, without._step.request, compiled=self._is_compiled)
+            verdict = step.on(device).verdict()
+            peak, roofline = max(step.timeline.totals), self._roofline_of_step(step)
+            return CheckpointEstimate(
+                peak, verdict.reserved_bytes, verdict.fits, roofline, step.trace
+            )
+
+        with self._telling(", over checkpoints"):
+            usual = estimate(without._step.recorded)
+            recorded, room = full._step.recorded, device.room_bytes
+            comparison = CheckpointComparison(usual, recorded, layers, estimate, room)
+            choices = comparison.choices()
+        return CheckpointCurve(
+            device=device.name,
+            question=self._question_text,
+            num_layers=len(layers),
+            max_memory=limit,
+            limit=device.room_bytes,
+            choices=choices,
+            error_margin=usual.roofline.error_margin,
+            assumptions=usual.roofline.assumptions,
+        )
+
     @once
     def roofline(self) -> Roofline:
         """The expected time on the device, and the limit of each operator.
@@ -369,11 +423,13 @@ class Scan:
         return self._roofline_of(None)
 
     def _roofline_of(self, fabric: Fabric | None) -> Roofline:
+        return self._roofline_of_step(self._step_for(_kernels_of(self._target)), fabric)
+
+    def _roofline_of_step(self, step: _RecordedPass, fabric: Fabric | None = None) -> Roofline:
         device = self._target
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
         require_format(device, precision)
-        step = self._step_for(_kernels_of(device))
         roofline = roofline_of(
             step.trace,
             rates,
@@ -434,27 +490,31 @@ class Scan:
         if kernels not in self._steps:
             with self._telling(", operator by operator"):
                 request = self.question.decomposed_pass(kernels, self._change)
-                self._steps[kernels] = _RecordedPass(request, compiled=self._is_compiled)
+                self._steps[kernels] = _RecordedPass(
+                    *record_step(request), compiled=self._is_compiled
+                )
         return self._steps[kernels]
 
 
 class _RecordedPass:
     """A pass recorded in pieces, and what memory and time both read from it."""
 
-    def __init__(self, request: PassRequest, *, compiled: bool) -> None:
-        self._recorded, self.request = record_step(request)
-        self.trace = last_batch(self._recorded)
+    def __init__(self, recorded: Trace, request: PassRequest, *, compiled: bool) -> None:
+        #: with all batches of a step
+        self.recorded, self.request = recorded, request
+        self.trace = last_batch(recorded)
         self.timeline = MemoryTimeline(self.trace, compiled=compiled)
-        self._placements: dict[str, Placement] = {}
+        self._placements: dict[tuple[str, int], Placement] = {}
 
     def on(self, device: Device) -> Placement:
         """The blocks of memory, placed on a device in the order of all batches."""
-        if device.name not in self._placements:
+        key = device.name, device.memory_bytes
+        if key not in self._placements:
             timeline = self.timeline
-            if self._recorded is not self.trace:
-                timeline = MemoryTimeline(self._recorded, compiled=self.timeline.compiled)
-            self._placements[device.name] = Placement(self._recorded, timeline, device)
-        return self._placements[device.name]
+            if self.recorded is not self.trace:
+                timeline = MemoryTimeline(self.recorded, compiled=self.timeline.compiled)
+            self._placements[key] = Placement(self.recorded, timeline, device)
+        return self._placements[key]
 
 
 def _is_gpu(device: Device) -> bool:

@@ -77,6 +77,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "import_compiler",
     "innermost_transform",
     "is_capturing_now",
     "is_divided_unevenly",
@@ -104,7 +105,6 @@ __all__ = [
     "pinning_verbs",
     "placed_like",
     "placement_verbs",
-    "prepare_optimizers",
     "print_options",
     "put_back_hooks",
     "put_in",
@@ -1145,8 +1145,11 @@ def arrived(tensor: Tensor) -> None:
 _NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
 
-def prepare_optimizers() -> None:
-    """Import the compiler, as torch does for the first one, and fails to where its functions are let through."""
+def import_compiler() -> None:
+    """Import the compiler, as torch does for the first optimizer or checkpoint.
+
+    During a pass, the import would fail or keep tensors alive.
+    """
     importlib.import_module("torch._dynamo")
 
 

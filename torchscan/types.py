@@ -1,5 +1,8 @@
 """The types of results, of what they consist of, and of what functions take."""
 
+from torchscan.analyses.checkpoint_curve import CheckpointChoice as CheckpointChoice
+from torchscan.analyses.checkpoint_curve import CheckpointCurve as CheckpointCurve
+from torchscan.analyses.checkpoint_curve import SavedResult as SavedResult
 from torchscan.analyses.collectives import Collective as Collective
 from torchscan.analyses.conventions import Convention as Convention
 from torchscan.analyses.generation.engines import Engine as Engine

@@ -424,6 +424,7 @@ def test_somebody_elses_class_of_the_same_name_is_another_class() -> None:
 # -- the backward pass -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
 def test_flop_counter_sees_gradients(name: str) -> None:
     """On the meta device, where it has a formula for every product of the step (attention goes step by step there)."""

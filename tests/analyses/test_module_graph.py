@@ -97,14 +97,17 @@ NEEDED: dict[str, Any] = {"googlenet": {"init_weights": False, "aux_logits": Fal
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_edges_of_well_known_models(name: str) -> None:
-    trace = record(getattr(torchvision.models, name)(weights=None, **NEEDED.get(name, {})), IMAGE)
+    with torch.device("meta"):
+        model = getattr(torchvision.models, name)(weights=None, **NEEDED.get(name, {}))
+    trace = record(model, IMAGE)
     for path, expected in KNOWN[name].items():
         assert edges(trace, path) == ways(*expected), path
 
 
 def test_branches_that_only_training_has() -> None:
     """Inception's auxiliary classifier hangs beside the trunk, and both are results, by the names of their fields."""
-    model = torchvision.models.inception_v3(weights=None, init_weights=False)
+    with torch.device("meta"):
+        model = torchvision.models.inception_v3(weights=None, init_weights=False)
     trace = record(model, (3, 299, 299), batch_size=2, mode="train")
     assert set(edges(trace)) >= set(
         ways("Mixed_6e > AuxLogits", "Mixed_6e > Mixed_7a", "fc > [0]", "AuxLogits > [1]")
@@ -119,7 +122,9 @@ def test_branches_that_only_training_has() -> None:
 
 @pytest.mark.slow
 def test_a_vision_transformer() -> None:
-    trace = record(torchvision.models.vit_b_16(weights=None), (3, 224, 224))
+    with torch.device("meta"):
+        model = torchvision.models.vit_b_16(weights=None)
+    trace = record(model, (3, 224, 224))
     assert edges(trace) == ways(
         "x > conv_proj > reshape > permute > cat > encoder > select > heads > output",
         "class_token > expand > cat",

@@ -361,7 +361,7 @@ def steps_of(kinds: dict[str, Operation]) -> st.SearchStrategy[list[Step]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(steps_of(SIGNAL_STEPS))
 def test_random_graphs_of_signals(steps: list[Step]) -> None:
     _agrees(Graph(steps, SIGNAL_STEPS, 16), (CHANNELS, LENGTH), margin=12)

@@ -390,9 +390,11 @@ def test_residual_networks_of_the_distill_article(
 @pytest.mark.slow
 def test_other_networks_of_the_distill_article() -> None:
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    vgg = receptive_field(torchvision.models.vgg16(), (3, 224, 224))["features"]
+    with torch.device("meta"):
+        model = torchvision.models.vgg16()
+        inception = torchvision.models.inception_v3(init_weights=False)
+    vgg = receptive_field(model, (3, 224, 224))["features"]
     assert (vgg.rf, vgg.stride, vgg.padding) == (212, 32, 90)
-    inception = torchvision.models.inception_v3(init_weights=False)
     last = receptive_field(inception, (3, 299, 299))["Mixed_7c"]
     assert (last.rf, last.stride, last.padding) == (1311, 32, 618)
 
@@ -400,7 +402,9 @@ def test_other_networks_of_the_distill_article() -> None:
 def test_where_the_stride_stands_makes_the_difference() -> None:
     """Torchvision's ResNet-50 strides in the first unit of a block, so that fewer convolutions see the finer map."""
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    last = receptive_field(torchvision.models.resnet50(), (3, 224, 224))["layer4"]
+    with torch.device("meta"):
+        model = torchvision.models.resnet50()
+    last = receptive_field(model, (3, 224, 224))["layer4"]
     assert (last.rf, last.stride, last.padding) == (427, 32, 213)
 
 

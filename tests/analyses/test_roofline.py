@@ -320,6 +320,7 @@ def test_small_calls_are_limited_by_their_launch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_kernels_run_while_the_host_launches_others() -> None:
     """A long kernel hides the launches of short ones behind it."""
     small = nn.Sequential(*(nn.ReLU() for _ in range(10)))
@@ -679,6 +680,7 @@ def test_cards_without_flash_attention_take_another_kernel() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_products_with_few_rows_stream_their_weight() -> None:
     """As in decoding: one token at a time, 117 MB of weight at 78 % of 2039 GB/s, after a chain."""
     layer = nn.Linear(4096, 14336, bias=False)
@@ -865,6 +867,7 @@ def test_a_format_that_a_device_has_no_rate_for_is_assumed_and_said() -> None:
     assert any("no fp64 rate is known" in str(each) for each in result.assumptions)
 
 
+@pytest.mark.slow
 def test_half_precision_that_no_data_sheet_tells_of_is_as_fast_as_single() -> None:
     register_device("an old card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10})
     for dtype in (torch.float16, torch.bfloat16):
@@ -1127,6 +1130,7 @@ def test_training_of_language_models_has_the_range_of_published_steps(
     assert f"training steps of language models in {bits} bits" in str(margin.reason)
 
 
+@pytest.mark.slow
 def test_inference_and_other_gpus_have_no_published_steps() -> None:
     for result in (attending(), attending(device="L40S", training=True)):
         assert result.error_margin.reason.code == "not-validated"
@@ -1135,3 +1139,29 @@ def test_inference_and_other_gpus_have_no_published_steps() -> None:
 def test_the_range_begins_no_lower_than_the_bound() -> None:
     result = spread(image_model(), "MI300X")
     assert result.time_bound <= result.time_range[0] < result.time_estimate < result.time_range[1]
+
+
+def test_optimizers_are_not_compiled() -> None:
+    """Kernels for lists of tensors have no results, and write to their operands all the same."""
+    layer = nn.Linear(1024, 1024, device="meta")
+    moved = []
+    for compiled in (False, True):
+        result = analyze_roofline(
+            layer, (1024,), training=True, optimizer="AdamW", device="A100", compiled=compiled
+        )
+        calls = [each for each in result.operators if each.phase == "optimizer"]
+        moved.append(sum(each.bytes_read + each.bytes_written for each in calls))
+    assert moved[0] == moved[1]
+
+
+def test_a_kernel_does_not_reduce_rows_and_columns() -> None:
+    """Both sums are computed from the product: the second kernel reads it again."""
+
+    class Sums(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            doubled = 2 * x
+            return doubled.sum(-1), doubled.sum(0)
+
+    x = torch.empty(4096, 4096, device="meta")
+    result = analyze_roofline(Sums(), args=(x,), device="A100", compiled=True)
+    assert sum(each.bytes_read for each in result.operators) >= 2 * x.nbytes

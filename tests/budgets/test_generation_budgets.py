@@ -51,6 +51,7 @@ def test_a_limit_on_memory_holds_to_the_last_byte(limit: str, most: int) -> None
         _asserted(**{limit: most - 1})
 
 
+@pytest.mark.slow
 def test_context_and_batch_are_those_that_there_is_memory_for() -> None:
     """Of float32: 256 numbers of each of 10 letters, key and value of 256 · 256, scores; a key and a value for each token."""
     model, cache = Echo(10, 256), 2 * 256 * 4
@@ -76,6 +77,7 @@ def test_a_state_leaves_room_for_any_context() -> None:
     _asserted(Recurrent(), step=step, min_context=10**9, max_cache_per_token=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "attribute"),
     [
@@ -136,6 +138,7 @@ class Unpriced(Echo):
         return {**made, "scores": torch.special.bessel_j0(made["scores"])}
 
 
+@pytest.mark.slow
 def test_what_is_only_a_bound_is_within_no_limit() -> None:
     with pytest.raises(
         MissingFormulaError,

@@ -877,6 +877,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("words", [("python", "whole.py"), ("python", "-m", "whole")])
 def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
     """Warnings, workers that import the script again, forks, and the order of what is said."""
@@ -919,7 +920,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("python", "late.py"), ("python", "-m", "late")])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("words", [("python", "-m", "late"), ("python", "late.py")])
 def test_what_a_script_does_when_it_is_over_finds_its_own_things(
     folder: Path, words: tuple[str, ...]
 ) -> None:

@@ -35,6 +35,7 @@ def test_all_in_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert rows[1].startswith("second,Net,5,4,5,1,2,")
 
 
+@pytest.mark.slow
 def test_runs_alone_lists_the_folder_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +104,7 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir() if "one" in file.name] == ["one.sqlite"]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_over(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -167,8 +167,8 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
     (
         lambda: torchscan.estimate_memory(linear(), (4,), training=True, checkpoint=True),
         "memory nets.py:net --input 4 --training --checkpoint full",
-        "checkpoint needs layers in a torch.nn.ModuleList, and Linear has none",
-        "--checkpoint needs layers in a torch.nn.ModuleList, and Linear has none",
+        "checkpoint needs equal layers in a torch.nn.ModuleList or torch.nn.Sequential, and Linear has none",
+        "--checkpoint needs equal layers in a torch.nn.ModuleList or torch.nn.Sequential, and Linear has none",
     ),
     (
         lambda: torchscan.estimate_memory(linear(), (4,), training=True, cross_entropy="liger"),

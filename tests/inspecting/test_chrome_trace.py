@@ -169,6 +169,7 @@ def test_what_a_checkpoint_runs_again_is_inside_the_backward_pass() -> None:
     assert again == ["block (2) Sequential", "block.0 (2) Linear", "block.1 (2) Tanh"]
 
 
+@pytest.mark.slow
 def test_the_track_begins_with_the_step() -> None:
     for name in MODELS:
         assert events(watched(name), "forward")[0]["ts"] == 0

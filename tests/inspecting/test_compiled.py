@@ -97,6 +97,7 @@ def test_what_is_compiled_is_the_same(make: Callable[[], nn.Module], compiles_in
     assert "block.0" not in {call.path for call in facts.calls}
 
 
+@pytest.mark.slow
 def test_what_was_compiled_and_why_again() -> None:
     dynamo.reset()
     model = torch.compile(Net(), backend="eager", dynamic=False)

@@ -700,6 +700,7 @@ def test_an_internal_error_ends_no_training_where_warnings_are_errors(
     assert "stopped checking for NaN" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_modules_that_live_for_a_step_do_not_gather() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

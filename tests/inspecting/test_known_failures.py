@@ -109,6 +109,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_models_run_and_compute_the_same(name: str) -> None:
     torch.manual_seed(0)

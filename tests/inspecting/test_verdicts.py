@@ -513,6 +513,7 @@ def test_a_healthy_program(name: str, tmp_path: Path) -> None:
     assert run.verdict.code in ("verdict-balanced", "verdict-slow-module")
 
 
+@pytest.mark.slow
 def test_small_operators_are_counted(inspected: Inspect) -> None:
     """How long an operator takes depends on the machine, so the number of them is what is checked."""
     code = """

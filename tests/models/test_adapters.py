@@ -12,7 +12,6 @@ import torchscan
 from torchscan import estimate_memory
 
 transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore", "error:.*torchscan")]
 
@@ -35,6 +34,7 @@ def _base(dtype: torch.dtype) -> Any:
 
 
 def _with_adapters(base: Any) -> Any:
+    peft = pytest.importorskip("peft")
     return peft.get_peft_model(
         base, peft.LoraConfig(r=RANK, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     )
@@ -123,6 +123,7 @@ def test_what_has_adapters_generates() -> None:
 
 def test_random_numbers_stay_where_they_were() -> None:
     """Adapters of embeddings are drawn at random by peft."""
+    peft = pytest.importorskip("peft")
     adapters = peft.LoraConfig(r=RANK, target_modules=["q_proj", "embed_tokens"])
     state = torch.get_rng_state()
     _trained(_base(torch.bfloat16), lora=adapters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -72,6 +73,7 @@ def model_of(name: str, device: str = "meta", **others: Any) -> Any:
     return model.eval()
 
 
+@functools.cache
 def served(name: str, engine: str = "vllm", **others: Any) -> Generation:
     model = model_of(name, **others).to(torch.bfloat16)
     return analyze_generation(
@@ -201,22 +203,24 @@ def test_a_model_and_its_library_are_left_as_they_were() -> None:
     attention = model.model.layers[0].self_attn
     interface = transformers.modeling_utils.AttentionInterface
     before = type(attention).expand_kv, interface.get_interface, dict(vars(attention))
-    served("DeepseekV3")
+    served.__wrapped__("DeepseekV3")  # anew
     assert before == (type(attention).expand_kv, interface.get_interface, dict(vars(attention)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["GptOss", "DeepseekV3"])
 def test_equal_layers_are_recorded_once(name: str) -> None:
     """Twelve layers more have six times the attention of two more."""
     operator = "fused" if name == "GptOss" else "latent"
 
-    def macs(layers: int) -> int:
-        found = served(name, num_hidden_layers=layers)
+    def macs(**layers: int) -> int:
+        found = served(name, **layers)
         return sum(each.macs for each in calls(found.decode, f"torchscan.{operator}_attention"))
 
-    assert macs(14) == 7 * macs(2)
+    assert macs(num_hidden_layers=14) == 7 * macs()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["Mistral", "Gemma2"])
 def test_heads_are_divided_among_the_gpus_of_tensor_parallelism(name: str) -> None:
     def macs(tp: int) -> list[int]:
@@ -232,5 +236,6 @@ def test_heads_are_divided_among_the_gpus_of_tensor_parallelism(name: str) -> No
         attended = calls(prompts(found), "torchscan.fused_attention")
         return [call.macs for call in attended]
 
-    assert macs(2) == [each // 2 for each in macs(1)]
-    assert macs(2)[0] == HEADS // 2 * PROMPT * WINDOW * 2 * WIDTH
+    divided = macs(2)
+    assert divided == [each // 2 for each in macs(1)]
+    assert divided[0] == HEADS // 2 * PROMPT * WINDOW * 2 * WIDTH

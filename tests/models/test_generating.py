@@ -478,7 +478,13 @@ def test_what_translates_keeps_its_source_and_its_keys_and_values() -> None:
 
 
 def test_blip_2_which_returns_its_cache_inside_another_output_is_told_of_step() -> None:
-    model = _built("blip-2", "Blip2ForConditionalGeneration")
+    few = {"num_hidden_layers": 2}
+    configs = {
+        "vision_config": few,
+        "qformer_config": few,
+        "text_config": {"model_type": "opt", **few},
+    }
+    model = _built("blip-2", "Blip2ForConditionalGeneration", **configs)
     for inputs in (None, {"pixel_values": torch.zeros(1, 3, 224, 224)}):
         with pytest.raises(TorchscanError, match=r"^Blip2ForConditionalGeneration .*step=[^\n]*$"):
             _generated(model, inputs=inputs)

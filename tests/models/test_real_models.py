@@ -37,7 +37,7 @@ def counted(info: dict[str, Any]) -> int:
     return int(info["overall"]["grad_params"] + info["overall"]["nograd_params"])
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 @SMALL_CASES
 def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     model = case.build()
@@ -55,7 +55,7 @@ def test_a_small_model_gives_the_same_on_shapes_alone_and_for_real(case: Case) -
         }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @SMALL_CASES
 def test_a_training_step_costs_the_same_on_shapes_alone_and_for_real(case: Case) -> None:
     """Every operator of it has a price. wav2vec 2 decides by random numbers which layers it runs, so it runs for real."""
@@ -101,9 +101,10 @@ def test_a_model_that_fails_at_its_end_is_as_before(case: Case) -> None:
         ("EfficientNet-B4", 19_341_616, 4.394e9),
         ("ConvNeXt-T", 28_589_128, 4.456e9),
         ("DenseNet-121", 7_978_856, 2.834e9),
-        ("BERT-base", 109_482_240, None),
-        ("GPT-2", 124_439_808, None),
-        ("Llama-7B", 6_738_415_616, None),
+        # their operations are counted in test_transformers.py, too
+        pytest.param("BERT-base", 109_482_240, None, marks=pytest.mark.sweep),
+        pytest.param("GPT-2", 124_439_808, None, marks=pytest.mark.sweep),
+        pytest.param("Llama-7B", 6_738_415_616, None, marks=pytest.mark.sweep),
     ],
 )
 def test_large_models_without_their_memory(name: str, parameters: int, macs: float | None) -> None:
@@ -126,13 +127,13 @@ def _families(path: Path) -> list[Row]:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(16))
 def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(
     part: int, truth: Callable[[str], Path]
 ) -> None:
     families = _families(truth("zoo.csv"))
     assert len(families) > 80
-    for row in families[part::8]:
+    for row in families[part::16]:
         model = row.build()
         before = observables(model)
         trace = record(model, **row.inputs, execute="abstract")

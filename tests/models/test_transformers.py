@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
@@ -15,7 +17,29 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=lambda model: model.name)
+#: one of each family, and of Llama one with as many key heads as heads and one with fewer
+FAMILIES: tuple[str, ...] = (
+    "GPT-2",
+    "BERT-base, 1",
+    "T5-base, 1",
+    "CLIP ViT-B/32, 1",
+    "Mamba",
+    "Whisper",
+    "Mixtral",
+)
+FAMILIES += ("Llama-2-7B", "Llama-3.1-8B")
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(
+            each, id=each.name, marks=[] if each.name.startswith(FAMILIES) else pytest.mark.sweep
+        )
+        for each in LANGUAGE_MODELS
+    ]
+
+
+@pytest.mark.parametrize("model", _cases())
 def test_a_published_model_costs_what_its_configuration_says(model: LanguageModel) -> None:
     assert model.parameters == model.published
     module = model.case.on_meta()

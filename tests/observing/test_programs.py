@@ -29,10 +29,20 @@ SIMILAR = frozenset(
     }
 )
 
+#: programs that run with each observer alone, too; the others run with both together
+ALONE = frozenset(
+    {
+        *("closure of lbfgs", "compiled", "gan", "gradient accumulation", "mixed precision"),
+        *("nanogpt", "plain loop", "reentrant checkpoint", "several backward passes"),
+        *("steps skipped by a scaler", "truncated backpropagation"),
+    }
+)
 
-def _marks_of(program: Program) -> list[pytest.MarkDecorator]:
+
+def _marks_of(program: Program, observers: tuple[Observer, ...]) -> list[pytest.MarkDecorator]:
     slow = [pytest.mark.slow] if program.is_slow else []
-    if program.name in SIMILAR:
+    is_covered = observers in (("inspect",), ("watch",)) and program.name not in ALONE
+    if program.name in SIMILAR or is_covered:
         slow.append(pytest.mark.sweep)
     return slow
 
@@ -44,20 +54,21 @@ def _programs_and_observers() -> Iterable[ParameterSet]:
                 program.name,
                 observers,
                 id=f"{program.name}-{' and '.join(observers)}",
-                marks=_marks_of(program),
+                marks=_marks_of(program, observers),
             )
 
 
-def _models_and_observers() -> Iterable[ParameterSet]:
+def _models_and_observers(*, alone: bool) -> Iterable[ParameterSet]:
+    both: tuple[Observer, ...] = ("inspect", "watch")
     for program in PROGRAMS.values():
         for model in program.expected:
-            for observer in ("inspect", "watch"):
+            for observer in both:
                 yield pytest.param(
                     program.name,
                     model,
                     observer,
                     id=f"{program.name}-{model}-{observer}",
-                    marks=_marks_of(program),
+                    marks=_marks_of(program, (observer,) if alone else both),
                 )
 
 
@@ -93,7 +104,7 @@ def test_healthy_training_has_no_findings_and_no_messages(
     assert [each for each in found.messages if each not in plain.messages] == []
 
 
-@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers(alone=True)])
 def test_steps_and_evaluations_are_those_of_the_program(
     name: str, model: str, observer: Observer
 ) -> None:
@@ -101,7 +112,7 @@ def test_steps_and_evaluations_are_those_of_the_program(
     assert counted == PROGRAMS[name].expected[model]
 
 
-@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers()])
+@pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers(alone=False)])
 def test_steps_are_the_same_under_both_observers(name: str, model: str, observer: Observer) -> None:
     counted = outcome_of(name, ("inspect", "watch")).counts[observer, model]
     assert counted == PROGRAMS[name].expected[model]
@@ -114,7 +125,7 @@ def test_steps_are_the_same_under_both_observers(name: str, model: str, observer
             each.name,
             model,
             id=f"{each.name}-{model}",
-            marks=_marks_of(each),
+            marks=_marks_of(each, ("watch seldom",)),
         )
         for each in PROGRAMS.values()
         for model in each.expected
@@ -126,8 +137,12 @@ def test_steps_that_are_not_sampled_are_counted(name: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each.name, marks=_marks_of(each)) for each in PROGRAMS.values()]
+    "name",
+    [
+        pytest.param(each.name, marks=_marks_of(each, ("inspect", "watch")))
+        for each in PROGRAMS.values()
+    ],
 )
 def test_only_steps_with_overflow_are_skipped(name: str) -> None:
-    skipped = outcome_of(name, ("inspect",)).skipped
+    skipped = outcome_of(name, ("inspect", "watch")).skipped
     assert set(skipped.values()) == {PROGRAMS[name].num_skipped}

@@ -200,6 +200,7 @@ class _Slow(Sink):
             time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_notes_have_the_time_at_which_they_were_made(tmp_path: Path) -> None:
     net = model()
     with watch(net, tmp_path, graph=False, every=1, sinks=[_Slow()]) as watcher:

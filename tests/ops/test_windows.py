@@ -456,6 +456,7 @@ def _places(shape: Sequence[int]) -> Iterator[Index]:
     return itertools.product(*map(range, shape))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The use of `x.T`")
 def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
     monkeypatch: pytest.MonkeyPatch,

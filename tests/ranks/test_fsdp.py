@@ -11,7 +11,7 @@ from torch import nn
 from torchscan import InputError, parallel
 from torchscan.types import Plan
 
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped")]
 
 N, WIDTH, LAYERS = 8, 64, 4
 #: of all parameters, in 32 bits

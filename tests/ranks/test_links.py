@@ -147,3 +147,68 @@ def test_bridges_join_neighbours() -> None:
     assert near == pytest.approx(added(2 * SIZE * 3 / 4, 0.16 * pcie))  # four are two pairs
     paired = seconds({"a": 4, "b": 2}, "b", "all-reduce", "NVIDIA RTX A6000")
     assert paired == pytest.approx(added(2 * SIZE / 2, 0.55 * 56.25e9))
+
+
+class ReducedInput(torch.autograd.Function):
+    """A linear function whose backward pass adds up the gradient of the input, which is read next."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = context.saved_tensors
+        of_weight, of_x = x.T @ gradient, gradient @ weight.T
+        torch.distributed.all_reduce(of_x)
+        return of_x, of_weight
+
+
+class ReducedWeight(ReducedInput):
+    """The same, but it adds up the gradient of the weight, which no kernel reads."""
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = context.saved_tensors
+        of_weight = x.T @ gradient
+        torch.distributed.all_reduce(of_weight)
+        return gradient @ weight.T, of_weight
+
+
+class Reducing(nn.Module):
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.function = function
+        self.weights = nn.ParameterList([torch.zeros(WIDTH, WIDTH) for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = self.function.apply(x, weight)
+        return x
+
+
+@pytest.mark.parametrize(("function", "is_hidden"), [(ReducedInput, False), (ReducedWeight, True)])
+def test_collectives_whose_result_is_read_next_are_waited_for(
+    function: type[torch.autograd.Function], is_hidden: bool
+) -> None:
+    plan = torchscan.parallel.plan(
+        lambda: nn.Identity(),
+        mesh={"dp": 8},
+        apply=lambda _model, _mesh: Reducing(function),
+        args=[torch.zeros(ROWS, WIDTH)],
+        device=DEVICE,
+        training=True,
+    )
+    assert sum(each.calls for each in plan.collectives) == 6
+    alone = sum(each.seconds or 0.0 for each in plan.collectives)
+    assert plan.roofline is not None
+    waited_for = sum(
+        each.time_estimate for each in plan.roofline.operators if each.limiter == "links"
+    )
+    hidden = [note for note in plan.roofline.assumptions if note.code == "collectives-hidden"]
+    assert bool(hidden) == is_hidden
+    if is_hidden:
+        assert waited_for < alone
+    else:
+        assert waited_for == pytest.approx(alone)

@@ -21,11 +21,11 @@ WIDTH, INNER, KEYS, VOCABULARY, HEAD, LAYERS, LENGTH, BYTES = (
     1024,
     128_256,
     128,
-    8,
+    3,
     4096,
     2,
 )
-#: rows and columns of the weights of a layer of Llama 70B, and of what is outside of layers; a tenth of its layers
+#: rows and columns of the weights of a layer of Llama 70B, and of what is outside of layers
 LAYER = [
     (WIDTH, WIDTH),
     (KEYS, WIDTH),
@@ -118,4 +118,4 @@ def test_it_fits_the_card_and_says_who_is_where(planned: Plan) -> None:
     processes = planned.ranks[0].trace.provenance.processes
     assert processes is not None
     assert (processes.rank, processes.mesh) == (0, {"dp": PROCESSES})
-    assert processes.placements["model.layers.3.mlp.up_proj.weight"] == "dp: S(0)"
+    assert processes.placements["model.layers.2.mlp.up_proj.weight"] == "dp: S(0)"

@@ -18,15 +18,15 @@ from torchscan.types import MeshChoice, MeshSearch
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
-DEVICE, LENGTH, LAYERS, HIDDEN = "NVIDIA H100 80GB HBM3", 128, 8, 256
+DEVICE, LENGTH, LAYERS, HIDDEN = "NVIDIA H100 80GB HBM3", 128, 2, 256
 
 
-def llama(**sizes: int) -> nn.Module:
+def llama(layers: int = LAYERS, **sizes: int) -> nn.Module:
     """Return a model whose vocabulary cannot be divided evenly."""
     small = {"hidden_size": HIDDEN, "intermediate_size": 704, "vocab_size": 1004}
     config = transformers.LlamaConfig(
         **{**small, **sizes},
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=4,
         max_position_embeddings=4096,
@@ -38,9 +38,9 @@ def llama(**sizes: int) -> nn.Module:
     return model
 
 
-def search(**asked: Any) -> MeshSearch:
+def search(layers: int = LAYERS, **asked: Any) -> MeshSearch:
     shared = {"num_gpus": 16, "device": DEVICE, "length": LENGTH, "accumulation_steps": 1}
-    return torchscan.parallel.search(llama(), **{**shared, **asked})
+    return torchscan.parallel.search(llama(layers), **{**shared, **asked})
 
 
 def choice_on(found: MeshSearch, mesh: dict[str, int], checkpoint: Any = False) -> MeshChoice:
@@ -49,34 +49,33 @@ def choice_on(found: MeshSearch, mesh: dict[str, int], checkpoint: Any = False) 
     )
 
 
-MESHES: list[dict[str, int]] = [
-    {"dp": 16},
-    {"replicate": 2, "dp": 8},
-    {"dp": 8, "tp": 2},
-    {"replicate": 2, "dp": 2, "tp": 4},
-    {"dp": 4, "tp": 4},
+#: a mesh, the precision and what is checkpointed
+RECORDED: list[tuple[dict[str, int], Any, Any]] = [
+    ({"dp": 8, "tp": 2}, "bf16", False),
+    ({"replicate": 2, "dp": 8}, "bf16-mixed", True),
+    ({"dp": 4, "tp": 4}, "bf16", "selective"),
+    ({"dp": 16}, "bf16", "selective"),
+    ({"replicate": 2, "dp": 2, "tp": 4}, "bf16-mixed", True),
+    ({"dp": 16}, "bf16", False),
+    ({"dp": 4, "tp": 4}, "bf16-mixed", True),
+    ({"replicate": 2, "dp": 8}, "bf16", "selective"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("precision", "checkpoint"), [("bf16", False), ("bf16-mixed", True), ("bf16", "selective")]
-)
-@pytest.mark.parametrize("meshes", [MESHES[:3], MESHES[3:]])
+@pytest.mark.few(3)
+@pytest.mark.parametrize(("mesh", "precision", "checkpoint"), RECORDED)
 def test_derived_steps_are_those_recorded_on_their_mesh(
-    meshes: Any, precision: Any, checkpoint: Any
+    mesh: dict[str, int], precision: Any, checkpoint: Any
 ) -> None:
-    wide = llama(hidden_size=4096, intermediate_size=14336, vocab_size=128004)
+    wide = llama(3, hidden_size=4096, intermediate_size=14336, vocab_size=128004)
     asked: dict[str, Any] = {"num_gpus": 16, "device": DEVICE, "length": 2048, "batch_size": 2}
     asked |= {"precision": precision, "checkpoint": checkpoint, "accumulation_steps": 1}
-    found = torchscan.parallel.search(wide, meshes=meshes, **asked)
-    assert len(found.choices) == len(meshes)
-    for each in found.choices:
-        assert each.is_recorded
-        assert each.derived_sent_bytes == each.sent_bytes
-        assert each.derived_time == pytest.approx(each.time_estimate, rel=0.02)
-        assert each.derived_bytes == pytest.approx(each.needed_bytes, rel=0.25)
+    (found,) = torchscan.parallel.search(wide, meshes=[mesh], **asked).choices
+    assert found.is_recorded
+    assert found.derived_sent_bytes == found.sent_bytes
+    assert found.derived_time == pytest.approx(found.time_estimate, rel=0.02)
+    assert found.derived_bytes == pytest.approx(found.needed_bytes, rel=0.25)
 
 
 @pytest.mark.slow
@@ -123,10 +122,8 @@ def test_plans_that_cannot_divide_sequences_keep_them() -> None:
     assert "sequences-not-divided" in {each.code for each in found.assumptions}
     found = torchscan.parallel.search(model, meshes=[{"dp": 2}], **asked)
     assert "sequences-not-divided" not in {each.code for each in found.assumptions}
-    (refused,) = search(
-        num_gpus=2, meshes=[{"tp": 2}, {"dp": 2}], length=127, checkpoint=False
-    ).refused.values()
-    assert "127 tokens cannot be divided into 2 parts" in str(refused)
+    with pytest.raises(torchscan.InputError, match="127 tokens cannot be divided into 2 parts"):
+        search(num_gpus=2, meshes=[{"tp": 2}], length=127, checkpoint=False)
 
 
 @pytest.mark.slow
@@ -143,7 +140,7 @@ def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None
 def test_every_second_layer_takes_half_of_the_time_that_all_take() -> None:
     asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"pp": 2, "dp": 2}], "batch_size": 4}
     none, half, full = (
-        search(checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
+        search(8, checkpoint=checkpoint, accumulation_steps=8, **asked).choices[0]
         for checkpoint in (False, 2, True)
     )
     assert half.checkpoint == 2

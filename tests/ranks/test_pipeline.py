@@ -209,6 +209,7 @@ def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:
     assert plan.bubble == pytest.approx(0.0)
 
 
+@pytest.mark.slow
 def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
     for schedule, chunks in (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)):
         plan = planned(schedule, stages=4 * chunks, num_ranks=4, microbatches=16)
@@ -218,6 +219,7 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
         )  # 1F1B waits for each way there and back
 
 
+@pytest.mark.slow
 def test_stages_across_machines_take_longer_on_their_way() -> None:
     near, far = planned(stages=2), planned(stages=2, per_machine=1)
     assert far.stages[0].transfer_time > near.stages[0].transfer_time
@@ -271,6 +273,7 @@ def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
     assert plan.stages[0].sent_bytes == 2 * ROWS * WIDTH * F32
 
 
+@pytest.mark.slow
 def test_a_stage_may_be_spread_itself() -> None:
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,

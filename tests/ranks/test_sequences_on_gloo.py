@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -48,7 +47,18 @@ def kinds(trace: Any) -> list[Any]:
     return [(each.kind, each.num_ranks, each.phase, each.layer, each.bytes) for each in found]
 
 
-def train(_rank: int, _: None) -> Any:
+class Trained(NamedTuple):
+    """What a process of the group finds."""
+
+    loss: torch.Tensor
+    gradient: torch.Tensor
+    collectives: list[Any]
+    #: with logits divided by vocabulary
+    divided_loss: torch.Tensor
+    divided_gradient: torch.Tensor
+
+
+def train(_rank: int, _: None) -> Trained:
     from torch.distributed.device_mesh import init_device_mesh
 
     from torchscan import Scan
@@ -59,27 +69,26 @@ def train(_rank: int, _: None) -> Any:
     tokens = torch.zeros(2, 16, dtype=torch.long)
     kwargs = {"input_ids": tokens, "labels": tokens}
     scan = Scan(recorded, kwargs=kwargs, training=True, loss=lambda output: output["loss"])
-    return loss, gradient, kinds(scan.steps)
-
-
-def train_on_divided_logits(_rank: int, _: None) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    found = kinds(scan.steps)
     with dividing_loss():
-        loss: Any
-        loss, gradient = step(shard_sequences(build(), mesh, divides_logits=True))
-    return loss.full_tensor(), gradient
+        divided: Any
+        divided, part = step(shard_sequences(build(), mesh, divides_logits=True))
+    return Trained(loss, gradient, found, divided.full_tensor(), part)
 
 
-def test_divided_logits_have_the_loss_of_whole_ones(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Trained]:
+    return in_processes(2, train, None, tmp_path_factory.mktemp("two"))
+
+
+def test_divided_logits_have_the_loss_of_whole_ones(trained: list[Trained]) -> None:
     loss, gradient = step(build())
-    for found_loss, found_gradient in in_processes(2, train_on_divided_logits, None, tmp_path):
-        torch.testing.assert_close(found_loss, loss)
-        torch.testing.assert_close(found_gradient, gradient)
+    for each in trained:
+        torch.testing.assert_close(each.divided_loss, loss)
+        torch.testing.assert_close(each.divided_gradient, gradient)
 
 
-def test_divided_sequences_train_as_whole_ones_and_as_planned(tmp_path: Path) -> None:
+def test_divided_sequences_train_as_whole_ones_and_as_planned(trained: list[Trained]) -> None:
     loss, gradient = step(build())
     tokens = torch.zeros(2, 16, dtype=torch.long)
     planned = plan(
@@ -90,7 +99,7 @@ def test_divided_sequences_train_as_whole_ones_and_as_planned(tmp_path: Path) ->
         training=True,
         loss=lambda output: output["loss"],
     )
-    for found_loss, found_gradient, found_kinds in in_processes(2, train, None, tmp_path):
-        torch.testing.assert_close(found_loss, loss)
-        torch.testing.assert_close(found_gradient, gradient)
-        assert found_kinds == kinds(planned.ranks[0].trace)
+    for each in trained:
+        torch.testing.assert_close(each.loss, loss)
+        torch.testing.assert_close(each.gradient, gradient)
+        assert each.collectives == kinds(planned.ranks[0].trace)

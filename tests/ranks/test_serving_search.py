@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,17 @@ from torchscan import InputError, analyze_generation, parallel
 from torchscan.types import ServingSearch
 
 
-def _searched(num_gpus: int = 1, **options: Any) -> ServingSearch:
-    given = {"device": "H100", "progress": False, "max_batch_size": 8, **options}
+@functools.cache
+def _searched(
+    num_gpus: int = 1, *, formats: tuple[Any, ...] = (None,), **options: Any
+) -> ServingSearch:
+    given: dict[str, Any] = {"device": "H100", "progress": False, "max_batch_size": 8, **options}
     model = Echo(64, 512).to(torch.bfloat16)
-    return parallel.search_serving(model, 64, 16, num_gpus=num_gpus, **given)
+    return parallel.search_serving(model, 64, 16, num_gpus=num_gpus, formats=formats, **given)
 
 
 def test_the_most_tokens_per_second_are_the_best() -> None:
-    search = _searched(formats=[None])
+    search = _searched()
     assert sorted(each.batch_size for each in search.choices) == [1, 2, 4, 8]
     best = search.best
     assert best is not None
@@ -29,8 +33,9 @@ def test_the_most_tokens_per_second_are_the_best() -> None:
     assert best is search.choices[0]
 
 
+@pytest.mark.slow
 def test_a_choice_is_the_estimate_under_load() -> None:
-    search = _searched(formats=[None], price=3.6, engine="vllm")
+    search = _searched(price=3.6, engine="vllm")
     model = Echo(64, 512).to(torch.bfloat16)
     for each in search.choices:
         alone = analyze_generation(
@@ -43,24 +48,26 @@ def test_a_choice_is_the_estimate_under_load() -> None:
         assert each.price_per_million == pytest.approx(3.6 / 3600 / rate * 1e6)
 
 
+@pytest.mark.slow
 def test_limits_leave_out_what_is_slower() -> None:
-    free = _searched(formats=[None])
+    free = _searched()
     by_batch = {each.batch_size: each for each in free.choices}
     limit = (by_batch[2].per_token + by_batch[4].per_token) / 2
-    search = _searched(formats=[None], max_per_token=limit)
+    search = _searched(max_per_token=limit)
     best = search.best
     assert best is not None
     assert best.batch_size in (2, 3)
     slow = next(each for each in search.choices if each.batch_size == 4)
     assert [note.code for note in slow.problems] == ["tokens-slow"]
     assert not any(each.batch_size == 8 for each in search.choices)
-    none = _searched(formats=[None], max_first_token="0.001 us")
+    none = _searched(max_first_token="0.001 us")
     assert none.best is None
     assert "No way is within the limits." in none.table().summary
 
 
+@pytest.mark.slow
 def test_copies_of_a_model_share_the_requests() -> None:
-    one, two = _searched(1, formats=[None]), _searched(2, formats=[None])
+    one, two = _searched(), _searched(2)
     alone = {each.batch_size: each for each in one.choices}
     for each in two.choices:
         if each.tp == 1:
@@ -70,8 +77,9 @@ def test_copies_of_a_model_share_the_requests() -> None:
             assert each.tokens_per_second_per_gpu == pytest.approx(rate)
 
 
+@pytest.mark.slow
 def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
-    search = _searched(2, formats=[None], separate=True)
+    search = _searched(2, separate=True)
     apart = [each for each in search.choices if each.prefill_tp == 1 and each.tp == 1]
     assert {each.num_copies + each.num_prefill_copies for each in apart} == {2}
     for each in apart:
@@ -82,6 +90,7 @@ def test_separate_gpus_for_prompts_are_split_by_what_both_take() -> None:
         assert each.per_token == made.per_token
 
 
+@pytest.mark.slow
 def test_a_slow_network_limits_separate_gpus() -> None:
     """At 10 MB/s, with 90 % of it for data, a cache of 16 MiB takes 1.9 s."""
     model = Echo(16384, 512).to(torch.bfloat16)
@@ -97,7 +106,7 @@ def test_a_slow_network_limits_separate_gpus() -> None:
 
 
 def test_a_format_that_is_refused_leaves_the_others() -> None:
-    search = _searched(1, formats=[None, "fp4"])
+    search = _searched(formats=(None, "fp4"))
     assert search.choices
     assert {each.generation.compute for each in search.choices} == {None}
     (reason,) = (note for name, note in search.refused.items() if name.endswith("fp4"))
@@ -114,6 +123,7 @@ def test_a_reason_keeps_the_advice_on_arguments_of_the_search() -> None:
     assert str(reason).endswith("give a smaller prompt or new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_machine", "bandwidth", "link"),
     [(8, 0.95 * 450e9, "links of the machine"), (1, 0.9 * 50e9, "network")],
@@ -163,6 +173,7 @@ def _names(search: ServingSearch) -> set[str]:
     return {str(each.layout) for each in search.choices}
 
 
+@pytest.mark.slow
 def test_experts_are_divided_in_both_ways() -> None:
     given: dict[str, Any] = {"num_gpus": 2, "device": "H100", "engine": "vllm", "formats": [None]}
     model = _mixture()
@@ -186,6 +197,7 @@ def test_experts_are_divided_in_both_ways() -> None:
     assert by_way["tp 1", 4].num_copies == 2
 
 
+@pytest.mark.slow
 def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
     """Experts take 768 GiB, two GPUs have 160."""
     model = _mixture(moe_intermediate_size=2**27)
@@ -199,14 +211,15 @@ def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
 
 
 def test_reasons_name_no_arguments_of_others() -> None:
-    search = _searched(2, formats=[None])
+    search = _searched(2)
     (reason,) = search.refused.values()
     assert str(reason).startswith("Echo has no plan for tensor parallelism")
     assert "give" not in str(reason)
 
 
+@pytest.mark.slow
 def test_the_front_has_what_nothing_else_beats() -> None:
-    search = _searched(formats=[None, "fp8"])
+    search = _searched(formats=(None, "fp8"))
     for each in search.front:
         assert not any(
             other.per_token <= each.per_token
@@ -216,7 +229,7 @@ def test_the_front_has_what_nothing_else_beats() -> None:
 
 
 def test_a_search_is_plain_data_and_a_table() -> None:
-    search = _searched(formats=[None], max_per_token=1.0)
+    search = _searched(max_per_token=1.0)
     content = json.loads(search.to_json())
     assert len(content["choices"]) == len(search.choices)
     assert content["max_per_token"] == 1.0
@@ -231,15 +244,16 @@ def test_wrong_arguments_are_refused_in_a_line() -> None:
     with pytest.raises(InputError, match="'soon' is not a valid duration"):
         _searched(max_first_token="soon")
     with pytest.raises(InputError, match="weights and formats are both given"):
-        _searched(weights="int4", formats=["fp8"])
+        _searched(weights="int4", formats=("fp8",))
     with pytest.raises(InputError, match="num_gpus is 0"):
         _searched(0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_picture_has_a_point_for_each_choice() -> None:
     pytest.importorskip("matplotlib")
-    search = _searched(formats=[None], max_per_token=1.0)
+    search = _searched(max_per_token=1.0)
     ax = search.plot()
     points: list[Any] = [each.get_offsets() for each in ax.collections]
     drawn = {(round(float(x), 6), round(float(y), 3)) for ((x, y),) in points}
@@ -248,12 +262,13 @@ def test_the_picture_has_a_point_for_each_choice() -> None:
         assert (round(1000 * each.per_token, 6), round(rate, 3)) in drawn
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_names_in_the_picture_do_not_cross_a_line() -> None:
     pytest.importorskip("matplotlib")
-    free = _searched(formats=[None])
+    free = _searched()
     middle = next(each for each in free.front if each.batch_size == 4)
-    ax = _searched(formats=[None], max_per_token=1.03 * middle.per_token).plot()
+    ax = _searched(max_per_token=1.03 * middle.per_token).plot()
     figure: Any = ax.figure
     figure.draw_without_rendering()
     assert len(ax.lines) == 2, "the front, and the limit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torchscan import InputError, analyze_generation
 from torchscan.recording.engine_sharding import as_engines_shard
 
 transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.slow
 
 LAYERS, WIDTH, HEADS, KEY_HEADS, HEAD_DIM = 6, 512, 16, 2, 64
 
@@ -31,14 +34,20 @@ def _model(kind: str = "qwen3") -> Any:
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
+@functools.cache
+def _alone() -> Any:
+    return _asked(_model())
+
+
 def _asked(model: Any, **options: Any) -> Any:
     return analyze_generation(model, 100, 50, device="H100 SXM", progress=False, **options)
 
 
-@pytest.mark.parametrize("tp", [2, 4, 8])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("tp", [2, 8, 4])
 def test_each_device_has_one_key_value_head(tp: int) -> None:
     model = _model()
-    found, alone = _asked(model, mesh={"tp": tp}), _asked(model)
+    found, alone = _asked(model, mesh={"tp": tp}), _alone()
     assert found.cache_bytes == 150 * LAYERS * 2 * HEAD_DIM * 2
     assert found.params == alone.params == sum(each.numel() for each in model.parameters())
     assert found.active_params == alone.active_params

@@ -15,6 +15,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from tests.opening import group_run, watched_run
+from torchscan.cli.main import main
 from torchscan.notes import Note
 
 pytestmark = [
@@ -187,12 +188,7 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     step = r"its last recorded step is [56]"  # what is closed has one step more
     assert re.search(rf"{why}; {step}; then rank 0 \(", str(ended))
     united = tmp_path / "united.sqlite"
-    shown = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "torchscan", "runs", "merge", "watched", str(united)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-    )
-    assert shown.returncode == 0
+    assert main(["runs", "merge", str(tmp_path / "watched"), str(united)]) == 0
     assert watched_run(united).missing == (ended, *lost)
     (tmp_path / "watched" / "rank0.sqlite").unlink()
     absent = Note.of("rank-absent", rank=0, num_ranks=2)

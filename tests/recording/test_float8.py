@@ -135,6 +135,7 @@ def test_layers_are_left_out_by_name_and_by_size() -> None:
     assert converted("tensorwise", skip=["first", "tied"]) == ["lm_head"]
 
 
+@pytest.mark.slow
 def test_estimates_take_a_recipe_and_leave_the_model() -> None:
     model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).bfloat16()
     options: dict[str, Any] = {"batch_size": 64, "training": True, "device": "H100"}
@@ -185,6 +186,7 @@ def test_a_recomputed_layer_casts_its_input_as_before() -> None:
     assert found[1] == found[0] + 2
 
 
+@pytest.mark.slow
 def test_selective_checkpoints_keep_every_second_product() -> None:
     """And the largest values, as torchtitan: one of the input and one of the weight."""
     layers = [nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(2))) for _ in range(2)]
@@ -285,13 +287,15 @@ class Gated(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("recipe", "forward", "backward"),
     [
-        # two inputs and three weights; three gradients
-        ("tensorwise", 5, 3),
-        # and in the backward pass, the same five along the other dimension, and gradients twice
+        # two inputs and three weights; in the backward pass these along the other dimension, and
+        # three gradients along both
         ("rowwise", 5, 5 + 2 * 3),
+        # gradients alone
+        ("tensorwise", 5, 3),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

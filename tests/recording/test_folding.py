@@ -130,6 +130,7 @@ def both(passes: Generating) -> tuple[Kept, Kept]:
     return passes.prompted(Length(5)), passes.continued(Length(5, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stack, Kinds])
 def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
     model = kind()
@@ -146,6 +147,7 @@ def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
         assert sizes[0] == sizes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Skipping, Collecting, Odd])
 def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) -> None:
     model = kind()
@@ -157,6 +159,7 @@ def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) 
         assert other.operators == one.operators
 
 
+@pytest.mark.slow
 def test_layers_that_differ_in_long_passes_alone_are_all_run() -> None:
     model = Sometimes(12).eval()
     folded = passes_of(model)
@@ -229,9 +232,16 @@ def with_all_layers_run(model: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "engine"),
-    [*((kind, "cuda-graph") for kind in LANGUAGE_MODELS), ("llama", "transformers")],
+    [
+        *((kind, "cuda-graph") for kind in ("llama", "gemma3_text", "deepseek_v3")),
+        # of one kind of layers, as the first
+        *((kind, "cuda-graph") for kind in ("qwen3", "mixtral")),
+        ("llama", "transformers"),
+    ],
 )
 def test_estimates_of_repeated_layers_are_those_of_all_layers(kind: str, engine: Any) -> None:
     models = language_model(kind), with_all_layers_run(language_model(kind))

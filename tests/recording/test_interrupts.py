@@ -91,6 +91,7 @@ def seconds_of(case: str, model: nn.Module) -> float:
 
 
 # where it hits a callback of the garbage collector (hypothesis has one), Python can only report it
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_a_signal_at_any_instant_changes_nothing(case: str) -> None:
@@ -233,8 +234,13 @@ def restoring_lines(case: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.few(1)
+@pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("case", some_of(CASES, set(CASES) - {"shapes"}))
-def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: str) -> None:
+def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(
+    case: str, part: int
+) -> None:
+    """Each part has every fourth line."""
     changed = []
     places = restoring_lines(case)
     assert {Path(file).name for file, _ in places} >= {
@@ -245,7 +251,7 @@ def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: st
     }
     model = CASES[case][0]()
     before = observables(model)
-    for place in places:
+    for place in places[part::4]:
         sys.settrace(RaisesAt(*place))
         try:
             with contextlib.suppress(Interrupt, TorchscanError):
@@ -417,6 +423,7 @@ def innermost_of_ours(frame: FrameType | None) -> str:
     return "" if frame is None else frame.f_code.co_name
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None:
     """As it does in the shape functions that torch has in Python: torchscan is in the middle of a call."""
     answered_in: list[str] = []

@@ -35,6 +35,7 @@ needs_depth = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_depth
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) -> None:

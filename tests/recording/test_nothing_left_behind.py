@@ -676,6 +676,7 @@ def test_a_pass_inside_a_recorded_pass_is_refused() -> None:
     assert len(record(nn.Linear(4, 2), (4,)).ops) == 1
 
 
+@pytest.mark.slow
 def test_the_same_model_in_several_threads() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40)))
     before = observables(model)
@@ -703,6 +704,7 @@ def test_work_in_other_threads_is_not_passed_over_in_silence() -> None:
         crawl_module(Parallel(), (4,), strict=True)
 
 
+@pytest.mark.slow
 def test_two_threads_record_two_models_at_once() -> None:
     """Each thread sees its own model's calls only; what is process-wide is as before when the last is done."""
     sizes = (3, 5)

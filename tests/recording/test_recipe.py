@@ -198,5 +198,5 @@ def test_options_of_a_training_step_need_one() -> None:
 
 
 def test_checkpoints_need_a_list_of_layers() -> None:
-    with pytest.raises(InputError, match=r"needs layers in a torch.nn.ModuleList"):
+    with pytest.raises(InputError, match=r"needs equal layers in a torch.nn.ModuleList"):
         estimate_memory(nn.Linear(4, 4), (4,), training=True, checkpoint=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,11 @@ def alternating(number: int) -> nn.Sequential:
     return nn.Sequential(*(nn.ReLU() if at % 2 else nn.Tanh() for at in range(number)))
 
 
+@functools.cache
+def page_of_chain() -> str:
+    return html_report(Scan(alternating(2400), (4,)))
+
+
 class Experts(nn.Module):
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -109,7 +115,7 @@ class Named(nn.Module):
 
 def test_ranges_of_thousands_open_step_by_step(visit: Visit) -> None:
     """2,400 modules are 12 ranges of 200, one of them is 10 of 20, and those are modules."""
-    with visit(html_report(Scan(alternating(2400), (4,)))) as page:
+    with visit(page_of_chain()) as page:
         assert boxes(page)[:3] == ["input", "0 … 199", "200 … 399"]
         assert len(boxes(page)) == 14
         box(page, "200 … 399").click()
@@ -122,7 +128,7 @@ def test_ranges_of_thousands_open_step_by_step(visit: Visit) -> None:
 
 
 def test_a_range_opens_where_a_module_in_it_is_chosen(visit: Visit) -> None:
-    with visit(html_report(Scan(alternating(2400), (4,)))) as page:
+    with visit(page_of_chain()) as page:
         page.evaluate("location.hash = '#1234'")
         page.wait_for_selector('.node.selected[data-name="1234"]')
         assert {"1200 … 1399", "1220 … 1239"} <= set(boxes(page))

@@ -360,3 +360,27 @@ def test_code_to_type_is_not_cut() -> None:
     text = suggestions.table().write("text", width=80)
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+class LongNames(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation_before_the_projection = nn.Sigmoid()
+        self.projection_of_the_attention_weights_of_heads = nn.Linear(8, 8)
+        self.activation_after_the_projection = nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.activation_before_the_projection(x)
+        y = self.projection_of_the_attention_weights_of_heads(y)
+        return x + self.activation_after_the_projection(y)
+
+
+@pytest.mark.parametrize("width", [50, 64])
+def test_long_names_of_equal_layers_stay_in_their_column(width: int) -> None:
+    model = nn.Sequential(*(LongNames() for _ in range(3)))
+    estimate = estimate_memory(model, (8,), batch_size=4, training=True)
+    lines = estimate.table().to_text(width=width).splitlines()
+    rows = [line for line in lines if "×3" in line]
+    assert len(rows) > 1
+    assert {line.index(" ×3") for line in rows} == {rows[0].index(" ×3")}
+    assert max(map(len, rows)) <= width

@@ -157,12 +157,12 @@ def test_a_depth_of_12_is_drawn_as_a_staircase() -> None:
 
 
 @pytest.mark.slow
-def test_2000_rows_stay_in_line() -> None:
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2000)))
-    table = lines(model, (4,), columns=["type", "params"], fold_repeats=False)[3:2004]
+def test_600_rows_stay_in_line() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(600)))
+    table = lines(model, (4,), columns=["type", "params"], fold_repeats=False)[3:604]
     assert len({len(line) for line in table}) == 1
     assert table[1].startswith("├─0 ")
-    assert table[-1].startswith("└─1999 ")
+    assert table[-1].startswith("└─599 ")
 
 
 def test_one_layer_no_parameters_no_tensors() -> None:

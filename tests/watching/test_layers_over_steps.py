@@ -171,16 +171,20 @@ def test_ranks_have_the_largest_norms_and_the_dead_units_of_all(tmp_path: Path) 
     [
         ("data = x''", None),
         ("data = 7", None),
-        ("data = ?", struct.pack("<I", 2**31) + zlib.compress(b"")),
-        ("data = ?", struct.pack("<I", 0) + zlib.compress(bytes(200_000_000))),
+        ("data = ?", (2**31, 0)),
+        ("data = ?", (0, 200_000_000)),
         ("last = 'x'", None),
     ],
 )
-def test_broken_columns_are_refused(path: Path, change: tuple[str, bytes | None]) -> None:
+def test_broken_columns_are_refused(path: Path, change: tuple[str, tuple[int, int] | None]) -> None:
+    """Packed columns are their length, and compressed bytes."""
     write(path, [{series("a", "output"): some()}])
-    statement, value = change
+    statement, column = change
+    values = []
+    if column is not None:
+        length, size = column
+        values = [struct.pack("<I", length) + zlib.compress(bytes(size), 1)]
     with closing(sqlite3.connect(path)) as database, database:
-        values = [] if value is None else [value]
         database.execute(f"UPDATE layers SET {statement}", values)  # noqa: S608
     with pytest.raises(StoreError, match="column of layers"):
         watched_run(path).layers_over_steps()

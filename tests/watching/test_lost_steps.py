@@ -217,7 +217,7 @@ def test_steps_without_room_are_counted_and_named(
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the worker process did not keep up: give a larger every=)" in texts[-1]
+    assert "(the worker process did not keep up: sample less often)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------

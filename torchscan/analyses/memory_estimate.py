@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.analyses.memory_blocks import KINDS, MemoryKind
 from torchscan.analyses.memory_timeline import LayerMemory, MemoryTimeline, Moment
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
@@ -94,11 +95,21 @@ class MemoryEstimate(Result):
     verdict: Verdict | None = None
     #: weights that cannot be read; if there are any, the peak is a lower bound
     unreadable_weights: tuple[Note, ...] = ()
-    _asker: Asker = field(default=NOBODY, repr=False, compare=False)
+    _asker: Asker[Suggestions] = field(default=NOBODY, repr=False, compare=False)
+    _curve_asker: Asker[CheckpointCurve] = field(default=NOBODY, repr=False, compare=False)
 
     def suggestions(self) -> Suggestions:
         """Return changes that save memory, each estimated separately, the best first."""
-        return self._asker.suggestions()
+        return self._asker.answers()
+
+    def checkpointing(self, max_memory: int | str | None = None) -> CheckpointCurve:
+        """Return the memory and time of the training step over ways to checkpoint its layers.
+
+        Args:
+            max_memory: the most memory that torch may reserve: bytes, or a text such as "20 GiB";
+                by default what the device has.
+        """
+        return self._curve_asker.answers(max_memory)
 
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""

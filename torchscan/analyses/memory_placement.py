@@ -160,6 +160,8 @@ class Placement:
 
     @once
     def _without_workspaces(self) -> CachingAllocator:
+        if not self.replay.workspaces:
+            return self._with_workspaces
         return self._replay(None, workspaces=False)
 
     @once
@@ -167,6 +169,8 @@ class Placement:
         return self._tried(self._room_bytes)
 
     def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
+        if self._with_workspaces.peak_reserved <= room:  # the limit would change nothing
+            return self._with_workspaces
         try:
             return self._replay(room)
         except OutOfMemory as error:

@@ -200,7 +200,7 @@ class LocalTrace:
     def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
         here = [index for index in own if self._trace.ops[index].phase == phase]
         links = [index for index in here if index in self._links]
-        behind = [index for index in links if is_in_background(self._trace.ops[index])]
+        behind = [index for index in links if is_in_background(self._trace, index)]
         waited_for = math.fsum(self._links[index] for index in links)
         in_background = math.fsum(self._links[index] for index in behind)
         return PassCosts(

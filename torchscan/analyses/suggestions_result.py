@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import RowsResult
 
+Answers = TypeVar("Answers")
 #: seconds, or bytes
 SuggestionMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
 
@@ -82,32 +83,32 @@ class Suggestions(RowsResult):
         }
 
 
-class Asker:
+class Asker(Generic[Answers]):
     """Asks again, with changes, for what a result is an estimate of.
 
     It holds on to no model: a result may be kept longer than that. A copy that was pickled cannot ask.
     """
 
     def __init__(
-        self, module: nn.Module | None = None, ask: Callable[[nn.Module], Suggestions] | None = None
+        self, module: nn.Module | None = None, ask: Callable[..., Answers] | None = None
     ) -> None:
         self._module = None if module is None else weakref.ref(module)
         self._ask = ask
 
-    def suggestions(self) -> Suggestions:
-        """Return the suggestions for the model as it is now."""
+    def answers(self, *options: Any) -> Answers:
+        """Return the answers for the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
             raise InputError(
                 "the model of this estimate was garbage-collected: keep a reference to it, and "
                 "estimate again"
             )
-        return self._ask(module)
+        return self._ask(module, *options)
 
-    def __reduce__(self) -> tuple[type[Asker], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Asker[Any]], tuple[()]]:
         """Without the model."""
         return Asker, ()
 
 
 #: of results that cannot be asked again
-NOBODY = Asker()
+NOBODY: Asker[Any] = Asker()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchscan.cli.option_values import CHECKPOINTS
+from torchscan.cli.option_values import CHECKPOINTS, COMPARE, to_checkpoint_or_comparison
 from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.output import print_answer
 from torchscan.hardware.device_specs import known_devices
@@ -44,6 +44,8 @@ def _run(options: argparse.Namespace) -> None:
 def _choices(action: argparse.Action) -> str:
     """Return the words that complete an option or argument, or "" if there are none."""
     known = {"sort": COLUMNS, "run_on": ("cpu", "cuda"), "checkpoint": tuple(CHECKPOINTS)}
+    if action.type is to_checkpoint_or_comparison:
+        known["checkpoint"] = (*CHECKPOINTS, COMPARE)
     words = action.choices or getattr(action, "words", None) or ()
     return " ".join(map(str, known.get(action.dest, words)))
 

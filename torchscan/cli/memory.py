@@ -16,6 +16,7 @@ from torchscan.cli.options import (
     first_given,
     model_command,
     on_scan,
+    put_checkpoints,
     put_suggestions,
     put_table,
     to_complete_json,
@@ -32,6 +33,7 @@ examples
   torchscan memory torchvision:resnet50 --training -d "8 GiB" --largest-batch
   torchscan memory hf:config.json --input input_ids=4096:long --input labels=4096:long \\
     --training --loss loss --optimizer AdamW --precision bf16 --lora 16 --checkpoint full
+  torchscan memory timm:vit_base_patch16_224 --training -b 64 -d "RTX 4090" --checkpoint compare
   torchscan memory hf:config.json --input input_ids=4096:long -d "24 GiB" --format json
   torchscan memory --snapshot oom.pickle
   torchscan memory "train.py:Net()" --snapshot oom.pickle --moment peak"""
@@ -67,6 +69,8 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(
             Argument("moment"), " chooses a moment of a snapshot: give ", Give("path"), ", too"
         )
+    if put_checkpoints(options, "suggestions", "largest_batch", "longest_sequence"):
+        return
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.memory)
         return

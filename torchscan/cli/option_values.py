@@ -13,6 +13,9 @@ from torchscan.units import parse_duration, parse_memory
 #: the layers to recompute, by their names in a shell
 CHECKPOINTS: dict[str, bool | str] = {"none": False, "selective": "selective", "full": True}
 
+#: compares all of them, for estimates of one device
+COMPARE = "compare"
+
 
 def to_count(text: str) -> int:
     """Return a whole number of at least one."""
@@ -68,17 +71,24 @@ def to_mesh(text: str) -> dict[str, int]:
         ) from error
 
 
-def to_checkpoint(text: str) -> bool | int | str:
+def to_checkpoint(text: str, others: Sequence[str] = ()) -> bool | int | str:
     """Return the layers to recompute: none, all, every n-th one, or torchtitan's operators."""
+    if text in others:
+        return text
     if text in CHECKPOINTS:
         return CHECKPOINTS[text]
     try:
         return to_count(text)
     except (ValueError, argparse.ArgumentTypeError) as error:
+        names = ", ".join((*CHECKPOINTS, *others))
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a choice: give none, selective, full, or a number for every n-th "
-            "layer"
+            f"{text!r} is not a choice: give {names}, or a number for every n-th layer"
         ) from error
+
+
+def to_checkpoint_or_comparison(text: str) -> bool | int | str:
+    """Return the layers to recompute, or that choices of them are compared."""
+    return to_checkpoint(text, (COMPARE,))
 
 
 def to_loss(text: str) -> Callable[[Any], Any]:

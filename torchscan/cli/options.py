@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.option_values import COMPARE, to_checkpoint_or_comparison
 from torchscan.cli.output import print_answer
 from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.files import write_text
@@ -116,8 +117,13 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     explained = ("recording/arguments.py",)
     formats = "recording/training/quantized_linear.py:FrozenFormat"
     add_option(group, "loss")
-    choices = "{}: none, selective, full, or a number for every n-th layer (default: none)"
-    add_option(group, "checkpoint", help=choices, files=explained, default=False)
+    choices = (
+        "{}: none, selective, full, or a number for every n-th layer; or compare, for the memory "
+        "and time of all ways (default: none)"
+    )
+    checkpoints = to_checkpoint_or_comparison
+    add_option(group, "checkpoint", help=choices, files=explained, default=False, type=checkpoints)
+    add_option(group, "max_memory")
     add_option(group, "lora")
     add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
     add_options(group, "cross_entropy", "fused_kernels")
@@ -228,6 +234,36 @@ def put_suggestions(options: argparse.Namespace, function: Callable[[Scan], Any]
 
     suggestions = on_scan(options, lambda scan: function(scan).suggestions())
     put_table(suggestions_table(suggestions), options, json=partial(to_complete_json, suggestions))
+
+
+def put_checkpoints(options: argparse.Namespace, *others: str) -> bool:
+    """Print the memory and time of ways to checkpoint the step, if they are asked for.
+
+    Returns whether they are.
+
+    Args:
+        options: the options.
+        others: the names of options for a single step.
+    """
+    from torchscan.report.checkpoint_table import checkpoint_table
+
+    if options.checkpoint != COMPARE:
+        if options.max_memory is not None:
+            compare = Give("checkpoint", COMPARE)
+            raise InputError(Argument("max_memory"), " limits a comparison: give ", compare)
+        return False
+    given = first_given(options, *others)
+    if given is not None:
+        raise InputError(f"{given} is for one step, not for a comparison: leave it out")
+    max_memory, options.checkpoint = options.max_memory, False
+    curve = on_scan(options, lambda scan: scan.checkpointing(max_memory))
+    put_table(
+        checkpoint_table(curve),
+        options,
+        json=partial(to_complete_json, curve),
+        html=partial(curve.to_html, standalone=True),
+    )
+    return True
 
 
 def to_complete_json(result: Any) -> str:

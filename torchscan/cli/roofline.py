@@ -12,6 +12,7 @@ from torchscan.cli.options import (
     add_recipe,
     model_command,
     on_scan,
+    put_checkpoints,
     put_suggestions,
     put_table,
     to_complete_json,
@@ -44,6 +45,8 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.roofline_table import format_roofline, roofline_table
 
+    if put_checkpoints(options, "suggestions"):
+        return
     if options.suggestions:
         put_suggestions(options, lambda scan: scan.roofline)
         return

@@ -119,7 +119,8 @@ class RecipeArguments(ChangeArguments, total=False):
             collectives and every second matrix product, as torchtitan's "op". Or give a policy, or
             a list of operators whose results are kept, as for
             ``torch.utils.checkpoint.create_selective_checkpoint_contexts``. Layers are those of the
-            outermost ``torch.nn.ModuleList``.
+            outermost ``torch.nn.ModuleList``, or else modules that stand in a
+            ``torch.nn.Sequential`` with others of their type.
         accumulation_steps: take each step of the optimizer after this number of forward and
             backward passes, which accumulate gradients. Times are those of all passes, and memory holds the
             gradients of earlier passes.

@@ -16,6 +16,11 @@ from torch import nn
 
 from torchscan.errors import Argument, Give, InputError
 from torchscan.recording.sharding import heads_of, repeat_heads
+from torchscan.recording.training.float8 import Float8Linear
+from torchscan.recording.training.float8_tensor_parallel import (
+    gather_input_in_8_bits,
+    scatter_output_in_parts,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -52,6 +57,7 @@ def shard_sequences(
     plan = _SequencePlan(model, styles, divides_logits=divides_logits)
     is_tied = plan.is_tied
     parallelize_module(model, tp, plan.styles())
+    plan.gather_in_8_bits(tp)
     if is_tied:
         plan.head.weight = plan.embedding.weight
     return model
@@ -121,7 +127,7 @@ class _SequencePlan:
 
     def styles(self) -> dict[str, Any]:
         """Return all styles."""
-        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor import Partial, Replicate, Shard
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
         in_parts: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False}
@@ -129,13 +135,13 @@ class _SequencePlan:
         for path, style in self._styles.items():
             if style in _COLUMNS:
                 found[path] = ColwiseParallel()
+            elif style in _ROWS and self._has_one_scale(path):
+                found[path] = RowwiseParallel(output_layouts=Partial(), use_local_output=False)
             elif style in _ROWS:
                 found[path] = RowwiseParallel(**in_parts)
-        # attention and feed-forward modules, which hold the divided layers
-        ends = (self.embedding, self.head)
-        inner = [path for path in found if self._modules[path] not in ends]
-        blocks = list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
-        found |= {path: self._gathering(path) for path in blocks}
+        blocks = self._blocks()
+        narrow = self._narrow_blocks()
+        found |= {path: self._gathering(path) for path in blocks if path not in narrow}
         found |= self._norms(blocks)
         paths = {module: path for path, module in self._modules.items()}
         found[paths[self.embedding]] = RowwiseParallel(input_layouts=Replicate(), **in_parts)
@@ -148,6 +154,32 @@ class _SequencePlan:
                 logits = {"output_layouts": layout, "use_local_output": False}
             found[paths[self.head]] = ColwiseParallel(input_layouts=Shard(1), **logits)
         return found
+
+    def gather_in_8_bits(self, tp: DeviceMesh) -> None:
+        """Have inputs and gradients of layers in float8 with one scale gathered in 8 bits."""
+        for path in self._narrow_blocks():
+            gather_input_in_8_bits(self._modules[path], tp)
+        for path, style in self._styles.items():
+            layer = self._modules[path]
+            if style in _ROWS and isinstance(layer, Float8Linear) and self._has_one_scale(path):
+                scatter_output_in_parts(layer, is_local=False)
+
+    def _blocks(self) -> list[str]:
+        """Return attention and feed-forward modules, which hold the divided layers."""
+        ends = (self.embedding, self.head)
+        divided = [path for path, style in self._styles.items() if style in (*_COLUMNS, *_ROWS)]
+        inner = [path for path in divided if self._modules[path] not in ends]
+        return list(dict.fromkeys(path.rpartition(".")[0] for path in inner))
+
+    def _narrow_blocks(self) -> list[str]:
+        """Return the blocks whose layers all take the input in 8 bits with one scale."""
+        columns = [path for path, style in self._styles.items() if style in _COLUMNS]
+        wide = {path.rpartition(".")[0] for path in columns if not self._has_one_scale(path)}
+        return [path for path in self._blocks() if path not in wide]
+
+    def _has_one_scale(self, path: str) -> bool:
+        layer = self._modules[path]
+        return isinstance(layer, Float8Linear) and layer.recipe == "tensorwise"
 
     def _norms(self, blocks: list[str]) -> dict[str, Any]:
         """Return the style of norms outside of blocks, whose weights have one dimension."""

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_search import ServingSearch
@@ -33,6 +34,7 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     text,
     training_texts,
 )
+from torchscan.report.checkpoint_table import checkpoint_table
 from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison, comparison_table, format_comparison
 from torchscan.report.costs import cost_table
@@ -51,6 +53,7 @@ from torchscan.report.json import table_content
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
 from torchscan.report.pictures.bars import draw_rows
+from torchscan.report.pictures.checkpoint_plot import draw_checkpoints
 from torchscan.report.pictures.generation_plot import draw_generation
 from torchscan.report.pictures.inline import inline_plot
 from torchscan.report.pictures.layer_plot import draw_layers
@@ -158,6 +161,12 @@ register_formatters(
     plot=draw_roofline,
 )
 register_formatters(Suggestions, suggestions_table, plot=draw_rows)
+register_formatters(
+    CheckpointCurve,
+    checkpoint_table,
+    page_part=_with_plot(checkpoint_table),
+    plot=draw_checkpoints,
+)
 register_formatters(Generation, generation_table, plot=draw_generation)
 register_formatters(
     GenerationSweep, generation_table, page_part=_with_plot(generation_table), plot=draw_generation

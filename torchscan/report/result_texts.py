@@ -110,7 +110,7 @@ add(
 
 add(
     "output-dropped",
-    "the model's output is freed when the loss is computed (holds_output=True keeps it)",
+    "the model's output is freed when the loss is computed",
 )
 add("no-largest-batch", "the largest batch is unknown: at another batch size {error}")
 add("no-longest-sequence", "the longest sequence is unknown: at another length {error}")

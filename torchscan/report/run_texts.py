@@ -161,7 +161,7 @@ _OF_WATCHED_RUNS: dict[str, Any] = {
     "sink-disabled": "sink {sink} is disabled: its {method}() raised {error}",
     "statistic-disabled": "statistic {name!r} is disabled: it raised {error}",
     # why steps are not in the run
-    "writer-too-slow": "the worker process did not keep up: give a larger every=",
+    "writer-too-slow": "the worker process did not keep up: sample less often",
     "training-ended": "in progress when the training process ended",
     "run-removed": "the folder of the run was removed",
     "writer-ended": "the worker process had ended",

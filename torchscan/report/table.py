@@ -150,7 +150,10 @@ class Row:
     @property
     def end(self) -> int:
         """Number of characters at the end of the name that are never truncated: ``" … 11 ×12"``."""
-        return len(self.name) - max(self.name.rfind(" … "), 0) if self.repeats > 1 else 0
+        if self.repeats == 1:
+            return 0
+        last = self.name.rfind(" … ")
+        return len(self.times) if last < 0 else len(self.name) - last
 
     @property
     def indent(self) -> int:

@@ -257,7 +257,7 @@ def _stays_equal(
 
     They may not if these fit into the cache, or if collectives of one layer run behind another.
     """
-    if any(is_in_background(trace.ops[index]) for index in collectives):
+    if any(is_in_background(trace, index) for index in collectives):
         return False
     if not rates.cache:
         return True

@@ -204,8 +204,6 @@ class CallTimes:
         elif not self._compiled or not is_fusible(op, cost) or begins_kernel(op):
             signature = with_channels_last(op.signature) if self._turned else op.signature
             kernel = kernel_of(signature, cost, self._machine(form, multiplies=cost.macs > 0))
-            if cost.macs and form == "fp8" and not _is_cast_before(op.signature, form):
-                kernel = replace(kernel, matrices=NARROW_SHARE * kernel.matrices)
         if self._rates.is_host:
             kernel = Kernel(transformed=kernel.transformed)
         self._kernels[key] = kernel, form

@@ -185,8 +185,10 @@ TILE_START_CYCLES = 4100.0
 #: the last tile of rows or columns, and the last wave, take as long as whole ones from this share
 #: on. Chosen, because measured times grow little from one row to the next
 PARTLY_FILLED = 0.3
-#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4: accumulators are added up in
-#: between. Source: Cutlass's 8-bit products on H200 (aiconfigurator)
+#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4 in an engine: accumulators are
+#: added up in between. Source: Cutlass's 8-bit products on H200 (aiconfigurator). torch's own 8-bit
+#: products are cuBLAS's, which reach a share that is at least as large as in 16 bits: by torchao's
+#: roofline 0.78 and 0.69 on H100
 NARROW_SHARE = 0.75
 #: summands of a step, and of a piece at least where the sum is split: pieces are added up in
 #: another pass. 590 to 740
@@ -254,12 +256,12 @@ POWER_SHARE = 0.78
 #: the same in a training step, which repeats for hours. The tables of kernels that the energies
 #: below rest on are bursts of milliseconds, in which GPUs exceed their limit. Not on other
 #: architectures, whose energies come from steps that were repeated for seconds. GA100: by two models
-#: on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, and it holds for
-#: cards with 500 W
+#: on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, with the times of
+#: the attention that they ran, and it holds for cards with 500 W
 SUSTAINED_SHARE: Mapping[str, float] = {
     "Ampere GA100": 0.55,
-    "Hopper": 0.38,
-    "Blackwell GB100": 0.38,
+    "Hopper": 0.43,
+    "Blackwell GB100": 0.43,
 }
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.

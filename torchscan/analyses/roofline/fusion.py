@@ -33,14 +33,17 @@ _PLACING = (
 #: calls of a kernel that a compiler computes again where their result is joined with others
 _MAX_PART = 3
 _SUMS = frozenset({"mean", "sum", "amax"})
-_APART = (*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn")
+_APART = (
+    *(*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn"),
+    "fsdp.",
+)
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Return whether a compiler generates the kernel of this call.
 
     It does so for all calls but products, collectives and the operators in ``_APART``, such as
-    sorts and scatters.
+    sorts and scatters, those of optimizers and FSDP's own copies, which no compiled graph has.
     """
     name = op.signature.operator.removeprefix("aten.")
     return (
@@ -110,6 +113,8 @@ class _Fusion:
         self._places: dict[int, int] = {}
         #: kernel -> numbers of rows that it has reduced its elements to, which stay in registers
         self._rows: dict[int, set[int]] = defaultdict(set)
+        #: kernels that reduce their elements to columns
+        self._columns: set[int] = set()
         #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got a call last comes last
         self._after: dict[int, int] = {}
         #: kernel -> its last call
@@ -144,7 +149,9 @@ class _Fusion:
             self._merge_producers(kernel, needed, op)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
-        """Note the number of rows if a call reduces its elements to rows."""
+        """Note the number of rows if a call reduces its elements to rows, or that it reduces more."""
+        if self._needs_all(op):
+            self._columns.add(kernel)
         if not op.outputs or self._needs_all(op):
             return
         rows = self._trace.tensors[op.outputs[0]].spec.numel
@@ -178,7 +185,7 @@ class _Fusion:
                 continue
             if self._is_part(candidate, op):
                 return candidate
-            if self._places.get(candidate) != size and size not in self._rows[candidate]:
+            if not self._goes_along(candidate, op, size):
                 continue
             inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
             if not any(self._needs_all(self._trace.ops[made]) for made in inner):
@@ -188,6 +195,16 @@ class _Fusion:
     def _place(self, index: int) -> tuple[Phase, int]:
         """Return the phase and the region of a call, or of a kernel."""
         return self._trace.ops[index].phase, self._regions[index]
+
+    def _goes_along(self, kernel: int, op: OpCall, size: int) -> bool:
+        """Return whether the loops of a kernel go along the elements of a call, or its rows.
+
+        They go along rows or along columns.
+        """
+        rows = self._rows[kernel]
+        if rows and self._needs_all(op):
+            return False
+        return self._places.get(kernel) == size or size in rows
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
         """Return whether this kernel only makes one of the tensors that a call joins.
@@ -212,6 +229,8 @@ class _Fusion:
     def _can_merge(self, other: int, kernel: int) -> bool:
         """Return whether two kernels become one: none of them may have to wait for the other."""
         if self._place(other) != self._place(kernel):
+            return False
+        if kernel in self._columns and self._rows[other]:
             return False
         if self._waits_between(other, kernel):
             return False
@@ -346,6 +365,8 @@ def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: 
         if piece not in known and (piece[0], None) not in known:
             read += trace.tensors[tensor].spec.stored_bytes
             known.add(piece)
+    if not op.outputs:  # it writes to its operands, as those for lists of tensors do
+        written = cost.bytes_written
     for tensor in dict.fromkeys(op.outputs):
         if needed.writes(index, tensor):
             written += trace.tensors[tensor].spec.stored_bytes

@@ -41,6 +41,7 @@ from torchscan.analyses.roofline.constants import (
     STEP_INSIDE,
     SWITCH_SHARE,
 )
+from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
@@ -269,7 +270,7 @@ def waiting(
 
 def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
     """Return the collectives in the background, without the first and the last."""
-    return frozenset([index for index in here if is_in_background(trace.ops[index])][1:-1])
+    return frozenset([index for index in here if is_in_background(trace, index)][1:-1])
 
 
 def exposed(
@@ -285,11 +286,24 @@ def exposed(
     return waits
 
 
-def is_in_background(op: OpCall) -> bool:
-    """Return whether a collective runs while the device computes."""
+def is_in_background(trace: Trace, index: int) -> bool:
+    """Return whether a collective runs while the device computes.
+
+    A function that is called in a backward pass is waited for if the next kernel reads its result.
+    """
+    op = trace.ops[index]
     name = op.signature.operator
-    is_of_fsdp = name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_")
-    return is_of_fsdp or (op.phase == "backward" and name.startswith("c10d."))
+    if name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_"):  # as FSDP calls them
+        return True
+    if op.phase != "backward" or not name.startswith("c10d."):
+        return False
+    results = {trace.tensors[each].storage for each in (*op.inputs, *op.outputs)}
+    for following in range(index + 1, len(trace.ops)):
+        reader = trace.ops[following]
+        is_collective = reader.signature.operator in COLLECTIVES
+        if is_launched(reader.signature) and not is_collective:
+            return results.isdisjoint([trace.tensors[each].storage for each in reader.inputs])
+    return True
 
 
 def hidden_share(times: Mapping[int, float], waits: Mapping[int, float]) -> float:

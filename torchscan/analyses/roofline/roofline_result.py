@@ -120,7 +120,7 @@ class Roofline(Result):
     warnings: tuple[Note, ...]
     #: operators without a cost formula and modules that were not recorded, which times leave out
     without_formula: tuple[str, ...] = ()
-    _asker: Asker = field(default=NOBODY, repr=False, compare=False)
+    _asker: Asker[Suggestions] = field(default=NOBODY, repr=False, compare=False)
 
     def table(
         self,
@@ -142,7 +142,7 @@ class Roofline(Result):
 
     def suggestions(self) -> Suggestions:
         """Return changes that save time, each estimated separately, the best first."""
-        return self._asker.suggestions()
+        return self._asker.answers()
 
     @property
     def time_range(self) -> tuple[float, float]:

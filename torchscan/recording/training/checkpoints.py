@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,15 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
+    SelectiveCheckpointContext,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
 
 from torchscan.errors import InputError
+from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import OpOverload
+from torchscan.torch_versions import OpOverload, import_compiler
 
 #: torchtitan's choice of operators, there called "op"
 SELECTIVE = "selective"
@@ -45,6 +48,7 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
     def again(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
+    import_compiler()
     with contextlib.ExitStack() as stack:
         for module in modules:
             stack.enter_context(overridden(module, "forward", again))
@@ -57,6 +61,7 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
     Layers of transformers do it themselves, as after ``gradient_checkpointing_enable``. Their
     models then keep no cache of keys and values, which would be added twice.
     """
+    import_compiler()
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", False) is True:
@@ -65,7 +70,8 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
     options: dict[str, Any] = {"use_reentrant": False}
     every = 1
     if choice == SELECTIVE:
-        options["context_fn"] = _contexts_of_torchtitan
+        # each layer counts its own products
+        options["context_fn"] = lambda: create_selective_checkpoint_contexts(TorchtitanPolicy())
     elif callable(choice) or is_operator_list(choice):
         options["context_fn"] = partial(create_selective_checkpoint_contexts, choice)
     else:
@@ -89,25 +95,47 @@ def is_operator_list(choice: object) -> bool:
     return isinstance(choice, list) and all(isinstance(each, OpOverload) for each in choice)
 
 
-def _contexts_of_torchtitan() -> Any:
-    """Return the contexts of a layer in which every second matrix product is recomputed.
+class TorchtitanPolicy:
+    """torchtitan's policy for one layer, in which every second product is recomputed.
 
     Products with a bias are recomputed, too: torchtitan's models have none.
     """
-    kept = _operators_named(_KEPT_BY_TORCHTITAN)
-    # torchao's tensors are multiplied by ``mm``, which calls the product in 8 bits
-    products = _operators_named(("aten.mm", "aten._scaled_mm"))
-    num_products: Counter[bool] = Counter()
 
-    def choose(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        if operator in products:
-            num_products[context.is_recompute] += 1
-        is_kept = operator in kept
-        if operator in products and num_products[context.is_recompute] % 2 == 0:
-            is_kept = False
+    def __init__(self) -> None:
+        self._kept = _operators_named(_KEPT_BY_TORCHTITAN)
+        # torchao's tensors are multiplied by ``mm``, which calls the product in 8 bits
+        self._products = _operators_named(("aten.mm", "aten._scaled_mm"))
+        self._num_products: Counter[bool] = Counter()
+
+    def __call__(
+        self, context: SelectiveCheckpointContext, operator: Any, *_args: Any, **_kwargs: Any
+    ) -> CheckpointPolicy:
+        """Return whether to save the results of a call."""
+        if operator in self._products:
+            self._num_products[context.is_recompute] += 1
+            if self._num_products[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        is_kept = operator in self._kept
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(choose)
+
+@dataclass(frozen=True, slots=True)
+class SavedCalls:
+    """A policy that saves the results of operators on tensors of certain shapes.
+
+    It is a policy of ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
+    """
+
+    #: the operator with its overload ("aten.mm.default"), and the shapes of its tensors
+    calls: frozenset[tuple[str, tuple[tuple[int, ...], ...]]]
+
+    def __call__(
+        self, _context: SelectiveCheckpointContext, operator: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
+        """Return whether to save the results of a call."""
+        shapes = tuple([tuple(each.shape) for each in tensors_in((args, kwargs))])
+        is_saved = (str(operator), shapes) in self.calls
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _operators_named(names: Sequence[str]) -> frozenset[Any]:

@@ -17,9 +17,9 @@ from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK, quantize_mx
 from torchscan.torch_versions import (
     aten,
+    import_compiler,
     is_sharded_type,
     local_part,
-    prepare_optimizers,
     sharded_from,
     take_wide_gradients,
 )
@@ -28,6 +28,8 @@ from torchscan.torch_versions import (
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
 #: sizes of weights must be multiples of this
 _ALIGNED = 16
+#: the attribute of an input that is in 8 bits already, as tensor parallelism gathers it
+HANDED_OVER = "_torchscan_in_8_bits"
 #: the smallest divisor of a scale
 _EPSILON = 1e-12
 
@@ -54,9 +56,11 @@ class _Casts(NamedTuple):
     rounds_scales: bool = False
 
 
+#: the casts with one scale for a tensor
+TENSORWISE = _Casts(_Cast(), _Cast(), _Cast(dtype=torch.float8_e5m2), _Cast())
 _ROWWISE = _Cast(is_rowwise=True)
 _CASTS: Mapping[str, _Casts] = {
-    "tensorwise": _Casts(_Cast(), _Cast(), _Cast(dtype=torch.float8_e5m2), _Cast()),
+    "tensorwise": TENSORWISE,
     "rowwise": _Casts(_ROWWISE, _ROWWISE, _ROWWISE, _ROWWISE, rounds_scales=True),
     "rowwise_with_gw_hp": _Casts(
         _ROWWISE,
@@ -88,7 +92,7 @@ def convert_to_float8(
     gathers their weights in 8 bits.
     """
     # An import within a pass would keep the frames of the pass alive, and their tensors.
-    prepare_optimizers()
+    import_compiler()
     multiple = required_multiple(recipe)
     converted: dict[int, Float8Linear] = {}
     for parent, name, layer in _linear_layers(module, skip, multiple):
@@ -134,10 +138,13 @@ class Float8Linear(nn.Linear):
         self.is_gathered = is_gathered
         #: the weight and its scale as they were all-gathered in 8 bits, or None
         self.gathered: Quantized | None = None
+        #: the gradient of the output as it was all-gathered in 8 bits, or None
+        self.gradient: Quantized | None = None
         self.train(base.training)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return ``states @ weight.T + bias``."""
+        handed_over: Quantized | None = getattr(states, HANDED_OVER, None)
         if torch.is_autocast_enabled():
             states = states.to(torch.get_autocast_dtype("cuda"))
         rows = states.reshape(-1, states.shape[-1])
@@ -146,11 +153,11 @@ class Float8Linear(nn.Linear):
         if self.recipe == "mx":
             multiply = _MxProduct.apply
             product = multiply(rows, self.weight.t())
-        elif self.gathered is None:
-            product = multiply(rows, self.weight.t(), _CASTS[self.recipe], None)
         else:
-            take_wide_gradients(self.weight, rows.dtype)
-            product = multiply(rows, self.weight, _CASTS[self.recipe], self.gathered)
+            weight = self.weight.t() if self.gathered is None else self.weight
+            if self.gathered is not None:
+                take_wide_gradients(self.weight, rows.dtype)
+            product = multiply(rows, weight, _CASTS[self.recipe], self.gathered, self, handed_over)
         output: Tensor = product.reshape(*states.shape[:-1], product.shape[-1])
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
@@ -282,14 +289,21 @@ class _Float8Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, casts: _Casts, gathered: Quantized | None
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        casts: _Casts,
+        gathered: Quantized | None,
+        layer: Float8Linear,
+        handed_over: Quantized | None,
     ) -> Tensor:
-        """Return ``rows @ weight``."""
-        ctx.save_for_backward(rows, weight)
+        """Return ``rows @ weight``; ``handed_over``: the rows, if they are in 8 bits already."""
         ctx.casts = casts
         ctx.gathered = gathered
+        ctx.layer = layer
         rounds = casts.rounds_scales
-        left = quantize(rows, casts.inputs, -1, rounds_scale=rounds)
+        left = handed_over or quantize(rows, casts.inputs, -1, rounds_scale=rounds)
+        ctx.save_for_backward(*(handed_over or (rows, None)), weight)
         if gathered is None:
             right = quantize(weight, casts.weight, 0, rounds_scale=rounds)
         else:
@@ -300,37 +314,52 @@ class _Float8Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the rows and of the weight, as far as they are needed."""
         (gradient,) = gradients
-        rows, weight = ctx.saved_tensors
-        casts: _Casts = ctx.casts
+        rows, scale, weight = ctx.saved_tensors
+        operands = _Operands(gradient, ctx.layer.gradient, weight, ctx.gathered, ctx.casts)
+        ctx.layer.gradient = None
         of_rows = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_rows = _gradient_of_rows(gradient, weight, casts, ctx.gathered)
+            of_rows = operands.gradient_of_rows()
         if ctx.needs_input_grad[1]:
-            of_weight = _gradient_of_weight(gradient, rows, casts)
+            cast = None if scale is None else Quantized(rows, scale)
+            of_weight = operands.gradient_of_weight(rows, cast)
             # the weight is transposed before the call, unless it was all-gathered in 8 bits
             of_weight = of_weight.t() if ctx.gathered is None else of_weight
-        return of_rows, of_weight, None, None
+        return of_rows, of_weight, None, None, None, None
 
 
-def _gradient_of_rows(
-    gradient: Tensor, weight: Tensor, casts: _Casts, gathered: Quantized | None
-) -> Tensor:
-    rounds = casts.rounds_scales
-    left = quantize(gradient, casts.gradient, -1, rounds_scale=rounds)
-    if gathered is None:
-        right = quantize(weight, casts.weight_again, -1, rounds_scale=rounds)
-    else:
-        right = gathered.t()
-    return _multiply(left, right.t(), gradient.dtype, is_fast=False)
+class _Operands(NamedTuple):
+    """Operands of the two products of a backward pass."""
 
+    gradient: Tensor
+    #: the gradient and the weight, if they are in 8 bits already
+    gathered_gradient: Quantized | None
+    weight: Tensor
+    gathered: Quantized | None
+    casts: _Casts
 
-def _gradient_of_weight(gradient: Tensor, rows: Tensor, casts: _Casts) -> Tensor:
-    if casts.is_weight_gradient_wide:
-        return torch.mm(gradient.t(), rows)
-    rounds = casts.rounds_scales
-    left = quantize(gradient, casts.gradient, 0, rounds_scale=rounds)
-    right = quantize(rows, casts.inputs, 0, rounds_scale=rounds)
-    return _multiply(left.t(), right, gradient.dtype, is_fast=False)
+    def _gradient(self, dim: int) -> Quantized:
+        if self.gathered_gradient is not None:
+            return self.gathered_gradient
+        rounds = self.casts.rounds_scales
+        return quantize(self.gradient, self.casts.gradient, dim, rounds_scale=rounds)
+
+    def gradient_of_rows(self) -> Tensor:
+        left = self._gradient(-1)
+        if self.gathered is None:
+            rounds = self.casts.rounds_scales
+            right = quantize(self.weight, self.casts.weight_again, -1, rounds_scale=rounds)
+        else:
+            right = self.gathered.t()
+        return _multiply(left, right.t(), self.gradient.dtype, is_fast=False)
+
+    def gradient_of_weight(self, rows: Tensor, cast: Quantized | None) -> Tensor:
+        if self.casts.is_weight_gradient_wide:
+            return torch.mm(self.gradient.t(), rows)
+        rounds = self.casts.rounds_scales
+        left = self._gradient(0)
+        right = cast or quantize(rows, self.casts.inputs, 0, rounds_scale=rounds)
+        return _multiply(left.t(), right, self.gradient.dtype, is_fast=False)
 
 
 class _MxProduct(torch.autograd.Function):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -228,13 +229,8 @@ def change_model(
     if recipe.cross_entropy is not None:
         fuse_cross_entropy(model, recipe.cross_entropy)
     if recipe.checkpoint is not False:
-        if not known:
-            raise InputError(
-                Argument("checkpoint"),
-                f" needs layers in a torch.nn.ModuleList, and {type(model).__name__} has none: "
-                "checkpoint them in the model",
-            )
-        checkpoint_layers(model, known, recipe.checkpoint)
+        blocks = layers or [model.get_submodule(path) for path in checkpointed_paths(model)]
+        checkpoint_layers(model, blocks, recipe.checkpoint)
     if "activations" in recipe.offloaded:
         offload_activations(model)
 
@@ -242,6 +238,39 @@ def change_model(
 def layers_of(model: nn.Module) -> list[nn.Module]:
     """Return the layers of all outermost module lists, in their order."""
     return [layer for _, each in outermost_lists(model, more_than=1) for layer in each]
+
+
+def checkpointed_paths(model: nn.Module) -> list[str]:
+    """Return the paths of the layers that ``checkpoint`` is about.
+
+    They are those of the outermost module lists, or else of sequences that have several of a type.
+    """
+    lists = outermost_lists(model, more_than=1)
+    paths = [f"{path}.{index}" for path, each in lists for index in range(len(each))]
+    paths = paths or list(_sequential_blocks(model))
+    # a layer that stands in several places is one layer
+    path_by_module = {model.get_submodule(path): path for path in reversed(paths)}
+    paths = [path for path in paths if path in path_by_module.values()]
+    if not paths:
+        raise InputError(
+            Argument("checkpoint"),
+            " needs equal layers in a torch.nn.ModuleList or torch.nn.Sequential, and "
+            f"{type(model).__name__} has none: checkpoint them in the model",
+        )
+    return paths
+
+
+def _sequential_blocks(module: nn.Module, path: str = "") -> Iterator[str]:
+    """Yield the paths of modules that stand in a sequence with others of their type."""
+    is_sequence = type(module) is nn.Sequential
+    kinds = Counter(type(child) for child in module.children())
+    for name, child in module.named_children():
+        inner = f"{path}.{name}" if path else name
+        is_block = type(child) is not nn.Sequential and next(child.children(), None) is not None
+        if is_sequence and kinds[type(child)] > 1 and is_block:
+            yield inner
+        else:
+            yield from _sequential_blocks(child, inner)
 
 
 def _is_given(recipe: Recipe, name: str) -> bool:
