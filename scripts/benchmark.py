@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument(
         "--finetuning",
         action="store_true",
-        help="compare memory of full fine-tuning with measured memory",
+        help="compare memory and times of fine-tuning with published ones",
     )
     parser.add_argument(
         "--generation",
@@ -163,9 +163,9 @@ def main() -> None:
         compare_meshes()
         return
     if options.finetuning:
-        from truth_memory import compare_finetuning
+        from truth_finetuning import FIGURES, TRACES, StoredFigures, print_finetuning
 
-        sys.exit(compare_finetuning(TRUTH))
+        sys.exit(print_finetuning(TRUTH, TRACES, StoredFigures(FIGURES)))
     if options.generation:
         from benchmark_generation import compare_generation, compare_joined
         from truth_serving import compare_serving

@@ -10,11 +10,12 @@ from importlib import metadata
 from pathlib import Path
 
 from kernel_tables import table_names
+from memory_runs import TABLES as STEPS
 from truth_counts import LANGUAGE, ZOO, language_models, zoo
 from truth_fields import FIELDS, fields
+from truth_finetuning import finetuning
 from truth_kernels import kernels
 from truth_left_out import left_out, left_out_before
-from truth_memory import TABLES as STEPS
 from truth_memory import training_memory
 from truth_section import Section, lines
 from truth_serving import ENGINES, QWEN, serving
@@ -68,6 +69,7 @@ def _sections(truth: Path) -> Iterator[Section]:
         ENGINES: serving,
         "training": training,
         "memory": training_memory,
+        "fine-tuning": finetuning,
     }.items():
         start = time.perf_counter()
         yield ask(truth)

@@ -189,65 +189,6 @@ class Mpt(nn.Module):
         return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
 
-# -- models of transformers -----------------------------------------------------------------------
-
-
-def santacoder(layers: int) -> nn.Module:
-    """Return GPTBigCode with multi-query attention."""
-    import transformers
-
-    config = transformers.GPTBigCodeConfig(
-        vocab_size=49280,
-        n_positions=2048,
-        n_embd=2048,
-        n_layer=layers,
-        n_head=16,
-        n_inner=8192,
-        activation_function="gelu_pytorch_tanh",
-        multi_query=True,
-    )
-    return transformers.GPTBigCodeForCausalLM(config)
-
-
-def powerlm(layers: int) -> nn.Module:
-    """Return Granite with 3B parameters, when it has 40 layers."""
-    import transformers
-
-    config = transformers.GraniteConfig(
-        vocab_size=49152,
-        hidden_size=2304,
-        intermediate_size=9216,
-        num_hidden_layers=layers,
-        num_attention_heads=36,
-        num_key_value_heads=36,
-        max_position_embeddings=4096,
-        embedding_multiplier=12.0,
-        logits_scaling=9.0,
-        residual_multiplier=0.22,
-        attention_multiplier=0.015625,
-        tie_word_embeddings=True,
-    )
-    return transformers.GraniteForCausalLM(config)
-
-
-def llama_3(layers: int, *, dim: int = 4096, inner: int = 14336, heads: int = 32) -> nn.Module:
-    """Return Llama-3 of transformers."""
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=128256,
-        hidden_size=dim,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=8,
-        max_position_embeddings=131072,
-        rope_theta=500000.0,
-        tie_word_embeddings=False,
-    )
-    return transformers.LlamaForCausalLM(config)
-
-
 def inputs_of(batch: int, length: int, names: tuple[str, str]) -> dict[str, Any]:
     """Return tokens and labels."""
     tokens = torch.zeros(batch, length, dtype=torch.long)

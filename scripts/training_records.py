@@ -27,13 +27,11 @@ from training_models import (
     MptSizes,
     TitanLlama,
     inputs_of,
-    llama_3,
-    powerlm,
-    santacoder,
 )
 from training_rows import TrainingRow
 
 import torchscan
+from tests.models.finetuned import llama_3, powerlm, santacoder
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.analysis import roofline_of
 from torchscan.hardware.device_specs import Device, device_named, register_device

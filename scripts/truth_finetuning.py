@@ -1,279 +1,249 @@
-"""Published fine-tuning runs that options of a step describe: estimated ÷ measured memory and speed.
+"""Published fine-tuning runs beside estimates of memory and time: ``--help`` lists the options.
 
-``python scripts/truth_finetuning.py FOLDER [PART]`` reads the tables of a folder, and compares rows
-whose description contains the part. Nothing is fitted to these tables. Runs on several cards are
-estimated without autocast, which plans do not follow, and their FSDP1 as FSDP2.
+Recording a step takes seconds, so traces are stored; a run that was interrupted goes on. Nothing is
+fitted to these tables.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
+import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import nn
+from finetuning_runs import READERS
+from published_runs import PublishedRun
+from truth_section import Section, of, percent
 
-import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
-import torchscan
-from tests.models.finetuned import CARD, FINETUNING, MODELS, loss_in_half
-from torchscan import InputError, Scan
-from torchscan.units import memory
+from tests.marked import table
+from torchscan.analyses.memory_placement import Placement
+from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.errors import TorchscanError
 
-_LITGPT = "finetune_litgpt.csv.gz"
-_PEFT = "finetune_peft_methods_l40s.csv.gz"
-_BASES = {"none": None, "baseline-peft-bnb": "nf4", "accelerated-peft-bnb": "nf4"}
-_WITH_LIGER = {
-    "foak-fast-kernels-liger": None,
-    "accelerated-peft-bnb-foak-liger": "nf4",
-    "accelerated-peft-autogptq-foak-liger": "gptq",
-}
+ROOT = Path(__file__).resolve().parent.parent
+TRUTH = ROOT.parent / "shared" / "truth"
+TRACES = ROOT / "build" / "traces"
+FIGURES = ROOT / "build" / "finetuning.jsonl"
+HEADINGS = (
+    *("source", "runs", "rows", "memory: median error", "bias", "largest"),
+    *("ran out, called so", "time: rows", "median error", "bias", "estimate ÷ measured"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A published run with the options that describe it."""
+class ComparedRun:
+    """A published run beside its estimates; a ratio is estimated ÷ measured, None if not published."""
 
-    name: str
-    build: Callable[[], nn.Module]
-    cards: int
-    batch: int
-    tokens: int
-    card: str
-    #: allocated or reserved bytes
-    measured: int
-    is_reserved: bool = False
-    tokens_per_second: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    run: PublishedRun
+    memory: float | None
+    time: float | None
+    fits: bool
+
+    @property
+    def is_right(self) -> bool:
+        """True if the verdict is what happened."""
+        return self.fits != self.run.measured.ran_out
 
 
-def main(folder: Path, part: str) -> int:
-    """Print a row for each run, and the errors of all; return 1 if a table is missing."""
-    tables = {FINETUNING: read_fms, _LITGPT: read_litgpt, _PEFT: read_peft}
-    missing = [name for name in tables if not (folder / name).exists()]
+class StoredFigures:
+    """Figures of runs in a file, a line for each, so that an interrupted comparison goes on."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: dict[str, dict[str, float | None]] = {}
+        if file is not None and file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                name, figures = json.loads(line)
+                self._known[name] = figures
+
+    def find(self, run: PublishedRun) -> ComparedRun | None:
+        """Return the stored comparison, or None if there is none."""
+        figures = self._known.get(f"{run.source} {run.kind} {run.name}")
+        if figures is None:
+            return None
+        memory, seconds = figures["memory"], figures["time"]
+        return ComparedRun(run=run, memory=memory, time=seconds, fits=bool(figures["fits"]))
+
+    def add(self, found: ComparedRun) -> None:
+        """Store a comparison."""
+        if self._file is None:
+            return
+        run = found.run
+        figures = {"memory": found.memory, "time": found.time, "fits": found.fits}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([f"{run.source} {run.kind} {run.name}", figures]) + "\n")
+
+
+def compare_run(run: PublishedRun, folder: Path, *, makes: bool) -> ComparedRun | None:
+    """Return the comparison, or None if the trace is missing and not to be made."""
+    trace = run.trace(folder, makes=makes)
+    if trace is None:
+        return None
+    timeline = MemoryTimeline(trace, compiled=run.compiled)
+    verdict = Placement(trace, timeline, run.device).verdict()
+    measured = run.measured
+    memory = None
+    if measured.allocated is not None:
+        memory = verdict.allocated_bytes / measured.allocated
+    elif measured.reserved is not None:
+        memory = verdict.reserved_bytes / measured.reserved
+    ratio = None
+    if measured.tokens_per_second is not None:
+        ratio = run.seconds(trace) * measured.tokens_per_second / run.tokens
+    return ComparedRun(run=run, memory=memory, time=ratio, fits=verdict.fits)
+
+
+def runs_of(truth: Path, only: Sequence[str] = ()) -> Iterator[tuple[str, PublishedRun | None]]:
+    """Yield each row's table with its run, or None if it cannot be asked.
+
+    Of ``only``, one text must be in the run's source, kind and name; a row that cannot be asked
+    counts always.
+    """
+    for name, read in READERS.items():
+        with gzip.open(truth / name, "rt", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for run in list(read(row)) or [None]:
+                    label = "" if run is None else f"{run.source} {run.kind} {run.name}"
+                    if run is None or not only or any(each in label for each in only):
+                        yield name, run
+
+
+def finetuning(truth: Path) -> Section:
+    """Return the comparison of all runs whose traces are stored."""
+    found = list(compare_runs(truth, TRACES, StoredFigures(None), makes=False))
+    num_runs = sum(run is not None for _, run in runs_of(truth))
+    print(f"{num_runs - len(found)} fine-tuning runs without a stored trace are left out")
+    memory = [each.memory for each in found if each.memory is not None]
+    times = [each.time for each in found if each.time is not None]
+    sources = "fms-acceleration, LitGPT, peft"
+    result = f"median error {_median(memory)}"
+    summary = [("memory, fine-tuning steps", sources, f"{len(memory)}", result)]
+    result = f"median error {_median(times)}"
+    summary.append(("time, fine-tuning steps", "fms-acceleration", f"{len(times)}", result))
+    return Section(summary, {"finetuning": f"\n{finetuning_table(found)}\n"})
+
+
+def finetuning_table(found: Sequence[ComparedRun]) -> str:
+    """Return the table of errors by source and kind, in Markdown."""
+    groups: dict[tuple[str, str], list[ComparedRun]] = {}
+    for each in found:
+        groups.setdefault((each.run.source, each.run.kind), []).append(each)
+    rows = [(*name, *_cells(group)) for name, group in groups.items()]
+    for source in dict.fromkeys(each.run.source for each in found):
+        own = [each for each in found if each.run.source == source]
+        rows.append((source, "all", *_cells(own)))
+    return table(HEADINGS, rows)
+
+
+def _cells(group: Sequence[ComparedRun]) -> list[str]:
+    memory = [each.memory for each in group if each.memory is not None]
+    times = [each.time for each in group if each.time is not None]
+    ran_out = [each for each in group if each.run.measured.ran_out]
+    cells = [f"{len(group)}", "–", "–", "–"]
+    if memory:
+        bias = f"{statistics.geometric_mean(memory):.3f}"
+        largest = max(abs(each - 1) for each in memory)
+        cells = [f"{len(group)}", _median(memory), bias, percent(largest)]
+    cells.append(of(sum(each.is_right for each in ran_out), len(ran_out)) if ran_out else "–")
+    if not times:
+        return [*cells, "0", "–", "–", "–"]
+    bias = f"{statistics.geometric_mean(times):.2f}"
+    return [*cells, f"{len(times)}", _median(times), bias, f"{min(times):.2f} … {max(times):.2f}"]
+
+
+def _median(ratios: Sequence[float]) -> str:
+    return percent(statistics.median(abs(each - 1) for each in ratios))
+
+
+def compare_runs(
+    truth: Path, folder: Path, stored: StoredFigures, only: Sequence[str] = (), *, makes: bool
+) -> Iterator[ComparedRun]:
+    """Yield a comparison for each run that can be asked, and whose trace exists or is made.
+
+    Those whose figures are stored need no trace.
+    """
+    for _, run in runs_of(truth, only):
+        if run is None:
+            continue
+        found = stored.find(run)
+        if found is None:
+            try:
+                found = compare_run(run, folder, makes=makes)
+            except TorchscanError as error:
+                print(f"{run.source} {run.kind} {run.name}: {error.problem}", file=sys.stderr)
+            if found is not None:
+                stored.add(found)
+        if found is not None:
+            yield found
+
+
+def _row_text(found: ComparedRun) -> str:
+    run = found.run
+    memory = "–" if found.memory is None else f"{found.memory:.3f}"
+    ratio = "–" if found.time is None else f"{found.time:.2f}"
+    verdict = "" if found.is_right else " (wrong verdict)"
+    return f"{run.source} | {run.kind} | {run.name} | memory {memory} | time {ratio}{verdict}"
+
+
+def print_finetuning(
+    truth: Path,
+    folder: Path,
+    stored: StoredFigures,
+    only: Sequence[str] = (),
+    *,
+    makes: bool = True,
+    rows: bool = False,
+) -> int:
+    """Print how many rows can be asked, and the errors; return 1 if a table is missing."""
+    missing = [name for name in READERS if not (truth / name).exists()]
     if missing:
-        print(f"nothing compared: {missing[0]} not found in {folder}")
+        print(f"nothing compared: {missing[0]} not found in {truth}")
         return 1
-    print("| run | measured | memory | speed |\n|---|---|---|---|")
-    for name, read in tables.items():
-        rows = list(_rows(folder / name))
-        runs = [run for row in rows for run in read(row)]
-        ratios = [
-            ratio for run in runs if part in run.name and (ratio := _compare(run)) is not None
-        ]
-        text = f"{len(runs)} of {len(rows)} rows can be asked"
-        if ratios:
-            errors = [abs(each - 1) for each in ratios]
-            text += (
-                f"; {len(ratios)} compared: bias {statistics.median(ratios):.3f}, "
-                f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}"
-            )
-        print(f"{name}: {text}", flush=True)
+    counts: Mapping[str, list[bool]] = {name: [] for name in READERS}
+    for name, run in runs_of(truth):
+        counts[name].append(run is not None)
+    found = []
+    for each in compare_runs(truth, folder, stored, only, makes=makes):
+        found.append(each)
+        if rows:
+            print(_row_text(each), flush=True)
+    for name, can_ask in counts.items():
+        print(f"{name}: {sum(can_ask)} of {len(can_ask)} rows can be asked")
+    print(f"{len(found)} compared\n\n{finetuning_table(found)}")
     return 0
 
 
-def _rows(table: Path) -> Iterator[dict[str, str]]:
-    with gzip.open(table, "rt", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
-def _compare(run: Run) -> float | None:
-    with torch.device("meta"):
-        model = run.build().train()
-    tokens = torch.zeros(run.batch, run.tokens, dtype=torch.long)
-    step: dict[str, Any] = {
-        "kwargs": {"input_ids": tokens, "labels": tokens, "use_cache": False},
-        "training": True,
-        "loss": _loss_of,
-        "optimizer": "AdamW",
-        "device": run.card,
-        "progress": False,
-        **run.options,
-    }
-    try:
-        estimate, seconds = _estimate(run, model, step)
-    except InputError as error:
-        print(f"| {run.name} | refused: {error} | | |", flush=True)
-        return None
-    verdict = estimate.verdict
-    assert verdict is not None  # noqa: S101 - there is a device
-    found = verdict.reserved_bytes if run.is_reserved else verdict.allocated_bytes
-    speed = ""
-    if run.tokens_per_second is not None:
-        per_second = run.batch * run.tokens / seconds
-        speed = f"{per_second / run.tokens_per_second:.2f}"
-    ratio = found / run.measured
-    print(f"| {run.name} | {memory(run.measured)} | {ratio:.3f} | {speed} |", flush=True)
-    return ratio
-
-
-def _estimate(run: Run, model: nn.Module, step: dict[str, Any]) -> tuple[Any, float]:
-    if run.cards == 1:
-        scan = Scan(model, **step)
-        return scan.memory, scan.roofline.time_estimate
-    step.pop("precision", None)  # autocast is not an option of plan()
-    plan = torchscan.parallel.plan(model, mesh={"dp": run.cards}, apply=_shard, **step)
-    assert plan.ranks[0].roofline is not None  # noqa: S101 - there is a device
-    return plan.memory, plan.ranks[0].roofline.time_estimate
-
-
-def _loss_of(output: Any) -> Any:
-    return output.loss
-
-
-def _shard(model: Any, mesh: Any) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    from torchscan.recording.training.recipe import layers_of
-
-    for part in (*layers_of(model), model):
-        fully_shard(part, mesh=mesh["dp"])
-
-
-# -- fms-acceleration ----------------------------------------------------------------------------
-
-
-def read_fms(row: Mapping[str, str]) -> Iterator[Run]:
-    """Yield the run of a row, unless its kernels or its parallelism are none of the options."""
-    framework = row["framework_config"]
-    has_liger = framework in _WITH_LIGER
-    if not (has_liger or framework in _BASES) or not row["mem_peak_torch_mem_alloc_in_bytes"]:
-        return
-    weights = _WITH_LIGER[framework] if has_liger else _BASES[framework]
-    dtype = getattr(torch, row["torch_dtype"])
-    options: dict[str, Any] = {"checkpoint": True, "weights": weights}
-    if has_liger:
-        options["cross_entropy"] = "liger"
-    if row["peft_method"]:
-        options["lora"] = _lora(row["r"], row["target_modules"].split())
-    # Stock peft casts what is not packed to 32 bits; the plugin for QLoRA leaves it as it is.
-    is_mixed = bool(row["bf16"] or row["fp16"]) and not framework.startswith("accelerated-peft-bnb")
-    if is_mixed:
-        options["precision"] = "bf16-mixed" if row["bf16"] else "fp16-mixed"
-    name, kind = row["model_name_or_path"].rpartition("/")[2], row["peft_method"] or "full"
-    batch, tokens = int(row["per_device_train_batch_size"]), round(float(row["seq_len"]))
-    known = MODELS.get(row["model_name_or_path"])
-    if known is not None and not known.upcasts and not row["bf16"]:
-        labels = torch.zeros(batch, tokens, dtype=torch.long)
-        options["loss"] = partial(loss_in_half, labels)
-        options["kwargs"] = {"input_ids": labels, "use_cache": False}
-    yield Run(
-        name=f"{name} {framework} {kind} {row['num_gpus']} × {batch}",
-        build=partial(_build_fms, row["model_name_or_path"], dtype),
-        cards=int(row["num_gpus"]),
-        batch=batch,
-        tokens=tokens,
-        card=CARD,
-        measured=round(float(row["mem_peak_torch_mem_alloc_in_bytes"])),
-        tokens_per_second=float(row["train_tokens_per_second"]),
-        options=options,
+def main() -> int:
+    """Compare, and print the tables; return 1 if a table of published values is missing."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--truth", type=Path, default=TRUTH, help="Folder of the published tables.")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="Folder of stored traces.")
+    parser.add_argument(
+        "--figures", type=Path, default=FIGURES, help="File of figures that need no trace."
     )
-
-
-def _lora(rank: str, targets: list[str]) -> Any:
-    import peft
-
-    return peft.LoraConfig(r=round(float(rank)), lora_dropout=0.1, target_modules=targets)
-
-
-def _build_fms(name: str, dtype: torch.dtype) -> nn.Module:
-    if name in MODELS:
-        return MODELS[name].build().to(dtype)
-    return _llama(4096, 14336, 32, heads=32, keys=8, vocabulary=128256).to(dtype)
-
-
-def _llama(
-    width: int,
-    inner: int,
-    layers: int,
-    *,
-    heads: int,
-    keys: int,
-    vocabulary: int,
-    tied: bool = False,
-) -> nn.Module:
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=keys,
-        max_position_embeddings=8192,
-        tie_word_embeddings=tied,
+    parser.add_argument(
+        "--only", nargs="*", default=(), help="Texts in the source, kind and name of a run."
     )
-    model: nn.Module = transformers.LlamaForCausalLM(config)
-    return model
-
-
-# -- litgpt and peft -----------------------------------------------------------------------------
-
-
-def read_litgpt(row: Mapping[str, str]) -> Iterator[Run]:
-    """Yield the run of a row with low-rank adapters on one card."""
-    sizes = {"7B Llama 2": (4096, 11008, 32, 32), "13B Llama 2": (5120, 13824, 40, 40)}
-    is_lora = row["method"] == "Finetuning with LoRA on 1 GPU" and row["model"] in sizes
-    if not is_lora or not row["memory_gb"].endswith("GB"):
-        return
-    width, inner, layers, heads = sizes[row["model"]]
-    weights = {"None": None, "bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-dq"}[row["quantization"]]
-
-    def build() -> nn.Module:
-        model = _llama(width, inner, layers, heads=heads, keys=heads, vocabulary=32000)
-        return model.bfloat16()
-
-    yield Run(
-        name=f"litgpt {row['model']} {row['quantization']} 1 × {row['micro_batch']}",
-        build=build,
-        cards=1,
-        batch=int(row["micro_batch"]),
-        tokens=int(row["seq_len_max"]),
-        card="NVIDIA A100-SXM4-40GB",
-        measured=round(1e9 * float(row["memory_gb"].removesuffix(" GB"))),
-        options={
-            "lora": _lora("8", ["q_proj", "v_proj"]),
-            "weights": weights,
-            "cross_entropy": "chunked",
-        },
-    )
-
-
-def read_peft(row: Mapping[str, str]) -> Iterator[Run]:
-    """Yield the run of a row with low-rank adapters, at its longest sequences."""
-    import peft
-
-    if row["peft_type"] != "LORA" or row["suite"] != "MetaMathQA":
-        return
-    config = peft.LoraConfig(
-        r=int(row["r"]),
-        target_modules=row["target_modules"].split(";"),
-        use_dora=row["use_dora"] == "True",
-    )
-
-    def build() -> nn.Module:
-        model = _llama(3072, 8192, 28, heads=24, keys=8, vocabulary=128256, tied=True)
-        return model.bfloat16()
-
-    yield Run(
-        name=f"peft {row['experiment']}",
-        build=build,
-        cards=1,
-        batch=int(row["batch"]),
-        tokens=int(row["max_seq_length"]),
-        card="NVIDIA L40S",
-        measured=int(row["memory_max_bytes"]),
-        is_reserved=True,
-        options={"lora": config},
+    parser.add_argument("--stored", action="store_true", help="Leave out runs without a trace.")
+    parser.add_argument("--rows", action="store_true", help="Print each run.")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    return print_finetuning(
+        options.truth,
+        options.traces,
+        StoredFigures(options.figures),
+        options.only,
+        makes=not options.stored,
+        rows=options.rows,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""))
+    sys.exit(main())

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from memory_runs import TABLES, MemoryRun, runs
+from memory_runs import runs
+from published_runs import PublishedRun
 from truth_section import Section, of, percent
 
 from tests.marked import table
@@ -69,37 +70,32 @@ class ComparedRow:
         return self.fits == (self.value == "ran out")
 
 
-def compare_finetuning(truth: Path) -> int:
-    """Print the comparison with all published values; return 1 if a table is missing."""
-    missing = [name for name in TABLES if not (truth / name).exists()]
-    if missing:
-        print(f"nothing compared: {', '.join(missing)} not found in {truth}")
-        return 1
-    _print(list(compared(truth, TRACES, "")), only_groups=False)
-    return 0
-
-
 def _print(rows: Sequence[ComparedRow], *, only_groups: bool) -> None:
     if not only_groups:
         print(table(ROW_HEADINGS, [_cells(row) for row in rows]) + "\n")
     print(table(HEADINGS, list(_groups(rows))))
 
 
-def compared(truth: Path, traces: Path, only: str) -> Iterator[ComparedRow]:
-    """Yield the rows of the runs whose source, kind and name contain a text."""
+def compared(truth: Path, traces: Path, only: str, *, makes: bool = True) -> Iterator[ComparedRow]:
+    """Yield the rows of the runs whose source, kind and name contain a text.
+
+    Runs without a stored trace are left out unless it is to be made.
+    """
     traces.mkdir(parents=True, exist_ok=True)
     for run in runs(truth):
         if only in f"{run.source} {run.kind} {run.name}":
             try:
-                trace = run.trace(traces)
+                trace = run.trace(traces, makes=makes)
             except TorchscanError as error:
                 print(f"{run.source} {run.name}: {error.problem}", file=sys.stderr)
+                continue
+            if trace is None:
                 continue
             timeline = MemoryTimeline(trace, compiled=run.compiled)
             yield from _rows(run, Placement(trace, timeline, run.device).verdict())
 
 
-def _rows(run: MemoryRun, verdict: Verdict) -> Iterator[ComparedRow]:
+def _rows(run: PublishedRun, verdict: Verdict) -> Iterator[ComparedRow]:
     measured = run.measured
     low, high = verdict.reserved_range
     context, (least, most) = verdict.cuda_context_bytes, verdict.cuda_context_range
@@ -132,8 +128,8 @@ def _rows(run: MemoryRun, verdict: Verdict) -> Iterator[ComparedRow]:
 
 
 def training_memory(truth: Path) -> Section:
-    """Return the comparison of all runs."""
-    rows = list(compared(truth, TRACES, ""))
+    """Return the comparison of all runs whose traces are stored."""
+    rows = list(compared(truth, TRACES, "", makes=False))
     summary = [_summary_of(rows, value) for value in ("allocated", "reserved", "in use")]
     ran_out = [row for row in rows if row.value == "ran out"]
     wrong = sum(row.is_wrong for row in rows)
@@ -182,10 +178,12 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=TRACES, help="Folder of stored traces.")
     parser.add_argument("--only", default="", help="Text in the source, kind or name of a run.")
     parser.add_argument("--rows", type=Path, help="CSV file to write the rows to.")
+    parser.add_argument("--stored", action="store_true", help="Leave out runs without a trace.")
     parser.add_argument("--table", action="store_true", help="Print the summary only.")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-    rows = list(compared(options.truth, options.traces, options.only))
+    makes = not options.stored
+    rows = list(compared(options.truth, options.traces, options.only, makes=makes))
     if options.rows is not None:
         with options.rows.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(asdict(rows[0])))

@@ -16,6 +16,7 @@ from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.float8 import Float8
+from torchscan.recording.training.fused_kernels import FusedKernel
 from torchscan.recording.training.fused_losses import CrossEntropy
 from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -29,6 +30,7 @@ from torchscan.recording.training.recipe import (
 )
 from torchscan.signatures import spelled_out
 from torchscan.suggestions import Change
+from torchscan.torch_versions import is_offloaded
 from torchscan.units import bytes_of
 
 
@@ -50,6 +52,7 @@ class Question(Inputs):
     lora: int | Any | None = None
     weights: FrozenFormat | None = None
     cross_entropy: CrossEntropy | None = None
+    fused_kernels: FusedKernel | Sequence[FusedKernel] | None = None
     optimizer_in_backward: bool = False
     clip_gradients: bool = False
     accumulation_steps: int = 1
@@ -112,7 +115,7 @@ class Question(Inputs):
             )
 
     def _require_optimizer(self) -> None:
-        """Raise if an option says how the optimizer takes its step, and there is none."""
+        """Raise if an option needs an optimizer, or FSDP2, and there is none."""
         is_given = {
             "optimizer_in_backward": self.optimizer_in_backward,
             "clip_gradients": self.clip_gradients,
@@ -122,6 +125,12 @@ class Question(Inputs):
             if self.optimizer is None:
                 optimizer = Give("optimizer", "AdamW")
                 raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
+        if "parameters" in self.recipe.offloaded and not is_offloaded(self.module):
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', which FSDP2 copies layer by layer: give it to plan(), with a "
+                "mesh of one device, for example",
+            )
 
     @property
     def recipe(self) -> Recipe:
@@ -167,7 +176,8 @@ class Question(Inputs):
             holds_output=self.holds_output,
             updates_in_backward=self.optimizer_in_backward,
             clips_gradients=self.clip_gradients,
-            updates_on_host="optimizer" in self.recipe.offloaded,
+            updates_on_host=self.recipe.updates_on_host,
+            parameters_on_host="parameters" in self.recipe.offloaded,
             is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -119,6 +119,7 @@ __all__ = [
     "set_grad_enabled",
     "set_version",
     "sharded_from",
+    "sharded_tensor_verbs",
     "shards_of_fsdp",
     "share_memory",
     "shortened_to_tf32",
@@ -131,6 +132,8 @@ __all__ = [
     "traces",
     "waiting_verbs",
     "with_buckets_without_data",
+    "with_inputs_copied",
+    "with_shards_copied",
     "without_dispatch",
     "without_functorch",
     "without_hooks_for_gradients",
@@ -855,6 +858,54 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
     module: Any = getattr(_fully_shard, "_fsdp_param", None)
     return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
+
+
+def sharded_tensor_verbs() -> dict[str, tuple[Any, str]]:
+    """Return places of FSDP2: the inputs of an all-gather, and new shards of a parameter or gradient."""
+    from torch.distributed.fsdp import _fully_shard
+
+    shard: Any = getattr(getattr(_fully_shard, "_fsdp_param", None), "FSDPParam", None)
+    names = {"inputs": "all_gather_inputs", "shards": "to_sharded_dtensor"}
+    return {kind: (shard, name) for kind, name in names.items() if hasattr(shard, name)}
+
+
+def with_inputs_copied(
+    copy: Callable[[Tensor], Tensor],
+) -> Callable[[Any], Any]:
+    """Return what replaces FSDP2's property: offloaded shards are copied before an all-gather."""
+
+    def replace(before: Any) -> Any:
+        def inputs(shard: Any) -> Any:
+            if not shard.offload_to_cpu or shard.sharded_state.name != "SHARDED":
+                return before.fget(shard)
+            on_host = shard._sharded_param_data
+            shard._sharded_param_data = copy(on_host)
+            try:
+                return before.fget(shard)
+            finally:
+                shard._sharded_param_data = on_host
+
+        return property(inputs)
+
+    return replace
+
+
+def with_shards_copied(
+    copy: Callable[[Tensor], Tensor],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what replaces FSDP2's method: shards of gradients are copied to the host.
+
+    That of the parameter is made first, on the host.
+    """
+
+    def replace(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(shard: Any, tensor: Tensor) -> Any:
+            is_gradient = shard.offload_to_cpu and hasattr(shard, "sharded_param")
+            return make(shard, copy(tensor) if is_gradient else tensor)
+
+        return made
+
+    return replace
 
 
 def flight_records() -> list[dict[str, Any]]:

@@ -232,6 +232,23 @@ def test_both_may_be_offloaded(words: str) -> None:
     assert PARSERS["memory"].parse_args(["x"]).offload is None
 
 
+@pytest.mark.parametrize("words", ["memory x", "roofline x -d L4"])
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [
+        ("--offload", "optimizer,disk", "disk"),
+        ("--offload", "parameters", "parameters"),
+        ("--fused-kernels", "rope,lor", "lor"),
+    ],
+)
+def test_one_of_several_choices_is_refused_before_the_model_is_built(
+    capsys: pytest.CaptureFixture[str], words: str, option: str, value: str, wrong: str
+) -> None:
+    with pytest.raises(SystemExit):
+        TOP.parse_args([*words.split(), option, value])
+    assert f"argument {option}: invalid choice: '{wrong}' (choose from '" in capsys.readouterr().err
+
+
 def test_an_output_is_chosen_by_its_name() -> None:
     loss = PARSERS["memory"].parse_args(["x", "--loss", "nll"]).loss
     assert loss({"nll": 2, "logits": 3}) == 2

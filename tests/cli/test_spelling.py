@@ -165,18 +165,6 @@ PAIRS: list[tuple[Callable[[], Any], str, str, str]] = [
         "--offload is about the optimizer's step: give --optimizer AdamW",
     ),
     (
-        lambda: torchscan.analyze_roofline(
-            linear(),
-            (4,),
-            training=True,
-            device="L4",
-            offload=["optimizer", "disk"],  # type: ignore[list-item]
-        ),
-        "roofline nets.py:net --input 4 --training -d L4 --offload optimizer,disk",
-        "offload is 'disk': choose from 'optimizer', 'activations'",
-        "--offload is 'disk': choose from 'optimizer', 'activations'",
-    ),
-    (
         lambda: torchscan.estimate_memory(linear(), (4,), training=True, checkpoint=True),
         "memory nets.py:net --input 4 --training --checkpoint full",
         "checkpoint needs equal layers in a torch.nn.ModuleList or torch.nn.Sequential, and Linear has none",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def test_the_optimizer_steps() -> None:
     for _ in range(2):
         steps.take()
     assert torch.allclose(module.bias, before - 2 * 3e-3)
+
+
+def test_an_optimizer_that_computes_no_values_takes_no_real_step() -> None:
+    """By name, estimates have state and kernels of bitsandbytes alone."""
+    if importlib.util.find_spec("bitsandbytes") is not None:
+        pytest.skip("bitsandbytes is installed")
+    with pytest.raises(InputError, match="AdamW8bit is an optimizer of bitsandbytes, which is not"):
+        steps_of(nn.Linear(4, 2), backward=True, optimizer="AdamW8bit")
 
 
 def test_an_inference_keeps_no_graph() -> None:

@@ -33,8 +33,8 @@ class FinetuningRun:
     allocated_bytes: int
 
 
-def _santacoder() -> nn.Module:
-    """Multi-query attention: one head of keys and values."""
+def santacoder(layers: int = 24) -> nn.Module:
+    """Return GPTBigCode with multi-query attention: one head of keys and values."""
     import transformers
 
     return transformers.GPTBigCodeForCausalLM(
@@ -42,7 +42,7 @@ def _santacoder() -> nn.Module:
             vocab_size=49280,
             n_positions=2048,
             n_embd=2048,
-            n_layer=24,
+            n_layer=layers,
             n_head=16,
             n_inner=8192,
             activation_function="gelu_pytorch_tanh",
@@ -51,7 +51,8 @@ def _santacoder() -> nn.Module:
     )
 
 
-def _powerlm() -> nn.Module:
+def powerlm(layers: int = 40) -> nn.Module:
+    """Return Granite with 3B parameters, when it has 40 layers."""
     import transformers
 
     return transformers.GraniteForCausalLM(
@@ -59,7 +60,7 @@ def _powerlm() -> nn.Module:
             vocab_size=49152,
             hidden_size=2304,
             intermediate_size=9216,
-            num_hidden_layers=40,
+            num_hidden_layers=layers,
             num_attention_heads=36,
             num_key_value_heads=36,
             max_position_embeddings=4096,
@@ -70,6 +71,24 @@ def _powerlm() -> nn.Module:
             tie_word_embeddings=True,
         )
     )
+
+
+def llama_3(layers: int = 32, **sizes: Any) -> nn.Module:
+    """Return Llama-3-8B, or one with other sizes of its config."""
+    import transformers
+
+    known = {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+    }
+    config = transformers.LlamaConfig(num_hidden_layers=layers, **known | sizes)
+    model: nn.Module = transformers.LlamaForCausalLM(config)
+    return model
 
 
 class _Model(NamedTuple):
@@ -83,8 +102,10 @@ class _Model(NamedTuple):
 
 
 MODELS: Mapping[str, _Model] = {
-    "bigcode/gpt_bigcode-santacoder": _Model(_santacoder, "transformer.h", upcasts=False),
-    "ibm/PowerLM-3b": _Model(_powerlm, "model.layers", upcasts=True),
+    "bigcode/gpt_bigcode-santacoder": _Model(santacoder, "transformer.h", upcasts=False),
+    "ibm/PowerLM-3b": _Model(powerlm, "model.layers", upcasts=True),
+    "meta-llama/Meta-Llama-3-8B": _Model(llama_3, "model.layers", upcasts=True),
+    "TechxGenus/Meta-Llama-3-8B-GPTQ": _Model(llama_3, "model.layers", upcasts=True),
 }
 
 

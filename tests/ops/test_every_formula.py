@@ -1823,6 +1823,30 @@ LOSS = [
         read=2 * 60 + 2,
         written=60 + 2,
     ),
+    case("torchscan.unsloth_cross_entropy", T(2, 30), I(2), out=(T(2), T(2)), other=4 * 60),
+    # a difference, an exponential, and the product with the gradient of the row
+    case(
+        "torchscan.unsloth_cross_entropy_backward",
+        T(2),
+        T(2, 30),
+        T(2),
+        I(2),
+        other=3 * 60,
+        written=60,
+    ),
+    # silu, and the product
+    case("torchscan.swiglu", T(3, 8), T(3, 8), out=T(3, 8), other=24 * (5 + 1)),
+    # the product with the other tensor, silu_backward, and two products for its gradient
+    case(
+        "torchscan.swiglu_backward",
+        T(3, 8),
+        T(3, 8),
+        T(3, 8),
+        other=24 * (1 + 9 + 2),
+        written=2 * 24,
+    ),
+    # four products and two sums for each pair
+    case("torchscan.rotate_", T(3, 8), T(3, 8), T(3, 8), other=12 * 6, written=24),
 ]
 
 FFT = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan import parallel
+from torchscan import InputError, parallel
 from torchscan.types import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped")]
@@ -20,6 +20,24 @@ WHOLE = LAYERS * WIDTH * WIDTH * 4
 
 def build() -> nn.Module:
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def shard(model: Any, devices: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for each in (*model.layers, model):
+        fully_shard(each, mesh=devices["dp"])
 
 
 def planned(then: Any = lambda _: None, mesh: Any = None, along: Any = "dp", **how: Any) -> Plan:
@@ -102,11 +120,53 @@ def test_what_is_gathered_and_reduced_in_other_types(reduced_in: torch.dtype, ti
     }
 
 
-def test_what_is_kept_on_the_host_is_named() -> None:
+def copied(made: Plan, name: str) -> int:
+    trace = made.ranks[0].trace
+    return sum(
+        trace.tensors[op.inputs[0]].spec.numel * 4
+        for op in trace.ops
+        if op.signature.operator == f"torchscan.{name}"
+    )
+
+
+def test_shards_on_the_host_are_copied_for_each_all_gather() -> None:
+    """Parameters, gradients and two states of AdamW of a rank, 1/n each, are on the host."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     made = planned(offload_policy=CPUOffloadPolicy())
-    assert any(each.code == "offloaded-counted" for each in made.assumptions)
+    assert sent(made) == sent(planned())
+    assert copied(made, "copy_to_device") == 2 * WHOLE // N
+    assert copied(made, "copy_to_host") == WHOLE // N
+    for moment in made.memory.timeline:
+        assert moment.by_kind["parameters"] == moment.by_kind["optimizer"] == 0
+        # a gradient on the host is represented by one element
+        assert moment.by_kind["gradients"] <= LAYERS * 4
+    (note,) = [each for each in made.assumptions if each.code == "optimizer-on-host"]
+    assert note.values["size"] == 2 * WHOLE // N + 4 * LAYERS
+
+
+def test_parameters_are_offloaded_by_name() -> None:
+    """The plan passes FSDP2's policy; an ``apply`` must do so itself."""
+    step: dict[str, Any] = {"mesh": {"dp": N}, "training": True, "offload": "parameters"}
+    made = parallel.plan(Chain(), (WIDTH,), **step)
+    assert copied(made, "copy_to_device") == 2 * WHOLE // N
+    with pytest.raises(InputError, match="keeps them on the device: give fully_shard"):
+        parallel.plan(Chain(), (WIDTH,), apply=shard, **step)
+    with pytest.raises(InputError, match="which DDP keeps on the device"):
+        parallel.plan(Chain(), (WIDTH,), sharding="zero1", **step)
+
+
+def test_gathered_weights_are_cast_by_autocast() -> None:
+    """Products in 16 bits of weights in 32, which are gathered as they are."""
+    made = parallel.plan(
+        Chain(), (WIDTH,), mesh={"dp": N}, training=True, precision="bf16-mixed", checkpoint=True
+    )
+    products = [op for op in made.ranks[0].trace.ops if op.signature.operator == "aten.mm"]
+    assert {op.signature.outputs[0].dtype for op in products} == {torch.bfloat16}
+    # forward, again for the backward pass, and two for gradients; the last layer is not computed
+    # again, and the input needs no gradient
+    assert len(products) == 4 * LAYERS - 1 - LAYERS
+    assert sent(made)["all-gather", "forward"] == SHARE
 
 
 def test_gradients_of_an_earlier_batch_are_added_to() -> None:

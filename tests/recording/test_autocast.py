@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from torchscan import Scan, estimate_memory
@@ -168,3 +169,29 @@ def test_models_that_ask_their_device_about_autocast_are_told_of_the_one_they_wi
         if op.signature.operator in ("aten.addmm", "aten.linear")
     ]
     assert products == [torch.float32, torch.float16]
+
+
+class AutocastInside(nn.Module):
+    """A model that switches autocast on itself, and recomputes its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.into = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            result: Tensor = checkpoint(self.layer, x, use_reentrant=False)
+            return result
+
+    def layer(self, x: Tensor) -> Tensor:
+        result: Tensor = self.into(self.norm(x))
+        return result
+
+
+def test_checkpoints_compute_again_under_the_autocast_of_the_model() -> None:
+    """The norm is in 32 bits both times, although the weights have 16."""
+    with torch.device("meta"):
+        model = AutocastInside().bfloat16()
+    found = Scan(model, (4,), training=True, device="NVIDIA H100 80GB HBM3").steps
+    norms = [op for op in found.ops if op.signature.operator == "aten.native_layer_norm"]
+    assert [op.signature.outputs[0].dtype for op in norms] == [torch.float32] * 2

@@ -96,6 +96,21 @@ def test_chunks_of_a_sequence_keep_log_probabilities_alone() -> None:
     assert plain - chunked > ROWS * WORDS * 4 * 6 // 8
 
 
+def test_gradients_of_unsloth_replace_logits() -> None:
+    """Plain: logits in 32 bits, log probabilities, and at the end their gradient."""
+    found = scan(cross_entropy="unsloth")
+    names = operators(cross_entropy="unsloth")
+    assert names["torchscan.unsloth_cross_entropy"] == 1
+    assert names["torchscan.unsloth_cross_entropy_backward"] == 1
+    assert names["aten.mm"] == 3
+    logits = ROWS * WORDS * 2
+    assert scan().memory.peak_bytes - found.memory.peak_bytes >= 2 * 2 * logits
+    assert found.memory.peak_bytes < HELD + logits + 4 * ROWS * WIDTH * 2 + 8 * ROWS * 8
+    assert found.steps_without_formula == ()
+    load = found.roofline.by_kind["torchscan.unsloth_cross_entropy_backward"]
+    assert load.bytes_written == logits
+
+
 def test_operators_of_fused_losses_have_formulas() -> None:
     fused = scan(cross_entropy="liger")
     assert fused.steps_without_formula == ()

@@ -72,5 +72,7 @@ def test_a_pass_lasts_at_least_as_long_as_its_copies() -> None:
 def test_the_update_needs_an_optimizer_and_parts_are_known() -> None:
     with pytest.raises(InputError, match="offload is about the optimizer's step: give optimizer="):
         scan(offload="optimizer")
-    with pytest.raises(InputError, match="offload is 'parameters': choose from"):
+    with pytest.raises(InputError, match="offload is 'disk': choose from"):
+        scan(offload=["activations", "disk"])
+    with pytest.raises(InputError, match="which FSDP2 copies layer by layer"):
         scan(offload=["activations", "parameters"])

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from torchscan.cli.option_values import (
     to_bytes,
     to_checkpoint,
+    to_choices,
     to_count,
     to_depth,
     to_loss,
@@ -114,6 +115,7 @@ def add_option(parser: Any, name: str, **changes: Any) -> None:
     given |= {"choices": values, "default": default}
     if option.action == "extend" and values is not None:  # several values at once are no choice
         given |= {"choices": None, "metavar": f"{{{','.join(values)}}}"}
+        given["type"] = functools.partial(to_choices, choices=values)
     given = {key: value for key, value in given.items() if value is not None}
     help_ = option.sentence(argument, default)
     action = parser.add_argument(*flags, dest=name, help=help_, **given)
@@ -170,8 +172,12 @@ class _Options:
     float8_all_gather = _flag("Shard weights so that FSDP2 gathers them in 8 bits; needs "
                               "--float8 tensorwise")
     float8_skip = Option("Set the {}", "A,B", to_names, _RECIPE)
-    offload = Option("{}; repeat the option for both", files=_RECIPE, type=to_names,
-                     choices="recording/training/offloading.py:Offload", action="extend")
+    # FSDP2 offloads parameters, and these commands have one device
+    offload = Option("Keep this on the host: optimizer (state and update) or activations (saved "
+                     "tensors); repeat the option for both", files=_RECIPE,
+                     choices=("optimizer", "activations"), action="extend")
+    fused_kernels = Option("{}", files=_RECIPE, action="extend",
+                           choices="recording/training/fused_kernels.py:FusedKernel")
     device = Option("Estimate for this device: 'RTX 4090', or cuda for this machine's", "NAME",
                     short="-d")
     run_on = Option("Run a TARGET on this device (default: cuda, or else cpu)", "cpu|cuda")

@@ -110,6 +110,16 @@ def _output_named(name: str, outputs: Any) -> Any:
     return found
 
 
+def to_choices(text: str, *, choices: Sequence[str]) -> list[str]:
+    """Return the names in ``a,b,c``, each of them a choice."""
+    names = to_names(text)
+    for name in names or [text]:
+        if name not in choices:
+            known = ", ".join(map(repr, choices))
+            raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
+    return names
+
+
 def to_names(text: str) -> list[str]:
     """Return the names in ``a,b,c``."""
     parts = (part.strip() for part in text.split(","))

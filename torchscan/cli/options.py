@@ -126,7 +126,8 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     add_option(group, "max_memory")
     add_option(group, "lora")
     add_option(group, "weights", help="Set {}", files=explained, choices=formats, metavar=None)
-    add_options(group, "cross_entropy", "optimizer_in_backward", "clip_gradients")
+    add_options(group, "cross_entropy", "fused_kernels")
+    add_options(group, "optimizer_in_backward", "clip_gradients")
     add_option(group, "accumulation_steps", help="{}", files=explained, default=1)
     add_options(group, "float8", "float8_skip", "offload")
 

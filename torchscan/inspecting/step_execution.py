@@ -17,7 +17,11 @@ from torchscan.recording.bookkeeping.inventory import tensors_of, type_name_of
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
-from torchscan.recording.training.optimizers import needs_closure, optimizer_on
+from torchscan.recording.training.optimizers import (
+    installed_optimizer,
+    needs_closure,
+    optimizer_on,
+)
 from torchscan.torch_versions import products_in_tf32
 
 _TYPES = {
@@ -65,9 +69,10 @@ class RealSteps:
         self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
         self._args, self._kwargs, _ = self._request.inputs(run_on, ())
         parameters = {id(parameter): parameter for parameter in self.module.parameters()}
-        self._optimizer = (
-            None if request.optimizer is None else optimizer_on(request.optimizer, parameters)
-        )
+        self._optimizer = None
+        if request.optimizer is not None:
+            # an optimizer of bitsandbytes by name computes no values, which only estimates can use
+            self._optimizer = optimizer_on(installed_optimizer(request.optimizer), parameters)
 
     def take(self) -> None:
         """One more."""

@@ -5,7 +5,7 @@ The backward operators count what they compute from the gradient ``g`` and what 
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output, per_element
+from torchscan.ops.elementwise import Output, first_output, per_element, per_input
 from torchscan.ops.registry import Work, cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.torch_versions import aten
@@ -36,6 +36,10 @@ per_element(
 per_element(5, aten.elu_backward)  # compare, exponential, two products, select
 per_element(3, aten.sigmoid_backward, aten.tanh_backward)  # g · (1 − y) · y; g · (1 − y²)
 per_element(9, aten.silu_backward)  # s = sigmoid(x), 4; g · s · (1 + x · (1 − s)), 5
+per_element(5 + 1, "torchscan::swiglu")  # and the product
+# g · u, silu_backward of it, and g · x · s
+per_input(1 + 9 + 2, "torchscan::swiglu_backward")
+per_input(3, "torchscan::rotate_")  # four products and two sums for each pair
 per_element(4, aten.hardsigmoid_backward)  # two comparisons, a product, select
 per_element(6, aten.hardswish_backward)  # two comparisons, x/3 + ½, its product with g, select
 per_element(6, aten.softplus_backward)  # z = exp(β·x), 2; g · z / (z + 1), 3; compare

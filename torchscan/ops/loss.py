@@ -136,3 +136,17 @@ def liger_cross_entropy(
     size = 2 * logits.stored_bytes + target.stored_bytes
     count = 2 * logits.numel + target.numel
     return Work(other_flops=7 * logits.numel, elements_read=count, bytes_read=size)
+
+
+@cost_of("torchscan::unsloth_cross_entropy")
+def unsloth_cross_entropy(logits: TensorSpec, *_: object, out: object) -> Work:
+    """4 per logit: a maximum, a difference, an exponential and a sum."""
+    return Work(other_flops=4 * logits.numel)
+
+
+@cost_of("torchscan::unsloth_cross_entropy_backward")
+def unsloth_cross_entropy_backward(
+    gradient: TensorSpec, logits: TensorSpec, *_: object, out: object
+) -> Work:
+    """3 per logit: a difference, an exponential and the product with the row's gradient."""
+    return Work(other_flops=3 * logits.numel)

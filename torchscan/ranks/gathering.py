@@ -15,10 +15,11 @@ from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import sent_bytes
-from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
+from torchscan.ranks.plan import Asked, names_in, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts
+from torchscan.recording.training.offloading import shards_on_host
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.torch_versions import (
     dimensions_of,
@@ -162,9 +163,8 @@ def _own(
 
     scan, rank = asked.of(model), distributed.get_rank()
     try:
-        return rank_plan(
-            scan, scan.steps, offloading(scan.memory, model), rank, place, names, fabric
-        )
+        with shards_on_host():
+            return rank_plan(scan, scan.steps, scan.memory, rank, place, names, fabric)
     except RecordError as error:
         raise failed_in_parts(error, model, rank) from error
 

@@ -19,7 +19,7 @@ from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
 from torchscan.progress import progress as told
-from torchscan.ranks.plan import Asked, held_in, offloading, planned, rank_plan
+from torchscan.ranks.plan import Asked, held_in, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.request import require_module, require_positive
@@ -211,7 +211,7 @@ class _Pipeline:
         return rank_plan(
             scan,
             scan.steps,
-            offloading(scan.memory, module),
+            scan.memory,
             0,
             {"pp": stage % self.processes},
             {},

@@ -16,10 +16,11 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric, require_float8
-from torchscan.errors import InputError, RecordError
+from torchscan.errors import Argument, InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import group_of
+from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
 from torchscan.ranks.sharded_options import require_divided_states, require_divisible
@@ -29,6 +30,7 @@ from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.training.quantized_linear import PREPARED, prepare_for_training
 from torchscan.recording.training.recipe import (
     Recipe,
     change_model,
@@ -42,7 +44,8 @@ from torchscan.trace.trace import Trace
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_OFFLOADED = Note.of("offloaded-counted")
+#: formats of autocast
+_AUTOCAST: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
 
 #: one rank, several ranks, or the first, the middle and the last one
 Ranks = int | Sequence[int] | Literal["ends"]
@@ -71,6 +74,7 @@ def plan(
     optimizer: OptimizerChoice | None = None,
     accumulate: bool = False,
     holds_output: bool = False,
+    precision: Precision | None = None,
     progress: bool = True,
     **recipe: Unpack[RecipeArguments],
 ) -> Plan:
@@ -114,6 +118,8 @@ def plan(
         accumulate: add this batch's gradients to those of an earlier batch.
         holds_output: keep the model's output until the end of the step, although a ``loss`` is
             computed from it.
+        precision: autocast: "bf16-mixed" or "fp16-mixed". None: the model as it is; for mixed
+            precision of FSDP, give a ``MixedPrecisionPolicy`` in ``apply``.
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(
@@ -128,6 +134,7 @@ def plan(
         optimizer=optimizer_for(sharding, optimizer),
         accumulate=accumulate,
         holds_output=holds_output,
+        precision=supported_precision(precision, _AUTOCAST, ", or convert the model"),
         recipe=recipe_for(training, recipe),
     )
     if apply is None:
@@ -140,6 +147,7 @@ def plan(
         sequence_parallel=sequence_parallel,
         async_tp=async_tp,
         compiled=asked.recipe.compiled,
+        offloads="parameters" in asked.recipe.offloaded,
     )
     fabric: Fabric | None = None
     if can_estimate_for(device):
@@ -171,17 +179,30 @@ class Asked:
     optimizer: OptimizerChoice | None
     accumulate: bool = False
     holds_output: bool = False
+    precision: Precision | None = None
     recipe: Recipe = field(default_factory=Recipe)
 
     def change(self, module: nn.Module) -> None:
         """Change a copy of the model as the recipe says."""
         change_model(module, self.recipe)
+        if self.recipe.weights in PREPARED and self.precision is not None:
+            prepare_for_training(module)
 
     def of(self, module: nn.Module) -> Scan:
         """The question about a model that follows the recipe already."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         del given["recipe"]
-        return Scan(module, **given, **recipe_arguments(self.recipe.of_step), progress=False)
+        step = self.recipe.of_step
+        if is_offloaded(module):  # by its user, or as the recipe says
+            step = replace(step, offload="parameters")
+        elif "parameters" in self.recipe.offloaded:
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', and ",
+                Argument("apply"),
+                " keeps them on the device: give fully_shard() offload_policy=CPUOffloadPolicy()",
+            )
+        return Scan(module, **given, **recipe_arguments(step), progress=False)
 
 
 def _chosen(ranks: object, size: int) -> list[int]:
@@ -222,16 +243,7 @@ def planned(
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), names_in(devices, mesh)
-    return rank_plan(scan, trace, offloading(memory, model), rank, place, names, fabric)
-
-
-def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:
-    """Return the estimate with an assumption about offloaded parts, if the model has any."""
-    return (
-        replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
-        if is_offloaded(model)
-        else memory
-    )
+    return rank_plan(scan, trace, memory, rank, place, names, fabric)
 
 
 def rank_plan(

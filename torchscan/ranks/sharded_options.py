@@ -24,6 +24,12 @@ def require_divisible(mesh: Mapping[str, int], recipe: Recipe) -> None:
         raise InputError(
             "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
         )
+    if recipe.fused:
+        raise InputError(
+            Argument("fused_kernels"),
+            " have no plan for tensor parallelism: leave them out, or give ",
+            Give("apply"),
+        )
     if recipe.cross_entropy is not None:
         raise InputError(
             Argument("cross_entropy"),

@@ -42,6 +42,8 @@ class ShardingPlan:
     sharding: Sharding = "fsdp2"
     #: divide activations between products of tensor parallelism by sequence
     sequence_parallel: bool = False
+    #: True if the host has parameters, gradients and the optimizer
+    offloads: bool = False
     #: type in which parameters are all-gathered, or None for the one that they are stored in
     gathered: torch.dtype | None = None
     #: type in which gradients are reduced, or None for that of parameters
@@ -83,10 +85,12 @@ class ShardingPlan:
 
     def _shard(self, model: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
         """Shard each layer by FSDP2, and the parameters outside of layers."""
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=self.gathered, reduce_dtype=self.reduced)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+        if self.offloads:
+            options["offload_policy"] = CPUOffloadPolicy()
         if self.sharding == "zero2":
             options["reshard_after_forward"] = False
         for unit in (*layers, model):
@@ -103,6 +107,7 @@ def sharding_plan(
     sequence_parallel: bool = False,
     async_tp: bool = False,
     compiled: bool = False,
+    offloads: bool = False,
 ) -> Apply:
     """Return the function that shards a model: the user's, or a plan of these options."""
     if sharding is not None and sharding not in get_args(Sharding):
@@ -110,7 +115,14 @@ def sharding_plan(
     if async_tp:
         require_overlap(apply, sequence_parallel=sequence_parallel, compiled=compiled)
     if apply is None:
-        return ShardingPlan(sharding=sharding or "fsdp2", sequence_parallel=sequence_parallel)
+        kind = sharding or "fsdp2"
+        if offloads and kind == "zero1":
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', which DDP keeps on the device: give ",
+                Give("sharding", "fsdp2"),
+            )
+        return ShardingPlan(sharding=kind, sequence_parallel=sequence_parallel, offloads=offloads)
     if sharding is not None or sequence_parallel:
         name = "sequence_parallel" if sharding is None else "sharding"
         raise InputError(

@@ -75,6 +75,19 @@ def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
                 setattr(parent, name, adapted.setdefault(id(each), Adapted(each, rank)))
 
 
+def adapter_parts(module: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Return the linear layer, the dropout and both matrices of one plain adapter, or None."""
+    if isinstance(module, Adapted):
+        return module.base, module.dropout, module.into, module.out_of
+    names = list(getattr(module, "lora_A", ()))
+    is_linear = hasattr(getattr(module, "base_layer", None), "out_features")
+    if len(names) != 1 or not is_linear or getattr(module, "lora_variant", None):
+        return None
+    name = names[0]
+    pair = module.lora_A[name], module.lora_B[name]
+    return module.base_layer, module.lora_dropout[name], *pair
+
+
 def is_adapter_config(value: object) -> bool:
     """Return whether a value is a ``peft.LoraConfig``."""
     peft: Any = sys.modules.get("peft")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchscan.precisions import Precision
 from torchscan.recording.request import Execute, Mode
 from torchscan.recording.training.float8 import Float8
+from torchscan.recording.training.fused_kernels import FusedKernel
 from torchscan.recording.training.fused_losses import CrossEntropy
 from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -77,8 +78,11 @@ class ChangeArguments(TypedDict, total=False):
         weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (double quantization)
             or "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other
             16-bit weights become 32-bit, as by peft's ``prepare_model_for_kbit_training``.
-        cross_entropy: compute the loss from hidden states, part of the logits at a time:
-            "chunked", or "liger", whose kernel computes gradients in the forward pass.
+        cross_entropy: compute the loss of a language model with a fused kernel: "chunked" or "liger",
+            from hidden states, part of the logits at a time; or "unsloth", whose gradients replace
+            the logits.
+        fused_kernels: compute these with kernels of Liger and Unsloth: "rms_norm", "rope", "swiglu",
+            or "lora", Unsloth's product of a frozen layer and its adapter; or several.
         optimizer_in_backward: update each parameter as soon as its gradient is computed, and free
             the gradient.
         clip_gradients: clip the norm of all gradients before the optimizer's step.
@@ -87,7 +91,8 @@ class ChangeArguments(TypedDict, total=False):
         float8_all_gather: all-gather weights of FSDP2 in 8 bits; for "tensorwise".
         float8_skip: names of layers that are not computed in 8 bits.
         offload: keep this in the memory of the host: "optimizer" (state and update, as torchao's
-            ``CPUOffloadOptimizer``) or "activations" (saved tensors, as in torchtune), or both.
+            ``CPUOffloadOptimizer``), "parameters" (also gradients and the optimizer, as FSDP2's
+            ``CPUOffloadPolicy``) or "activations" (saved tensors, as in torchtune), or several.
         compiled: estimate for ``torch.compile``: pointwise operators are fused, and images have the
             layout that the compiler chooses.
     """
@@ -95,6 +100,7 @@ class ChangeArguments(TypedDict, total=False):
     lora: int | Any | None
     weights: FrozenFormat | None
     cross_entropy: CrossEntropy | None
+    fused_kernels: FusedKernel | Sequence[FusedKernel] | None
     optimizer_in_backward: bool
     clip_gradients: bool
     float8: Float8 | None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchscan.errors import Argument, InputError, Value
 from torchscan.recording.patches import overridden
+from torchscan.recording.training.offloading import shards_on_host
 from torchscan.torch_versions import (
     chunking_verbs,
     fake_store,
@@ -72,6 +73,7 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
                 stack.enter_context(overridden(*verb, with_buckets_without_data))
             for verb in pinning_verbs():
                 stack.enter_context(overridden(*verb, _left_where_it_is))
+            stack.enter_context(shards_on_host())
             stack.enter_context(_without_complaints())
             forget_placements()
             stack.callback(_open.pop)

@@ -49,6 +49,8 @@ class PassRequest(Inputs):
     updates_in_backward: bool = False
     #: keep the optimizer's state on the host, and update parameters there
     updates_on_host: bool = False
+    #: parameters are on the host too, so that an update copies nothing
+    parameters_on_host: bool = False
     #: clip the norm of all gradients before the optimizer's step
     clips_gradients: bool = False
     #: add the gradients to those of an earlier batch

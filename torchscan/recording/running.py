@@ -36,6 +36,7 @@ from torchscan.recording.training.autocast import Autocast, autocast_of_meta_ten
 from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
+from torchscan.recording.training.offloading import leave_shards_on_host
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import interruptible, run_at_end_of_pass
@@ -78,6 +79,8 @@ def run(
     """Run the model of the inventory, and tell the recorder what happens."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
+    if request.parameters_on_host:
+        leave_shards_on_host((slot.tensor for slot in inventory.slots), recorder.table)
     for slot in inventory.slots if attempt.buffers else ():
         if slot.path in attempt.buffers:
             recorder.table.give_values(slot.tensor, attempt.buffers[slot.path].clone())
@@ -207,6 +210,7 @@ class _Stage:
             kernels,
             autocast,
             on_meta=attempt.is_abstract,
+            is_without_data=attempt.without_data is not None,
             home=attempt.home,
         )
 
@@ -242,12 +246,8 @@ class _Stage:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if is_decomposed and (is_abstract or self._attempt.without_data is not None):
-                stack.enter_context(functions_let_through())
-            if is_abstract:
-                stack.enter_context(
-                    autocast_of_meta_tensors(self._request.device_type, self._attempt.home)
-                )
+            if is_abstract or self._attempt.without_data is not None:
+                self._follow_autocast(stack)
             modules = self._inventory.modules.values()
             stack.enter_context(own_calls_followed(modules, self._recorder.tree))
             if self._request.has_engine_attention:
@@ -257,6 +257,14 @@ class _Stage:
             )
             stack.enter_context(self._recorder.recording())
             yield
+
+    def _follow_autocast(self, stack: contextlib.ExitStack) -> None:
+        """Let functions on tensors without data run as on the device that they represent."""
+        attempt = self._attempt
+        if attempt.is_decomposed:
+            stack.enter_context(functions_let_through())
+        home = attempt.home if attempt.is_abstract else attempt.device
+        stack.enter_context(autocast_of_meta_tensors(self._request.device_type, home))
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """No operator tells of it."""

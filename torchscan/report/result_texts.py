@@ -218,10 +218,6 @@ add(
     "support it",
 )
 add(
-    "offloaded-counted",
-    "tensors that FSDP offloads to the host still count as device memory",
-)
-add(
     "optimizer-on-host",
     "the optimizer's state of {size:memory} and its update are on the host, and the time of the "
     "update is left out",

@@ -324,12 +324,18 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
             stack.enter_context(replaced(vars(torch), name, of_device_type))
         # torch.autocast reads the one, torch.utils.checkpoint the other
         for namespace in (autocast_mode, torch.amp):
-            stack.enter_context(replaced(vars(namespace), "is_autocast_available", of_device_type))
+            if "is_autocast_available" in vars(namespace):
+                entry = replaced(vars(namespace), "is_autocast_available", of_device_type)
+                stack.enter_context(entry)
         if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
             stack.enter_context(
                 replaced(
                     vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False
                 )
+            )
+            # the device that is asked about has bfloat16, whatever this machine has
+            stack.enter_context(
+                replaced(vars(torch.cuda), "is_bf16_supported", lambda _: lambda *_args: True)
             )
         yield
 

@@ -1,4 +1,4 @@
-"""Fused cross entropy: the loss of a language model, without holding all logits at once."""
+"""Fused cross entropy: the loss of a language model, without copies of its logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, Give, InputError
 from torchscan.recording.training.gradients import BackwardError
 
-CrossEntropy = Literal["chunked", "liger"]
+CrossEntropy = Literal["chunked", "liger", "unsloth"]
 #: label of tokens without a loss
 _IGNORED = -100
 #: chunks of a sequence in torchtune
@@ -21,13 +21,18 @@ _NUM_CHUNKS = 8
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define("liger_cross_entropy(Tensor(a!) logits, Tensor(b!) losses, Tensor target) -> ()")
+_library.define("unsloth_cross_entropy(Tensor logits, Tensor target) -> (Tensor, Tensor)")
+_library.define(
+    "unsloth_cross_entropy_backward(Tensor gradient, Tensor(a!) logits, Tensor logsumexp, "
+    "Tensor target) -> ()"
+)
 
 
 def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
-    """Compute the loss of a copy of a language model of transformers from its hidden states.
+    """Compute the loss of a copy of a language model of transformers with a fused kernel.
 
-    The output projection returns hidden states unchanged, and the loss function multiplies them
-    with the weight.
+    Where that takes hidden states, the output projection returns them as they are, and the loss
+    function multiplies.
     """
     # The attribute itself is not read: that of a model without a loss logs a warning.
     with_loss: list[Any] = [
@@ -45,9 +50,10 @@ def fuse_cross_entropy(model: nn.Module, kind: CrossEntropy) -> None:
             "projection, as language models of transformers have: leave it out, and fuse them in "
             "the model",
         )
-    _refuse_adapters(head, kind)
-    loss = _FusedLoss(head, sum_in_chunks if kind == "chunked" else sum_by_liger)
-    head.forward = nn.Identity().forward
+    loss = _FusedLoss(head, _SUMS[kind])
+    if kind != "unsloth":
+        _refuse_adapters(head, kind)
+        head.forward = nn.Identity().forward
     found.loss_function = loss.compute
     model.forward = partial(loss.run, model.forward)
 
@@ -84,13 +90,13 @@ class _FusedLoss:
         return output
 
     def compute(self, logits: Tensor, labels: Tensor, *_args: Any, **options: Any) -> Tensor:
-        """Return the loss of hidden states, in place of logits, and labels."""
+        """Return the loss of labels and logits, or hidden states in their place."""
         self._is_computed = True
         weight = self._head.weight
         targets = options.get("shift_labels")
         if targets is None:
             targets = F.pad(labels, (0, 1), value=_IGNORED)[..., 1:].contiguous()
-        total = self._multiply(logits.to(weight.dtype), weight, self._head.bias, targets)
+        total = self._multiply(logits, weight, self._head.bias, targets)
         count = options.get("num_items_in_batch")
         return total / ((targets != _IGNORED).sum() if count is None else count)
 
@@ -98,6 +104,7 @@ class _FusedLoss:
 def sum_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Return the sum of losses as torchtune computes it: a part of each sequence at a time."""
     total = hidden.new_zeros((), dtype=torch.float32)
+    hidden = hidden.to(weight.dtype)
     chunks = zip(hidden.chunk(_NUM_CHUNKS, 1), targets.chunk(_NUM_CHUNKS, 1), strict=True)
     for chunk, target in chunks:
         logits = F.linear(chunk, weight, bias).flatten(0, 1)
@@ -109,9 +116,24 @@ def sum_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: 
 
 def sum_by_liger(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Return the sum of losses as Liger computes it."""
-    rows = hidden.reshape(-1, hidden.shape[-1])
+    rows = hidden.to(weight.dtype).reshape(-1, hidden.shape[-1])
     total: Tensor = _liger_sum(rows, weight, bias, targets.flatten())
     return total
+
+
+def sum_by_unsloth(
+    logits: Tensor, _weight: Tensor, _bias: Tensor | None, targets: Tensor
+) -> Tensor:
+    """Return the sum of losses as Unsloth computes it, in the type of the logits."""
+    losses: Tensor = unsloth_losses(logits.reshape(-1, logits.shape[-1]), targets.flatten())
+    return losses.sum()
+
+
+_SUMS: dict[CrossEntropy, Callable[..., Tensor]] = {
+    "chunked": sum_in_chunks,
+    "liger": sum_by_liger,
+    "unsloth": sum_by_unsloth,
+}
 
 
 class _LigerLoss(torch.autograd.Function):
@@ -155,6 +177,43 @@ class _LigerLoss(torch.autograd.Function):
 _liger_sum: Any = _LigerLoss.apply
 
 
+class _UnslothLoss(torch.autograd.Function):
+    """Unsloth's cross entropy: the gradient of the logits replaces them in the backward pass."""
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each row; keep the logits, and the logarithm of each row's sum."""
+        losses, logsumexp = torch.ops.torchscan.unsloth_cross_entropy(logits, targets)
+        context.save_for_backward(logits, logsumexp, targets)
+        return losses  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Any:
+        """Return the gradient of the logits, in their place."""
+        logits, logsumexp, targets = context.saved_tensors
+        kernel = torch.ops.torchscan.unsloth_cross_entropy_backward
+        kernel(gradient, logits, logsumexp, targets)
+        return logits, None
+
+
+unsloth_losses: Any = _UnslothLoss.apply
+
+
 @torch.library.impl(_library, "liger_cross_entropy", "CompositeExplicitAutograd")
 def leave_without_values(_logits: Tensor, _losses: Tensor, _target: Tensor) -> None:
     """Write nothing: losses and gradients have no values."""
+
+
+@torch.library.impl(_library, "unsloth_cross_entropy", "CompositeExplicitAutograd")
+def make_losses(logits: Tensor, _target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return losses and logarithms of sums, without values."""
+    rows = logits.shape[0]
+    return (
+        logits.new_empty(rows, dtype=torch.float32),
+        logits.new_empty(rows, dtype=torch.float32),
+    )
+
+
+@torch.library.impl(_library, "unsloth_cross_entropy_backward", "CompositeExplicitAutograd")
+def leave_logits(_gradient: Tensor, _logits: Tensor, _logsumexp: Tensor, _target: Tensor) -> None:
+    """Write nothing: gradients have no values."""

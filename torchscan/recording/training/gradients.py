@@ -71,9 +71,13 @@ class Substitutes(TorchFunctionMode):
         autocast: Autocast,
         *,
         on_meta: bool,
+        is_without_data: bool = False,
         home: torch.device | None,
     ) -> None:
-        """``home``: where all tensors are for the model, if they are elsewhere."""
+        """``home``: where all tensors are for the model, if they are elsewhere.
+
+        ``is_without_data``: tensors that are not on the meta device have no data either.
+        """
         super().__init__()
         self._home = home
         self._table = table
@@ -81,6 +85,7 @@ class Substitutes(TorchFunctionMode):
         self._kernels = kernels
         self._autocast = autocast
         self.on_meta = on_meta
+        self._is_without_data = is_without_data
         #: by a reference to the original, which is not kept alive: with it goes its substitute, unless somebody holds that
         self._substitutes: dict[weakref.ref[Tensor], Tensor] = {}
         self._references: dict[int, weakref.ref[Tensor]] = {}
@@ -114,6 +119,8 @@ class Substitutes(TorchFunctionMode):
             {name: self._swap(value) for name, value in (kwargs or {}).items()},
         )
         if not self.on_meta:
+            if self._is_without_data:  # torch casts what is on the device of the autocast alone
+                own_args, own_kwargs = self._cast(func, own_args, own_kwargs)
             return self._kernels.of(func)(*own_args, **own_kwargs)
         if func in COMPARING_DEVICES:
             own_args = tuple(
@@ -122,9 +129,7 @@ class Substitutes(TorchFunctionMode):
             )
         if func is Tensor.to:
             own_args, own_kwargs = _staying(self._home, *own_args, **own_kwargs)
-        own_args, own_kwargs = self._autocast.cast(
-            func, own_args, own_kwargs, once_more=self._is_computed_again()
-        )
+        own_args, own_kwargs = self._cast(func, own_args, own_kwargs)
         result = self._kernels.of(func)(*own_args, **own_kwargs)
         note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
         return result
@@ -137,8 +142,12 @@ class Substitutes(TorchFunctionMode):
             self._table.enter_substitute(substitute, tensor)
         return substitute
 
-    def _is_computed_again(self) -> bool:
-        return torch.is_grad_enabled() and current_node() is not None
+    def _cast(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that a function gets under autocast."""
+        is_computed_again = torch.is_grad_enabled() and current_node() is not None
+        return self._autocast.cast(func, args, kwargs, once_more=is_computed_again)
 
     def __exit__(self, *exception: Any) -> None:
         """Let go of the gradients too."""

@@ -1,4 +1,4 @@
-"""Offloading of activations and optimizer state to the host, with the copies of a step.
+"""Offloading of activations, parameters and optimizer state to the host, with the copies of a step.
 
 A tensor on the host is one element, expanded to its shape: it takes no memory of the device. Each
 copy is one operator, so that its bytes are in the trace.
@@ -6,7 +6,8 @@ copy is one operator, so that its bytes are in the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,10 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.patches import overridden
+from torchscan.torch_versions import (
+    is_sharded_type,
+    local_part,
+    sharded_tensor_verbs,
+    with_inputs_copied,
+    with_shards_copied,
+)
 
-Offload = Literal["optimizer", "activations"]
+Offload = Literal["optimizer", "parameters", "activations"]
 #: smaller tensors stay, as in torchtune
 _MIN_BYTES = 1024
+_COPIES = ("copy_to_device", "copy_to_host")
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define("copy_to_host(Tensor tensor) -> Tensor")
@@ -37,6 +48,31 @@ def offload_update(parameters: Iterable[Tensor]) -> None:
         if parameter.grad is not None:
             updated = torch.ops.torchscan.copy_to_host(parameter.grad)
             torch.ops.torchscan.update_from_host(parameter, updated)
+
+
+@contextlib.contextmanager
+def shards_on_host() -> Iterator[None]:
+    """Keep the shards that FSDP2 offloads on the host, where it has a policy for it.
+
+    They are copied to the device before each all-gather, and gradients to the host after each
+    reduction, where the optimizer updates them.
+    """
+    verbs = sharded_tensor_verbs()
+    with contextlib.ExitStack() as stack:
+        if len(verbs) > 1:
+            inputs, shards = verbs["inputs"], verbs["shards"]
+            to_device, to_host = (getattr(torch.ops.torchscan, name) for name in _COPIES)
+            copy = with_inputs_copied(lambda flat: to_device(flat, [1]))
+            stack.enter_context(overridden(*inputs, copy))
+            stack.enter_context(overridden(*shards, with_shards_copied(to_host)))
+        yield
+
+
+def leave_shards_on_host(tensors: Iterable[Tensor], table: TensorTable) -> None:
+    """Count no memory of the device for shards."""
+    for tensor in tensors:
+        if is_sharded_type(type(tensor)):
+            table.storages.is_elsewhere(table.find(local_part(tensor)).storage)
 
 
 class _Kept(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import inspect
 import itertools
 import sys
@@ -101,6 +102,24 @@ def require_known(choice: OptimizerChoice | None) -> None:
     """Raise if it is a name that no optimizer has."""
     if isinstance(choice, str):
         _class_named(choice)
+
+
+def installed_optimizer(choice: OptimizerChoice) -> OptimizerChoice:
+    """Return the optimizer for a real step: bitsandbytes' own class in place of one without values."""
+    if not isinstance(choice, str) or isinstance(_class_named(choice), type):
+        return choice
+    try:
+        optim: Any = importlib.import_module("bitsandbytes.optim")
+    except ImportError as error:
+        raise OptimizerError(
+            f"{choice} is an optimizer of bitsandbytes, which is not installed: install it, or "
+            "give one of torch.optim, such as 'AdamW'"
+        ) from error
+    classes = {name.lower(): made for name, made in vars(optim).items() if isinstance(made, type)}
+    made: Any = classes.get(choice.lower().replace("_", ""))
+    if made is None:
+        raise OptimizerError(f"this version of bitsandbytes has no {choice}: choose another")
+    return made  # type: ignore[no-any-return]
 
 
 def fused(choice: OptimizerChoice) -> OptimizerChoice:

@@ -52,6 +52,10 @@ class QuantizedLinear(nn.Module):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.bias = base.bias
 
+    def dequantize(self) -> Tensor:
+        """Return the weight as numbers that products can be computed with."""
+        raise NotImplementedError
+
     def pack(self, base: nn.Linear, size: Sequence[int], dtype: torch.dtype) -> None:
         """Register the packed weight, a frozen parameter."""
         packed = base.weight.detach().new_empty(size, dtype=dtype)
@@ -128,6 +132,11 @@ class GPTQLinear(QuantizedLinear):
         _keep_groups(self, base)
         self.keep(base, group_index=([self.in_features], torch.int32))
 
+    def dequantize(self) -> Tensor:
+        """Return the weight in the type of its scales."""
+        scales: Any = self.scales
+        return _dequantize(self, [scales, self.zeros, self.group_index], scales.dtype)
+
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = [self.scales, self.zeros, self.group_index]
@@ -148,6 +157,11 @@ class Int8Linear(QuantizedLinear):
         super().__init__(base)
         self.pack(base, (self.out_features, self.in_features), torch.int8)
         self.keep(base, scales=([self.out_features], torch.float32))
+
+    def dequantize(self) -> Tensor:
+        """Return the weight in 32 bits."""
+        scales: Any = self.scales
+        return self.weight.float().mul_(scales.unsqueeze(1).mul(1.0 / 127.0))
 
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""

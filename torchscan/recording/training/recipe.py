@@ -17,6 +17,7 @@ from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
 from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
 from torchscan.recording.training.float8 import Float8, convert_to_float8
+from torchscan.recording.training.fused_kernels import FusedKernel, fuse_kernels
 from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
 from torchscan.recording.training.offloading import Offload, offload_activations
 from torchscan.recording.training.quantized_linear import (
@@ -42,6 +43,7 @@ class Recipe:
     lora: int | Any | None = None
     weights: FrozenFormat | None = None
     cross_entropy: CrossEntropy | None = None
+    fused_kernels: FusedKernel | Sequence[FusedKernel] | None = None
     optimizer_in_backward: bool = False
     clip_gradients: bool = False
     accumulation_steps: int = 1
@@ -67,8 +69,9 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise InputError.of_value(name, value, "give True or False")
-        given = [(name, getattr(self, name)) for name in _CHOICES if name != "offload"]
+        given = [(name, getattr(self, name)) for name in _CHOICES if name not in _SEVERAL]
         given += [("offload", each) for each in self.offloaded]
+        given += [("fused_kernels", each) for each in self.fused]
         for name, value in given:
             if value is not None and value not in _CHOICES[name]:
                 raise InputError.of_choice(name, value, _CHOICES[name])
@@ -106,7 +109,7 @@ class Recipe:
 
     def _require_single_updates(self) -> None:
         """Raise if an option needs all gradients at once."""
-        if "optimizer" in self.offloaded:
+        if self.updates_on_host:
             raise InputError(
                 Argument("offload"),
                 " has the optimizer on the host, which updates all parameters at once: leave out ",
@@ -121,11 +124,24 @@ class Recipe:
                 )
 
     @property
-    def offloaded(self) -> tuple[str, ...]:
+    def offloaded(self) -> tuple[Offload, ...]:
         """The parts of the state that are kept on the host."""
         if self.offload is None:
             return ()
         return (self.offload,) if isinstance(self.offload, str) else tuple(self.offload)
+
+    @property
+    def updates_on_host(self) -> bool:
+        """True if the host has the optimizer's state and updates parameters."""
+        return "optimizer" in self.offloaded or "parameters" in self.offloaded
+
+    @property
+    def fused(self) -> tuple[FusedKernel, ...]:
+        """The kernels that replace several operators."""
+        if self.fused_kernels is None:
+            return ()
+        given = self.fused_kernels
+        return (given,) if isinstance(given, str) else tuple(given)
 
     @property
     def changes_model(self) -> bool:
@@ -136,7 +152,7 @@ class Recipe:
     @property
     def of_step(self) -> Recipe:
         """The options that remain after the model was changed."""
-        left: Offload | None = "optimizer" if "optimizer" in self.offloaded else None
+        left = tuple(each for each in self.offloaded if each != "activations") or None
         return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL}, offload=left)
 
     def given(self) -> list[str]:
@@ -146,15 +162,18 @@ class Recipe:
 
 #: options that change the model
 _OF_MODEL = (
-    *("checkpoint", "lora", "weights", "cross_entropy"),
+    *("checkpoint", "lora", "weights", "cross_entropy", "fused_kernels"),
     *("float8", "float8_all_gather", "float8_skip"),
 )
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "weights": get_args(FrozenFormat),
     "cross_entropy": get_args(CrossEntropy),
+    "fused_kernels": get_args(FusedKernel),
     "float8": get_args(Float8),
     "offload": get_args(Offload),
 }
+#: options that may have several values
+_SEVERAL = ("offload", "fused_kernels")
 _DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Recipe)}
 
 
@@ -206,6 +225,7 @@ def change_model(
         inject_adapters(model, recipe.lora)
     if recipe.weights is not None:
         quantize_frozen(model, known, recipe.weights)
+    fuse_kernels(model, recipe.fused)
     if recipe.cross_entropy is not None:
         fuse_cross_entropy(model, recipe.cross_entropy)
     if recipe.checkpoint is not False:

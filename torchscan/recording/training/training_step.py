@@ -101,7 +101,8 @@ def optimize(
             is_gpu = device_type == "cuda"
             torch.nn.utils.clip_grad_norm_(list(updated.values()), 1.0, foreach=is_gpu)
         if request.updates_on_host:
-            update_on_host(optimizer, updated.values(), recorder)
+            copied = () if request.parameters_on_host else updated.values()
+            update_on_host(optimizer, copied, recorder)
             return
         with outside_of_everything():
             repeated = (
@@ -126,13 +127,16 @@ def place_gradients(slots: Iterable[Slot], recorder: Recorder) -> None:
             slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
-def update_on_host(optimizer: Optimizer, parameters: Iterable[Tensor], recorder: Recorder) -> None:
-    """Record the copies of an update on the host, and note the size of the state there."""
+def update_on_host(optimizer: Optimizer, copied: Iterable[Tensor], recorder: Recorder) -> None:
+    """Record the copies of an update on the host, and note the size of the state there.
+
+    The parameters to be ``copied`` are those on the device.
+    """
     with outside_of_everything():
         take_step(optimizer, is_recorded=False)
     size = sum(each.numel() * each.element_size() for _, _, each in state_of(optimizer))
     recorder.assume(Note.of("optimizer-on-host", size=size))
-    offload_update(parameters)
+    offload_update(copied)
 
 
 def _refuse_sparse(slots: Iterable[Slot]) -> None:

@@ -1,7 +1,6 @@
-"""Language models as torchtitan and LitGPT compute them, for published memory of training steps.
+"""Language models as LitGPT computes them, for published memory of training steps.
 
-Their saved tensors differ from those of transformers: torchtitan rotates queries and keys as complex
-numbers, LitGPT adds adapters to one product for queries, keys and values.
+LitGPT adds adapters to one product for queries, keys and values.
 """
 
 from __future__ import annotations
@@ -12,116 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """The sizes of a decoder."""
-
-    layers: int
-    width: int
-    heads: int
-    key_heads: int
-    inner: int
-    vocabulary: int
-
-
-LLAMA_8B = Sizes(layers=32, width=4096, heads=32, key_heads=8, inner=14336, vocabulary=128256)
-LLAMA_70B = Sizes(layers=80, width=8192, heads=64, key_heads=8, inner=28672, vocabulary=128256)
-
-
-class TitanNorm(nn.Module):
-    """An RMS norm that is computed in 32 bits."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, given: Tensor) -> Tensor:
-        """Return the normalized tensor in the type of the input."""
-        wide = given.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
-        return (wide * scale).type_as(given) * self.weight
-
-
-def _rotate(tensor: Tensor, angles: Tensor) -> Tensor:
-    pairs = torch.view_as_complex(tensor.float().reshape(*tensor.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * angles).flatten(3).type_as(tensor)
-
-
-class TitanAttention(nn.Module):
-    """Causal attention whose keys and values are repeated for all heads."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.size = sizes.width // sizes.heads
-        self.repeats = sizes.heads // sizes.key_heads
-        self.wq = nn.Linear(sizes.width, sizes.width, bias=False)
-        self.wk = nn.Linear(sizes.width, sizes.key_heads * self.size, bias=False)
-        self.wv = nn.Linear(sizes.width, sizes.key_heads * self.size, bias=False)
-        self.wo = nn.Linear(sizes.width, sizes.width, bias=False)
-
-    def forward(self, given: Tensor, angles: Tensor) -> Tensor:
-        """Return the attention's result."""
-        batch, tokens, _ = given.shape
-        queries, keys, values = (
-            each(given).view(batch, tokens, -1, self.size) for each in (self.wq, self.wk, self.wv)
-        )
-        queries, keys = _rotate(queries, angles), _rotate(keys, angles)
-        keys, values = (self._repeat(each) for each in (keys, values))
-        found = F.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=True
-        )
-        return self.wo(found.transpose(1, 2).contiguous().view(batch, tokens, -1))
-
-    def _repeat(self, given: Tensor) -> Tensor:
-        batch, tokens, heads, size = given.shape
-        wide = given.unsqueeze(3).expand(batch, tokens, heads, self.repeats, size)
-        return wide.reshape(batch, tokens, heads * self.repeats, size)
-
-
-class TitanBlock(nn.Module):
-    """One layer."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.attention = TitanAttention(sizes)
-        self.w1 = nn.Linear(sizes.width, sizes.inner, bias=False)
-        self.w2 = nn.Linear(sizes.inner, sizes.width, bias=False)
-        self.w3 = nn.Linear(sizes.width, sizes.inner, bias=False)
-        self.attention_norm = TitanNorm(sizes.width)
-        self.ffn_norm = TitanNorm(sizes.width)
-
-    def forward(self, given: Tensor, angles: Tensor) -> Tensor:
-        """Return the layer's result."""
-        middle = given + self.attention(self.attention_norm(given), angles)
-        wide = self.ffn_norm(middle)
-        return middle + self.w2(F.silu(self.w1(wide)) * self.w3(wide))
-
-
-class TitanLlama(nn.Module):
-    """Llama 3 as torchtitan defines it."""
-
-    def __init__(self, sizes: Sizes, tokens: int) -> None:
-        super().__init__()
-        self.tok_embeddings = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.layers = nn.ModuleList(TitanBlock(sizes) for _ in range(sizes.layers))
-        self.norm = TitanNorm(sizes.width)
-        self.output = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
-        angles = torch.zeros(tokens, 1, sizes.width // sizes.heads // 2, dtype=torch.complex64)
-        self.register_buffer("freqs_cis", angles, persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the scores of the next tokens."""
-        hidden = self.tok_embeddings(tokens)
-        for layer in self.layers:
-            hidden = layer(hidden, self.freqs_cis)
-        return self.output(self.norm(hidden))
-
-
-def loss_in_32_bits(labels: Tensor, scores: Tensor) -> Tensor:
-    """Return the cross entropy as torchtitan computes it."""
-    return F.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
