@@ -147,6 +147,11 @@ def test_the_model_is_left_unchanged() -> None:
         ({"flops": "sparse"}, "flops is 'sparse'"),
         ({"link_gbs": 0.0}, "link_gbs is 0: give the bandwidth of the links"),
         ({"precision": "int4"}, "precision is 'int4'"),
+        ({"offload": "parameters"}, "offload has 'parameters'"),
+        (
+            {"optimizer_in_backward": True, "accumulation_steps": 4},
+            "accumulation_steps needs the gradients of all parameters",
+        ),
         ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
     ],
 )

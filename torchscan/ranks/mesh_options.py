@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from torch import nn
@@ -78,12 +78,24 @@ class MeshOptions:
         tokens_of("length", self.length)
         require_known(self.optimizer)
         self._require_shardings()
+        self._require_recipe()
         require_float8(self.gpu, self.recipe.float8)
         if self.async_tp:
             is_divided, is_compiled = self.sequence_parallel, self.recipe.compiled
             require_overlap(self.apply, sequence_parallel=is_divided, compiled=is_compiled)
         self.fabric  # noqa: B018 - raises if no machine has these links
         self.given_layouts  # noqa: B018 - raises if a mesh does not have these devices
+
+    def _require_recipe(self) -> None:
+        """Raise if an option of the step excludes another, or is not derived."""
+        if self.accumulation_steps is not None:
+            replace(self.recipe, accumulation_steps=self.accumulation_steps)
+        if "parameters" in self.recipe.offloaded:
+            raise InputError(
+                Argument("offload"),
+                " has 'parameters', which a search does not compare: give it to plan(), with a "
+                "mesh",
+            )
 
     def _require_shardings(self) -> None:
         for each in self.shardings:
@@ -118,6 +130,15 @@ class MeshOptions:
         """The options of a step, with one choice of checkpoint."""
         checkpoint = False if self.checkpoint is None else self.checkpoint
         return Recipe(**self.changes, checkpoint=checkpoint)
+
+    @property
+    def num_passes(self) -> int | None:
+        """The number of micro batches, or None to compare several."""
+        if self.accumulation_steps is None and (
+            self.apply is not None or self.recipe.optimizer_in_backward
+        ):
+            return 1
+        return self.accumulation_steps
 
     @property
     def shardings(self) -> tuple[DerivedSharding, ...]:

@@ -158,7 +158,6 @@ def search_with(module: nn.Module, options: MeshOptions, *, progress: bool) -> M
     require_tokens(module)
     model = LayeredModel(module)
     question = MeshQuestion.of(model, options)
-    steps = options.accumulation_steps
     candidates = CandidateQuestion(
         sequence_parallel=question.sequence_parallel,
         num_gpus=options.num_gpus,
@@ -169,7 +168,7 @@ def search_with(module: nn.Module, options: MeshOptions, *, progress: bool) -> M
         num_experts=model.num_experts,
         checkpoints=options.checkpoints(has_layers=bool(model.kinds)),
         shardings=options.shardings,
-        accumulation_steps=1 if options.apply is not None and steps is None else steps,
+        accumulation_steps=options.num_passes,
         is_sharded_by_user=options.apply is not None,
         **options.pipelines,
     )
@@ -212,6 +211,8 @@ class _MeshComparison:
         if question.keeps_sequences and any(each.tp > 1 for each in layouts):
             name = type(question.module).__name__
             assumptions[Note.of("sequences-not-divided", model=name)] = None
+        if question.recipe.offloaded:
+            assumptions[Note.of("transfers-not-timed")] = None
         if isinstance(question.recipe.lora, int):
             assumptions[ADAPTERS_AS_IN_PEFT] = None
         return MeshSearch(

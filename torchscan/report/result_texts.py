@@ -228,6 +228,10 @@ add(
     "and take extra time only if they last longer",
 )
 add(
+    "transfers-not-timed",
+    "times of a search leave out copies between host and device; those of a plan have them",
+)
+add(
     "transfers-unknown",
     "copies of {size:memory} between host and device count without time, because the PCIe "
     "bandwidth of {device} is not known",
