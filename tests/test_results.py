@@ -157,6 +157,13 @@ def _curves() -> Any:
     return curves_of("train", [points])
 
 
+def _checkpointing() -> Any:
+    layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(3))
+    model = nn.Sequential(*layers)
+    estimate = estimate_memory(model, (4, 8), training=True, device="RTX 3090")
+    return estimate.checkpointing()
+
+
 _folder = tempfile.TemporaryDirectory()
 
 RESULTS: Mapping[str, Callable[[], Any]] = {
@@ -188,6 +195,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "watched run": lambda: _watched(),
     "curves": _curves,
     "snapshot": _snapshot,
+    "checkpointing": _checkpointing,
 }
 #: a word of each
 SAYS = {
@@ -217,6 +225,7 @@ SAYS = {
     "watched run": "conv output",
     "curves": "Learning rate",
     "snapshot": "Would help",
+    "checkpointing": "Recompute",
 }
 
 

@@ -328,6 +328,7 @@ DIFFERENT = {
     "inputs": "of a module, or by name of a prompt",
     "max_depth": "tables of times are short, summary() is complete",
     "mesh": "plan() is about one",
+    "schedule": "search() compares schedules by default",
     "module": "plan() also takes a function that makes the model",
     "optimizer": "search() is about training",
     "precision": "search() is about training, for which weights are converted",

@@ -698,6 +698,14 @@ def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
     assert [row["module"] for row in csv.DictReader(io.StringIO(out))] == ["'=1+1", "�", "total"]
 
 
+@pytest.mark.parametrize(("name", "start"), [("net.csv", "path,"), ("net.json", "{"), ("net", "─")])
+def test_the_name_of_a_file_chooses_the_format(
+    run: Any, folder: Path, name: str, start: str
+) -> None:
+    assert run("summary", *NET, "--output", name) == (0, "", "")
+    assert (folder / name).read_text(encoding="utf-8").startswith(start)
+
+
 def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     report = folder / "out" / "net.json"
     assert run("summary", *NET, "--format", "json", "--output", str(report)) == (0, "", "")

@@ -267,7 +267,7 @@ def test_layers_of_fsdp_are_compiled_one_by_one() -> None:
         ({"tp": 2}, {"cross_entropy": "liger"}, "cross_entropy is 'liger', which tensor"),
         ({"tp": 2}, {"offload": "activations"}, "'activations'"),
         ({"dp": 1, "ep": 2, "tp": 2}, {}, "has ep and tp"),
-        ({"dp": 2, "ep": 2}, {"sharding": "zero1"}, "data parallelism alone"),
+        ({"dp": 2, "ep": 2}, {"sharding": "zero1"}, "whose experts FSDP2 shards"),
         ({"dp": 2}, {"sharding": "zero1", "optimizer_in_backward": True}, "at once on its GPU"),
         ({"dp": 2}, {"sharding": "zero1", "offload": "optimizer"}, "leave out offload"),
         ({"dp": 2}, {"sharding": "zero1", "optimizer": "AdamW8bit"}, "give one of torch.optim"),
@@ -284,4 +284,10 @@ def test_context_parallelism_takes_no_mask() -> None:
     tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     mask = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
     with pytest.raises(InputError, match="an input has 4 dimensions"):
-        planned({"cp": 2}, kwargs={"input_ids": tokens, "labels": tokens, "attention_mask": mask})
+        plan(
+            build,
+            mesh={"cp": 2},
+            kwargs={"input_ids": tokens, "labels": tokens, "attention_mask": mask},
+            training=True,
+            loss=lambda output: output["loss"],
+        )

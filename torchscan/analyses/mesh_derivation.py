@@ -321,7 +321,9 @@ class StageDerivation:
 
     def _copied_to_reduce(self, units: Sequence[ShardedUnit]) -> float:
         """Return the seconds of copies of gradients, which FSDP1 joins before."""
-        copied = self._copied(sum(unit.size.gradients + unit.size.reduced for unit in units))
+        gradients = sum(unit.size.gradients for unit in units)
+        reduced = sum(unit.size.reduced for unit in units)
+        copied = self._copied(gradients + reduced)
         if self._sharding == "fsdp1":
             copied += math.fsum(map(self._joined, units))
         return copied

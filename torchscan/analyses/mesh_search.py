@@ -106,6 +106,9 @@ class MeshSearch(Result):
     optimizer: str
     #: rank of the adapters that are trained, or None if the complete model is trained
     lora: int | None
+    #: torchao's recipe of linear layers in 8 bits, or None
+    float8: str | None
+    compiled: bool
     #: "dense": MFU counts all scores of attention; "computed": those that a causal mask leaves
     flops: FlopsConvention
     #: error margin of the times

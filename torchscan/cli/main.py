@@ -31,7 +31,7 @@ from torchscan.cli import (
     runs,
     summary,
 )
-from torchscan.cli.options import parsers_by_command
+from torchscan.cli.options import choose_format, parsers_by_command
 from torchscan.cli.output import (
     INVALID_USE,
     SUCCESS,
@@ -153,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if unknown:
         options.parser.error(_describe_unknown(options, unknown, words))
+    choose_format(options)
     try:
         with _notes(options) if program is None else contextlib.nullcontext():
             status = options.function(options)

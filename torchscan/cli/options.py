@@ -40,6 +40,13 @@ data where they can be, with random weights, and nothing is downloaded."""
 INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
 128:long, and the name of the argument may precede it, input_ids=128:long."""
+_FORMATS_BY_SUFFIX = {
+    ".csv": "csv",
+    ".html": "html",
+    ".json": "json",
+    ".md": "markdown",
+    ".tex": "latex",
+}
 
 
 def add_command(
@@ -137,6 +144,13 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     add_options(group, "format", "output")
     add_option(group, "width", default=width_of(sys.stdout))
+
+
+def choose_format(options: argparse.Namespace) -> None:
+    """Choose the format by the name of the output file, unless one was given."""
+    output = getattr(options, "output", None)
+    if output is not None and getattr(options, "format", None) == "text":
+        options.format = _FORMATS_BY_SUFFIX.get(output.suffix, "text")
 
 
 def first_given(options: argparse.Namespace, *names: str) -> str | None:

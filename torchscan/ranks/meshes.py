@@ -223,6 +223,8 @@ class _MeshComparison:
             precision=question.precision,
             optimizer=getattr(question.optimizer, "__name__", str(question.optimizer)),
             lora=getattr(question.recipe.lora, "r", question.recipe.lora),
+            float8=question.recipe.float8,
+            compiled=question.recipe.compiled,
             flops=question.flops,
             error_margin=self._recorded.error_margin or self._derived.passes.error_margin,
             params=sum(each.numel() for each in dict.fromkeys(question.module.parameters())),

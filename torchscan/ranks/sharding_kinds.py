@@ -74,11 +74,12 @@ class ShardingPlan:
 
     def _divide_experts(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Divide experts along "ep", and shard those of a rank along "dp"."""
-        if "dp" not in (mesh.mesh_dim_names or ()) or self.sharding == "fsdp1":
+        if "dp" not in (mesh.mesh_dim_names or ()) or self.sharding in ("fsdp1", "zero1"):
             raise InputError(
                 Argument("mesh"),
                 " has a dimension ep, whose experts FSDP2 shards along dp: give a size of dp, 1 "
-                "for example, before it",
+                "for example, before it, and ",
+                Give("sharding", "fsdp2"),
             )
         for each in divide_experts(model, mesh["ep"]):
             self._shard(each, [], mesh["dp"])
@@ -184,7 +185,7 @@ def _sizes(mesh: DeviceMesh) -> dict[str, int]:
 
 def _replicate(model: nn.Module, mesh: DeviceMesh, along: Sequence[str]) -> nn.Module:
     """Wrap the model in DDP, which copies it on all ranks."""
-    if list(along) != list(mesh.mesh_dim_names or ()) or {"cp", "ep"} & set(along):
+    if list(along) != list(mesh.mesh_dim_names or ()) or "cp" in along:
         raise InputError(
             Argument("sharding"),
             " is 'zero1', which torch has for data parallelism alone: give ",

@@ -56,10 +56,10 @@ _COLUMNS = (
     words("mesh", "Mesh", format_sizes),
     words("sharding", "Sharding"),
     words("checkpoint", "Recompute", format_checkpoint),
-    words("num_microbatches", "Batches", batches_cell),
+    words("num_microbatches", "Batches", batches_cell, priority=1),
     words("schedule", "Schedule", schedule_cell, priority=5),
     number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
-    words("fits", "Fits", text=yes_or_no, priority=1),
+    words("fits", "Fits", text=yes_or_no),
     number("time_estimate", "Step", text=units.duration),
     number(
         "waiting_share",
@@ -213,4 +213,6 @@ def _step(search: MeshSearch) -> str:
 
 def _how(search: MeshSearch) -> str:
     adapters = "" if search.lora is None else f", LoRA adapters of rank {search.lora}"
-    return f"{search.precision}, {search.optimizer}{adapters}"
+    float8 = "" if search.float8 is None else f" with float8 ({search.float8})"
+    compiled = ", compiled" if search.compiled else ""
+    return f"{search.precision}{float8}{compiled}, {search.optimizer}{adapters}"

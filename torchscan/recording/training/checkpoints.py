@@ -48,7 +48,8 @@ def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
     def again(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
-    import_compiler()
+    if modules:
+        import_compiler()
     with contextlib.ExitStack() as stack:
         for module in modules:
             stack.enter_context(overridden(module, "forward", again))
