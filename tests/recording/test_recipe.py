@@ -184,7 +184,9 @@ def test_invalid_options_are_refused(recipe: Any, message: str) -> None:
 
 
 def test_a_number_of_layers_that_the_model_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match=f"checkpoint is 5: give a number up to {NUM_LAYERS}"):
+    with pytest.raises(
+        InputError, match=f"checkpoint is 5: give a number of layers up to {NUM_LAYERS}"
+    ):
         _ = scan(checkpoint=NUM_LAYERS + 1).memory
 
 

@@ -15,11 +15,11 @@ from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.mesh_search import MeshChoice
 from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.errors import Give, InputError
 from torchscan.notes import Note
 from torchscan.ranks.local_passes import OF_ONE_MESH, LocalMesh, LocalPasses
 from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 from torchscan.ranks.mesh_question import MeshQuestion
+from torchscan.ranks.sharded_options import require_whole_adapters
 
 #: layers of each kind in the shorter pass on a mesh: two from the beginning and two from the end
 _LAYERS = 4
@@ -55,10 +55,8 @@ class DerivedChoices:
         The best is the fastest that fits, else that with the least memory. Steps that take at least
         ``max_time`` seconds are left out.
         """
-        if self._question.recipe.lora is not None and layout.tp > 1:
-            raise InputError(
-                "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
-            )
+        if layout.tp > 1:
+            require_whole_adapters(self._question.recipe)
         steps = list(self._candidates.steps(layout))
         self.num_steps += len(steps)
         found: list[RankedStep] = []

@@ -15,7 +15,7 @@ from torch import nn
 from torchscan.analyses.few_layers import Short
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.roofline import Fabric, Rates
-from torchscan.errors import Argument, Give, InputError
+from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import Precision
 from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
@@ -129,10 +129,6 @@ class MeshQuestion:
     def sharded_pass(self, step: MeshStep, numbers: Sequence[int]) -> Short:
         """Return a pass on a mesh, with this number of layers of each kind."""
         mesh = step.layout.mesh
-        if self.recipe.lora is not None and step.layout.tp > 1 and self.apply is None:
-            raise InputError(
-                "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
-            )
         short, paths = self.model.shorten(numbers)
 
         def apply(model: nn.Module, devices: DeviceMesh) -> object:

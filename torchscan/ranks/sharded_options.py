@@ -20,10 +20,7 @@ def require_divisible(mesh: Mapping[str, int], recipe: Recipe) -> None:
             " has ep and tp, which are not divided together: leave out one of them, or give ",
             Give("apply"),
         )
-    if recipe.lora is not None:
-        raise InputError(
-            "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
-        )
+    require_whole_adapters(recipe)
     if recipe.fused:
         raise InputError(
             Argument("fused_kernels"),
@@ -39,7 +36,15 @@ def require_divisible(mesh: Mapping[str, int], recipe: Recipe) -> None:
         raise InputError(
             Argument("offload"),
             " has 'activations', which cannot be copied if tensor parallelism divides them: leave "
-            "out one of them",
+            "it out",
+        )
+
+
+def require_whole_adapters(recipe: Recipe) -> None:
+    """Raise an InputError if tensor parallelism would have to divide adapters."""
+    if recipe.lora is not None:
+        raise InputError(
+            "adapters have no plan for tensor parallelism: shard them with ", Give("apply")
         )
 
 

@@ -79,9 +79,7 @@ def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any
         every = int(choice)
     own = list(dict.fromkeys(layers))  # a layer that is called several times is there once
     if every > max(len(own), 1):
-        raise InputError.of_value(
-            "checkpoint", choice, f"give a number up to {len(own)}, that of layers"
-        )
+        raise InputError.of_value("checkpoint", choice, f"give a number of layers up to {len(own)}")
     for each in own[every - 1 :: every]:
         layer: Any = each
         if isinstance(getattr(layer, "gradient_checkpointing", None), bool):
