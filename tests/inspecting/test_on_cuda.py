@@ -181,7 +181,10 @@ def test_nobody_waits_for_the_device() -> None:
 
 
 def test_what_the_allocator_says_of_a_call() -> None:
-    """1,024 x 1,024 numbers of 4 bytes are 4 MiB: a layer leaves its result; ReLU another, with its input kept by the layer."""
+    """1,024 x 1,024 numbers of 4 bytes are 4 MiB: a layer leaves its result, and so does GELU.
+
+    The allocator gives a request up to 1 MiB more where it does not split a block.
+    """
     model = nn.Sequential(
         nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024, bias=False)
     ).cuda()
@@ -194,11 +197,15 @@ def test_what_the_allocator_says_of_a_call() -> None:
         model(x).sum().backward()
     assert torch.cuda.max_memory_allocated() > most  # nobody has reset it
     root, *layers = run.facts.calls
-    assert [call.memory_delta_fwd for call in layers] == [4 * _MIB] * 3
-    assert root.memory_delta_fwd == 12 * _MIB
+    results = [call.memory_delta_fwd for call in layers]
+    assert all(4 * _MIB <= each <= 5 * _MIB for each in results)
+    assert root.memory_delta_fwd == sum(results)
     assert all((call.memory_peak_fwd or 0) >= call.memory_delta_fwd for call in run.facts.calls)
     # gradients: of the last layer's weight, 4 MiB; of its input, which is freed when GELU has made its own; and so on
-    assert [call.gradient_memory for call in layers] == [4 * _MIB + 4096, 0, 4 * _MIB]
+    first, activation, last = (call.gradient_memory for call in layers)
+    assert 4 * _MIB + 4096 <= first <= 5 * _MIB + 4096
+    assert activation == 0
+    assert 4 * _MIB <= last <= 5 * _MIB
 
 
 def test_what_is_captured_is_not_watched() -> None:

@@ -36,6 +36,8 @@ class DeviceCheck:
     parameters: Sequence[weakref.ref[Tensor] | None]
     line: str | None
     is_scaled: bool
+    #: the optimizer's step that computed the values, such as ``SGD.step()``, or None
+    operator: str | None = None
 
     @property
     def is_intended(self) -> bool:
@@ -51,13 +53,25 @@ class DeviceChecks:
         self._names = names
         self._log = log
         self._pending: deque[DeviceCheck] = deque()
+        #: True from a finding to a step without one
+        self.has_alarm = False
+        self._num_bad_steps = 0
 
     def send(
-        self, phase: Phase, pairs: Sequence[tuple[Tensor | None, Tensor]], *, is_scaled: bool
+        self,
+        phase: Phase,
+        pairs: Sequence[tuple[Tensor | None, Tensor]],
+        *,
+        is_scaled: bool,
+        operator: str | None = None,
     ) -> None:
         """Have devices compute whether these values are finite.
 
-        Each comes with its parameter, or None.
+        Args:
+            phase: the part of the step that computed the values.
+            pairs: the values, each with its parameter or None.
+            is_scaled: True if a GradScaler has scaled the loss.
+            operator: the optimizer's step that computed the values, if it is one.
         """
         by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = defaultdict(list)
         with without_tracing():
@@ -74,6 +88,7 @@ class DeviceChecks:
                 parameters=[None if each is None else weakref.ref(each) for each, _ in parts],
                 line=line,
                 is_scaled=is_scaled,
+                operator=operator,
             )
             self._pending.append(check)
 
@@ -89,6 +104,11 @@ class DeviceChecks:
             if bad and not check.is_intended:
                 self._explain(check, bad, is_nan=bool(nan))
 
+    def note_checked_step(self) -> None:
+        """End the alarm if the step, whose values were checked at once, has no finding."""
+        self.has_alarm = self.has_alarm and self._log.num_bad_steps > self._num_bad_steps
+        self._num_bad_steps = self._log.num_bad_steps
+
     def forget(self) -> None:
         """Drop the checks that have not been read."""
         self._pending.clear()
@@ -96,6 +116,8 @@ class DeviceChecks:
     def _explain(self, check: DeviceCheck, bad: Sequence[int], *, is_nan: bool) -> None:
         """Report the first of the values that are not finite."""
         is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
+        self.has_alarm = True
+        self._num_bad_steps = self._log.num_bad_steps
         references = [check.parameters[index] for index in bad]
         tensors = [None if each is None else each() for each in references]
         alive = [each for each in tensors if each is not None]
@@ -109,7 +131,8 @@ class DeviceChecks:
             0,
             checked=self._name_checked(check.phase, tensors[0]),
             line=check.line,
-            unknown=_LATER,
+            operator=check.operator,
+            unknown=_LATER if check.operator is None else None,
         )
         if alive:
             owner = self._tensors.find_owner(alive[0])

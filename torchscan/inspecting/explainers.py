@@ -364,7 +364,7 @@ class UpdateExplainer:
             found = self._log.describe_tensors(
                 "optimizer",
                 [(each, each) for each in bad],
-                operator=_name_step(optimizer),
+                operator=name_step(optimizer),
                 line=place_of_user(),
                 cause=_find_bad_option(optimizer),
             )
@@ -377,7 +377,7 @@ class UpdateExplainer:
         state: BackwardState,
     ) -> NonFinite:
         """Return a finding about gradients that are not finite before the optimizer's step."""
-        name, line = _name_step(optimizer), place_of_user()
+        name, line = name_step(optimizer), place_of_user()
         cause = _NOT_STORED
         if state.has_finite_gradients:
             cause = Note.of("written-after-backward", line=state.line)
@@ -396,7 +396,8 @@ class UpdateExplainer:
             self._log.report_step(self._log.describe_tensors("update", pairs, cause=cause), steps)
 
 
-def _name_step(optimizer: Optimizer) -> str:
+def name_step(optimizer: Optimizer) -> str:
+    """Return how a finding names the update of an optimizer."""
     return f"{type(optimizer).__name__}.step()"
 
 

@@ -19,6 +19,7 @@ from torchscan.inspecting.explainers import (
     GradientExplainer,
     LossExplainer,
     UpdateExplainer,
+    name_step,
 )
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, WIDE_TYPES, check_values, is_on_device
@@ -65,6 +66,14 @@ class TrainingChecks:
         """True while a backward pass goes on whose loss a GradScaler has scaled."""
         return self._state.scale is not None
 
+    def _is_deferred(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether values of a device are read later, so that nothing waits for it.
+
+        After a step in which something was found, they are read at once: the step is lost anyway,
+        and only then is the operator known.
+        """
+        return not self.on_device.has_alarm and any(map(is_on_device, tensors))
+
     # -- around the backward pass ----------------------------------------------------------------------------------------
 
     def check_loss(self, backward: BackwardPass) -> LossGraph | None:
@@ -85,7 +94,7 @@ class TrainingChecks:
             self._state.has_finite_gradients = None
         self._state.line = place_of_user()
         losses, self._state.scale = backward.scales.unscale(tensors)
-        if any(map(is_on_device, losses)):
+        if self._is_deferred(losses):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
         else:
             look = sum(map(check_values, filter(is_readable, losses)), FINE)
@@ -111,7 +120,7 @@ class TrainingChecks:
             state.note_spoilt(pairs)
             return
         state.note_stored(pairs)
-        if any(is_on_device(gradient) for _, gradient in pairs):
+        if self._is_deferred(gradient for _, gradient in pairs):
             self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
             return
 
@@ -150,7 +159,7 @@ class TrainingChecks:
         unread = [
             (each, gradient) for each, gradient in unread if not self._tensors.is_reported(each)
         ]
-        if any(is_on_device(gradient) for _, gradient in unread):
+        if self._is_deferred(gradient for _, gradient in unread):
             self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
         elif not _are_finite([gradient for _, gradient in unread]):
             self._update_explainer.explain_written(optimizer, unread, state)
@@ -165,13 +174,19 @@ class TrainingChecks:
         parameters, parameter_masks = self._split_masks(parameters_of(optimizer))
         buffers, buffer_masks = self._split_masks(self._tensors.iter_buffers())
         masks = parameter_masks + buffer_masks
-        if any(map(is_on_device, parameters)):
+        if self._is_deferred(parameters):
             is_scaled = self.is_scaled
             pairs = [(each, updated_rows_of(each)) for each in parameters]
-            self.on_device.send("optimizer", pairs, is_scaled=is_scaled)
+            self.on_device.send(
+                "optimizer",
+                pairs,
+                is_scaled=is_scaled,
+                operator=name_step(optimizer),
+            )
             self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
         else:
             self._check_parameters(optimizer, parameters, buffers, masks)
+            self.on_device.note_checked_step()
         self._tensors.note_update(optimizer)
         self._calls.release()
 
