@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -48,11 +49,10 @@ def test_the_record_on_cuda_is_the_record_on_shapes(name: str) -> None:
     case: Case = SMALL[name]
     model = case.build().cuda()
     inputs = dict(case.inputs)
+    on_shapes = crawl_module(model, **inputs, execute="abstract")
     if "kwargs" in inputs:
         inputs["kwargs"] = {key: value.cuda() for key, value in inputs["kwargs"].items()}
-    on_shapes, on_cuda = (
-        crawl_module(model, **inputs, execute=how) for how in ("abstract", "real")
-    )
+    on_cuda = crawl_module(model, **inputs, execute="real")
     for one, other in zip(on_shapes["layers"], on_cuda["layers"], strict=True):
         for key in (
             "path",
@@ -177,6 +177,9 @@ MEASURED += ["convnext_tiny", "swin_t", "vit_b_16", "regnet_y_400mf", "shufflene
 
 def _measured_peak(model: nn.Module, x: torch.Tensor) -> int:
     """What torch's allocator has had in use at most during the second step of a training."""
+    # Earlier tests have left workspaces of cuBLAS, and x is not counted twice.
+    torch._C._cuda_clearCublasWorkspaces()
+    before = torch.cuda.memory_allocated() - x.nbytes
     optimizer = torch.optim.AdamW(model.train().cuda().parameters())
     for _ in range(2):
         torch.cuda.synchronize()
@@ -187,7 +190,7 @@ def _measured_peak(model: nn.Module, x: torch.Tensor) -> int:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         del output, loss
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(
@@ -269,6 +272,7 @@ def test_the_device_at_hand_can_be_measured(
 @pytest.mark.parametrize("stacks", ["python", "all"])
 def test_a_snapshot_of_torch_agrees_with_its_counts(tmp_path: Path, stacks: str) -> None:
     """The sum of the parts is what torch reports, and parameters and states are all there."""
+    gc.collect()  # what earlier tests have left may be more than what this one needs
     torch.cuda.empty_cache()
     torch.cuda.memory._record_memory_history(stacks=stacks, clear_history=True)
     try:
@@ -290,7 +294,7 @@ def test_a_snapshot_of_torch_agrees_with_its_counts(tmp_path: Path, stacks: str)
     assert end.by_kind["parameters"] == weights
     assert end.by_kind["optimizer"] == 2 * weights
     peak = torchscan.read_snapshot(tmp_path / "snapshot.pickle", model)
-    assert peak.by_kind["activations"] >= 4096 * 2048 * 4
+    assert peak.by_kind.get("activations", 0) >= 4096 * 2048 * 4, peak.by_kind
     assert peak.by_kind["backward"] > 0
 
 

@@ -69,6 +69,7 @@ class SnapshotOwners:
         self._known_owners = known_owners
         self._modules = modules
         self._known: dict[tuple[int, bool], tuple[Owner, str]] = {}
+        self._kept: list[Origin] = []
         #: indices of events with which forward passes begin
         self._starts: list[int] = []
         #: number of starts before each event
@@ -118,6 +119,8 @@ class SnapshotOwners:
             owner = owner_of(origin, is_recorded=is_recorded)
             paths = () if self._modules is None else self._modules.find(python_frames(origin))
             known = self._known[key] = owner, path_pattern(paths) if paths else ""
+            # as long as it lives, no other origin has its identity
+            self._kept.append(origin)
         return known
 
     def _find_steps(self) -> None:
