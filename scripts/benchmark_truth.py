@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernel_tables import table_names
 from memory_runs import TABLES as STEPS
+from steps_on_device import steps
 from truth_counts import LANGUAGE, ZOO, language_models, zoo
 from truth_fields import FIELDS, fields
 from truth_finetuning import finetuning
@@ -67,6 +68,7 @@ def _sections(truth: Path) -> Iterator[Section]:
         "kernels": kernels,
         LIGER: streaming,
         ENGINES: serving,
+        "steps": steps,
         "training": training,
         "memory": training_memory,
         "fine-tuning": finetuning,

@@ -71,7 +71,9 @@ class PublishedRun:
     def seconds(self, trace: Trace) -> float:
         """Return the estimated time of the step."""
         fabric = Fabric(device=self.device) if self.cards > 1 else None
-        roofline = roofline_of(trace, Rates(self.device), compiled=self.compiled, fabric=fabric)
+        roofline = roofline_of(
+            trace, Rates(self.device, "cuda-12"), compiled=self.compiled, fabric=fabric
+        )
         return roofline.time_estimate
 
 

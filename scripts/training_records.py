@@ -343,7 +343,8 @@ def price(row: TrainingRow, traces: Recorded) -> Priced:
     device = device_of(row.device)
     fabric = Fabric(device=device, overlaps_products=row.async_tp)
     rooflines = [
-        roofline_of(trace, Rates(device), compiled=row.compiled, fabric=fabric) for trace in traces
+        roofline_of(trace, Rates(device, "cuda-12"), compiled=row.compiled, fabric=fabric)
+        for trace in traces
     ]
     more = (row.layers - SHORT) / (long_of(row) - SHORT)
     kinds: dict[str, float] = {}

@@ -506,6 +506,16 @@ def print_options() -> Any:
     return torch._tensor_str.PRINT_OPTS
 
 
+def runs_libraries_of_cuda_13() -> bool:
+    """Return whether torch runs cuBLAS and cuDNN of CUDA 13 or later.
+
+    A build without CUDA stands for the default CUDA build of its version.
+    """
+    if torch.version.cuda is not None:
+        return int(torch.version.cuda.partition(".")[0]) >= 13
+    return TorchVersion(torch.__version__) >= "2.11"
+
+
 #: whether "tf32" is said by name, where older versions have a flag for it; newer ones must not be told both ways
 _HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
 

@@ -214,6 +214,9 @@ class CallTimes:
         device, rates = self._rates.device, self._rates
         multiprocessors = device.multiprocessors or 1
         is_hopper = device.arch.startswith("Hopper")
+        is_async = device.arch.startswith(ASYNC_ARCHS)
+        # torch's own attention is cuDNN's there since CUDA 13; engines bring their kernels with them
+        has_cudnn = self._serving is AS_IT_IS and rates.libraries == "cuda-13"
         if rates.is_host:
             return Machine(multiprocessors=multiprocessors)
         return Machine(
@@ -222,8 +225,9 @@ class CallTimes:
             flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
             vector_lanes=rates.vector_lanes or 128.0,
             is_hopper=is_hopper,
-            has_async_attention=self._serving.has_flash_3 and device.arch.startswith(ASYNC_ARCHS),
-            has_async_backward=device.arch.startswith("Blackwell GB100"),
+            has_async_attention=is_async and (self._serving.has_flash_3 or has_cudnn),
+            has_async_backward=device.arch.startswith("Blackwell GB100")
+            or (is_async and has_cudnn),
             product_traffic=STREAMING * rates.products_stream,
             l2_bytes=device.l2_bytes,
             cycles_of_element=rates.cycles_of_element,

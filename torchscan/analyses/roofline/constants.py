@@ -27,6 +27,9 @@ from dataclasses import dataclass
 
 #: kernels that stream through memory: pointwise ones, copies, normalisations with known statistics
 STREAMING = 0.90
+#: kernels for lists of tensors in 16 bits: a thread loads four elements at a time, which is half of
+#: what it could, so less is on its way; with one list that is read, and with several. An H100's
+LIST_IN_16_BITS, LISTS_IN_16_BITS = 0.68, 0.79
 #: where operands lie in another order than results, so that one of the two is not read or written in whole lines
 REORDERING = 0.80
 #: adding at indexed places, with atomic operations
@@ -151,13 +154,16 @@ CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
 #: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or
-#: reorders: on other architectures it takes as long as its traffic
-CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72}
+#: reorders: on other architectures it takes as long as its traffic. Hopper: 0.78 to 0.92
+CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72, "Hopper": 0.83}
 #: the same where threads update a mean and a variance, with a division for each element
 CYCLES_OF_MOMENTS = 0.65
 #: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added
 #: to one, and for each gradient that is summed
 CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
+#: the same for each state of an optimizer in 8 bits, whose values are searched in a table: AdamW's
+#: of bitsandbytes on an H100
+CYCLES_OF_STATE_IN_8_BITS = 3.7
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {
@@ -263,6 +269,9 @@ SUSTAINED_SHARE: Mapping[str, float] = {
     "Hopper": 0.43,
     "Blackwell GB100": 0.43,
 }
+#: the same with the libraries of CUDA 13, whose products on Hopper take less energy: by an eager
+#: step of Llama-8B with four layers on an H100 with 700 W. Blackwell is taken to be alike
+SUSTAINED_SHARE_CUDA_13: Mapping[str, float] = {"Hopper": 0.656, "Blackwell GB100": 0.656}
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {

@@ -21,12 +21,14 @@ from torchscan.analyses.roofline.constants import (
     SLOWER_MEMORY,
     STREAMING,
     SUSTAINED_SHARE,
+    SUSTAINED_SHARE_CUDA_13,
 )
 from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError, PythonOnly
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops import OpCost
+from torchscan.torch_versions import runs_libraries_of_cuda_13
 from torchscan.trace.events import OpSignature
 
 #: the number format that products of a call are computed in
@@ -34,6 +36,9 @@ Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
 
 #: convolutions and recurrent layers are cuDNN's, for which torch has switches of their own
 Products = Literal["convolutions", "recurrent", "products"]
+
+#: the CUDA version whose cuBLAS and cuDNN torch runs: their kernels for Hopper and Blackwell differ
+Libraries = Literal["cuda-12", "cuda-13"]
 
 _FORMATS: dict[torch.dtype, Format] = {
     torch.float64: "fp64",
@@ -102,7 +107,13 @@ def _is_linear(signature: OpSignature) -> bool:
 class Rates:
     """The rates of one device."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, libraries: Libraries | None = None) -> None:
+        """Prepare the rates.
+
+        Args:
+            device: the device, whose rates must be known.
+            libraries: the libraries that torch runs, or None for those of the installed torch.
+        """
         if device.bytes_per_second is None or not device.flops_per_second:
             raise InputError(
                 f"the rates of {device.name!r} are not known: give a device that `torchscan "
@@ -110,6 +121,9 @@ class Rates:
                 PythonOnly(", or register it with register_device(...)"),
             )
         self.device = device
+        if libraries is None:
+            libraries = "cuda-13" if runs_libraries_of_cuda_13() else "cuda-12"
+        self.libraries: Libraries = libraries
         self.bandwidth: float = device.bytes_per_second
         #: whether it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
@@ -193,10 +207,17 @@ class Rates:
             return self._powered("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
         share = POWER_SHARE
         if sustained:
-            arch = self.device.arch
-            known = (each for name, each in SUSTAINED_SHARE.items() if arch.startswith(name))
-            share = next(known, POWER_SHARE)
+            share = self._sustained_share()
         return self._powered("fp16", PICOJOULES, utilization, share)
+
+    def _sustained_share(self) -> float:
+        """Return the share of the board's power that arithmetic has in steps that repeat."""
+        shares = {**SUSTAINED_SHARE}
+        if self.libraries == "cuda-13":
+            shares |= SUSTAINED_SHARE_CUDA_13
+        arch = self.device.arch
+        known = (share for name, share in shares.items() if arch.startswith(name))
+        return next(known, POWER_SHARE)
 
     @property
     def power_factor(self) -> float:

@@ -37,19 +37,27 @@ def loads_elements(signature: OpSignature) -> bool:
     It loads several in one instruction if all operands have the result's type and strides, without
     gaps. A single number may be of any type.
     """
-    is_pointwise = torch.Tag.pointwise in signature.op.tags
-    if not signature.outputs or not (is_pointwise or signature.operator in _COPIES):
+    is_copy = signature.operator in _COPIES
+    if not signature.outputs or not (is_copy or torch.Tag.pointwise in signature.op.tags):
         return False
     result = signature.outputs[0]
+    first = signature.inputs[0]
+    is_narrowed = first.dtype == torch.float32 and result.dtype in (torch.float16, torch.bfloat16)
+    # torch has kernels of their own for copies that convert 32 to 16 bits
+    if is_copy and is_narrowed and _steps(first) == _steps(result) and _is_dense(first):
+        return False
+    return any(_needs_single_loads(spec, result) for spec in (*signature.inputs, result))
+
+
+def _needs_single_loads(spec: TensorSpec, result: TensorSpec) -> bool:
+    """Return whether an operand differs from the result in type or strides, or has gaps."""
+    if spec.numel <= 1 or not spec.dtype.is_floating_point:
+        return False
     is_number = result.dtype.is_floating_point
-    for spec in (*signature.inputs, result):
-        if spec.numel <= 1 or not spec.dtype.is_floating_point:
-            continue
-        if is_number and spec.dtype != result.dtype:
-            return True
-        if _steps(spec) != _steps(result) or not _is_dense(spec):
-            return True
-    return False
+    if is_number and spec.dtype != result.dtype:
+        return True
+    is_reordered = _steps(spec) != _steps(result)
+    return is_reordered or not _is_dense(spec)
 
 
 def _steps(spec: TensorSpec) -> tuple[tuple[int, int], ...]:

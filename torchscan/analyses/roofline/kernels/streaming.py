@@ -15,10 +15,13 @@ from torchscan.analyses.roofline.constants import (
     CYCLES_OF_JOINING,
     CYCLES_OF_MOMENTS,
     CYCLES_OF_SCATTERING,
+    CYCLES_OF_STATE_IN_8_BITS,
     CYCLES_OF_SUMMING,
     HOST_LOOP,
     LAUNCHES_OF_SORTED_SCATTERING,
+    LIST_IN_16_BITS,
     LIST_LENGTH,
+    LISTS_IN_16_BITS,
     REORDERING,
     SCATTERING,
     SERIAL_THREADS,
@@ -38,11 +41,31 @@ def any_streaming(signature: OpSignature, _cost: OpCost, machine: Machine) -> Ke
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
     rate = REORDERING if is_reordering(signature) else STREAMING
+    if takes_lists:
+        rate = _list_rate(signature)
     cycles = 0.0
     if loads_elements(signature):
         cycles = signature.outputs[0].numel * machine.cycles_of_element
     launches = max(1, math.ceil(lists / LIST_LENGTH))
     return Kernel(traffic=rate, cycles=cycles, launches=launches)
+
+
+@rule("torchscan::optimizer_update_8bit_blockwise")
+def update_in_8_bits(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+    """Each state is looked up in a table of 256 values, and searched in it to be stored."""
+    _name, gradient, _parameter, state1, state2, *_scales = signature.args
+    num_states = sum(isinstance(state, TensorSpec) for state in (state1, state2))
+    return Kernel(cycles=CYCLES_OF_STATE_IN_8_BITS * num_states * gradient.numel)
+
+
+def _list_rate(signature: OpSignature) -> float:
+    """Return the share of the bandwidth that a kernel for lists of tensors reaches."""
+    first_of_each = [next(_specs((each,)), None) for each in signature.args]
+    lists = [first for first in first_of_each if first is not None]
+    # a thread loads four elements at a time
+    if not lists or lists[0].dtype.itemsize > 2:
+        return STREAMING
+    return LISTS_IN_16_BITS if len(lists) > 1 else LIST_IN_16_BITS
 
 
 def _specs(values: Any) -> Iterator[TensorSpec]:
