@@ -63,13 +63,7 @@ class ColumnRemark(str):
         return type(self), (str(self), self.columns)
 
 
-class FullRemark(str):
-    """A remark that is a result itself, such as a warning: text shows all of it."""
-
-    __slots__ = ()
-
-
-class Conclusion(FullRemark):
+class Conclusion(str):
     """A remark that ends the text, also after the names of hidden columns."""
 
     __slots__ = ()
@@ -263,9 +257,8 @@ class Table(Result):
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:
         """The table in a format: one of ``FORMATS``.
 
-        Text has this ``width``, in characters, and ``colours`` for a terminal. Its notes have two
-        lines each, and as many as they need with ``details=True``. LaTeX takes ``caption``,
-        ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
+        Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes
+        ``caption``, ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
         """
         check_width(width)
         load_writers()
