@@ -7,7 +7,7 @@ from functools import partial
 
 from torchscan import units
 from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
-from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
+from torchscan.report.make_table import make_table, mark_best, number, share_text, words, yes_or_no
 from torchscan.report.table import Conclusion, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -15,7 +15,10 @@ from torchscan.wrong_arguments import explain_wrong_types
 _MAX_NAMES = 6
 #: modules with products from which on all of them have one name
 _MIN_PRODUCTS = 2
-_LEGEND = "FLOPs: what is computed again. Best: no other way needs less memory and no more time."
+_LEGEND = (
+    "FLOPs: what is computed again. Best: no other way needs less memory and no more time. * marks "
+    "the fastest way that fits."
+)
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "convolution"))
 
@@ -92,7 +95,13 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
     remarks = [_LEGEND, f"Times: {curve.error_margin.label}.", _conclude(curve)]
     summary, columns = f"{question}; {curve.num_layers:,} layers", (name, *_COLUMNS)
     return make_table(
-        "Checkpoints", columns, curve.choices, summary=[summary], remarks=remarks, noun="ways"
+        "Checkpoints",
+        columns,
+        curve.choices,
+        mark_best(curve.choices, curve.fastest),
+        summary=[summary],
+        remarks=remarks,
+        noun="ways",
     )
 
 

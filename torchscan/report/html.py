@@ -86,7 +86,10 @@ def _row(row: Row, table: Table, largest: list[float | None]) -> str:
     name, full = _escape(row.name), _escape(row.full_name or row.name)
     label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
     first = f'<td style="--depth: {row.indent}" data-value="{full}">{label}</td>'
-    return f'<tr data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
+    kind = ' class="best"' if row.is_best else ""
+    return (
+        f'<tr{kind} data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
+    )
 
 
 def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:

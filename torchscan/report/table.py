@@ -22,6 +22,8 @@ _DATA: tuple[Format, ...] = ("csv", "json")
 
 #: what stands where there is no figure
 NONE = "–"
+#: what stands after the name of the row that answers a search
+BEST = "*"
 #: how figures choose the unit that they share
 Scaling = Callable[[Iterable[float]], Scale]
 #: where a text that does not fit is cut
@@ -125,6 +127,8 @@ class Row:
     folded: int = 0
     #: True if the row is the sum of the others, so that it stays last in any order
     is_total: bool = False
+    #: True if the row is the answer to a search, whose name ends with ``BEST``
+    is_best: bool = False
 
     @property
     def values(self) -> list[Any]:
