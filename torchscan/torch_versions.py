@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -966,6 +966,13 @@ def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
     return found
 
 
+def sum_over(tensor: Tensor, group: Any) -> Tensor:
+    """Return the sum of a tensor over all ranks."""
+    ops: Any = torch.ops._c10d_functional
+    found: Tensor = ops.wait_tensor(ops.all_reduce(tensor, "sum", group.group_name))
+    return found
+
+
 def exchange_rows(rows: Tensor, group: Any) -> Tensor:
     """Return rows of all ranks, of which each sends as many to each other one; differentiable."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
@@ -1084,6 +1091,23 @@ def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
 
     found: Tensor = DTensor.from_local(part, mesh, placements, run_check=False)
     return found
+
+
+def groups_of_shards(tensors: Iterable[Tensor | None]) -> list[Any]:
+    """Return the groups of ranks among which tensors are divided.
+
+    There is one for each dimension of each mesh along which any DTensor is not replicated.
+    """
+    groups: dict[tuple[Any, int], Any] = {}
+    for tensor in tensors:
+        if not is_sharded_type(type(tensor)):
+            continue
+        sharded: Any = tensor
+        mesh = sharded.device_mesh
+        for dim, placement in enumerate(sharded.placements):
+            if not placement.is_replicate():
+                groups[mesh, dim] = mesh.get_group(dim)
+    return list(groups.values())
 
 
 def stands_for_itself(tensor: Tensor) -> bool:
