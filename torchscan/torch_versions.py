@@ -1000,13 +1000,21 @@ def reducing_verbs() -> list[tuple[Any, str]]:
     return [(sys.modules["torch.distributed"], "Reducer")]
 
 
-def with_buckets_without_data(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes what sums up gradients, whose buckets have no data where the parameters have none."""
+def with_buckets_without_data(kind: Any) -> Callable[..., Any]:
+    """Return what makes DDP's reducer, whose buckets have no data where the parameters have none.
+
+    Before its second pass, a reducer fits its buckets to the order of the gradients and broadcasts
+    their sizes. Steps do not repeat that, so this one keeps its buckets.
+    """
+
+    class _Reducer(kind):  # type: ignore[misc]
+        def _rebuild_buckets(self) -> bool:
+            return False
 
     def made(parameters: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
         mode = getattr(parameters[0], "fake_mode", None)
         with contextlib.nullcontext() if mode is None else mode:
-            return make(parameters, *args, **kwargs)
+            return _Reducer(parameters, *args, **kwargs)
 
     return made
 

@@ -108,6 +108,16 @@ def test_zero1_divides_optimizer_states_alone() -> None:
     assert largest["optimizer"] == 2 * BYTES * VOCABULARY * WIDTH
 
 
+def test_ddp_of_several_passes_sends_buffers_and_gradients_in_each() -> None:
+    """DDP fits its buckets once per job, before the second pass, which is not part of a step."""
+    one = sent(planned({"dp": 4}, sharding="zero1"))
+    four = sent(planned({"dp": 4}, sharding="zero1", accumulation_steps=4))
+    assert four.keys() == one.keys()
+    for (kind, phase, ranks), size in one.items():
+        times = 1 if phase == "optimizer" else 4
+        assert four[kind, phase, ranks] == times * size
+
+
 def test_hsdp_copies_what_is_sharded() -> None:
     """Shards of 2 ranks are reduced over 2 copies."""
     rank = planned({"replicate": 2, "dp": 2})
