@@ -72,6 +72,7 @@ __all__ = [
     "gather_columns",
     "gather_rows",
     "graph_breaks",
+    "groups_of_shards",
     "has_collectives_on_shapes",
     "has_compiled_parts",
     "has_compiler",
@@ -80,6 +81,7 @@ __all__ = [
     "import_compiler",
     "innermost_transform",
     "is_capturing_now",
+    "is_divided_along",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -126,6 +128,7 @@ __all__ = [
     "skip_in_compiler",
     "stands_for_itself",
     "strip_hooks",
+    "sum_over",
     "sum_up_in_python",
     "take_wide_gradients",
     "threads_of_loss",
@@ -1099,6 +1102,12 @@ def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
 
     found: Tensor = DTensor.from_local(part, mesh, placements, run_check=False)
     return found
+
+
+def is_divided_along(tensor: Tensor, dim: int) -> bool:
+    """Return whether a DTensor is divided along a dimension; other tensors are not."""
+    placements: Sequence[Any] = getattr(tensor, "placements", ())
+    return any(each.is_shard(dim) for each in placements)
 
 
 def groups_of_shards(tensors: Iterable[Tensor | None]) -> list[Any]:

@@ -290,6 +290,20 @@ def test_what_contradicts_is_refused(
         planned(mesh, **options)
 
 
+def test_context_parallelism_of_grouped_queries_needs_16_bits() -> None:
+    """torch's ring attention has a kernel of 32 bits, but that takes as many keys as queries."""
+    tokens = torch.zeros(1, 256, dtype=torch.long)
+    given = {"kwargs": {"input_ids": tokens}, "device": "H100"}
+    with pytest.raises(InputError) as raised:
+        plan(lambda: build().float(), mesh={"cp": 2}, **given)
+    assert str(raised.value) == (
+        "attention with grouped queries is in float32 over sharded sequences (cp), and torch has "
+        "a kernel for 16 bits only: give precision='bf16-mixed', or convert the model to bfloat16"
+    )
+    mixed = plan(lambda: build().float(), mesh={"cp": 2}, **given, precision="bf16-mixed")
+    assert mixed.ranks[0].collectives
+
+
 def test_context_parallelism_takes_no_mask() -> None:
     tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     mask = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)
