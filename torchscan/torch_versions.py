@@ -44,6 +44,7 @@ __all__ = [
     "MissingOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "ShardOfFSDP",
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
@@ -66,7 +67,6 @@ __all__ = [
     "default_device",
     "engine",
     "exchange_rows",
-    "extend_all_gather",
     "forget_hooks",
     "forget_placements",
     "gather_columns",
@@ -312,8 +312,8 @@ def _sharded_modules(module: nn.Module) -> list[Any]:
     return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
 
 
-def shards_of_fsdp(module: nn.Module) -> list[Any]:
-    """Return torch's objects for the parameters that FSDP2 shards in a module."""
+def shards_of_fsdp(module: nn.Module) -> list[ShardOfFSDP]:
+    """Return the parameters that FSDP2 shards in a module."""
     if not is_sharded_by_fsdp(module):
         return []
     states = [each._get_fsdp_state() for each in _sharded_modules(module)]
@@ -321,20 +321,63 @@ def shards_of_fsdp(module: nn.Module) -> list[Any]:
     for state in states:
         several = getattr(state, "_fsdp_param_groups", None)
         groups += [state._fsdp_param_group] if several is None else several
-    return [each for group in groups if group is not None for each in group.fsdp_params]
+    shards = (each for group in groups if group is not None for each in group.fsdp_params)
+    return list(map(ShardOfFSDP, shards))
 
 
-def extend_all_gather(
-    shard: Any, before: Callable[..., object], after: Callable[..., object]
-) -> None:
-    """Have FSDP2 call a function before, and one after, it all-gathers a parameter.
+class ShardOfFSDP:
+    """A parameter that FSDP2 shards."""
 
-    It looks for them on the tensor, once when it is sharded.
-    """
-    tensor = shard._sharded_local_tensor
-    tensor.fsdp_pre_all_gather = before
-    tensor.fsdp_post_all_gather = after
-    shard._init_extensions()
+    def __init__(self, shard: Any) -> None:
+        """``shard``: torch's object for it."""
+        self._shard = shard
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that has the parameter."""
+        module: nn.Module = self._shard._module_info.module
+        return module
+
+    @property
+    def name(self) -> str:
+        """The name of the parameter in its module."""
+        return str(self._shard._module_info.param_name)
+
+    @property
+    def part(self) -> Tensor:
+        """This rank's part of the parameter, padded as that of the first rank."""
+        data: Tensor = self._shard._sharded_param_data
+        return data.view(self._shard.padded_sharded_param_size)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the parameter, without the padding of the last rank."""
+        return int(self._shard._orig_size[0])
+
+    @property
+    def groups(self) -> list[Any]:
+        """The process groups of the mesh dimensions along which the parameter is sharded."""
+        spec = self._shard._sharding_spec
+        placed = zip(range(spec.mesh.ndim), spec.placements, strict=True)
+        return [spec.mesh.get_group(dim) for dim, each in placed if not each.is_replicate()]
+
+    @property
+    def placement(self) -> tuple[Any, Sequence[Any]] | None:
+        """The mesh and placements of the all-gathered parameter if it is a DTensor, or None."""
+        spec = self._shard._unsharded_dtensor_spec
+        return None if spec is None else (spec.mesh, spec.placements)
+
+    def extend_all_gather(
+        self, before: Callable[..., object], after: Callable[..., object]
+    ) -> None:
+        """Have FSDP2 call a function before, and one after, it all-gathers the parameter.
+
+        It looks for them on the tensor, once when it is sharded.
+        """
+        tensor = self._shard._sharded_local_tensor
+        tensor.fsdp_pre_all_gather = before
+        tensor.fsdp_post_all_gather = after
+        self._shard._init_extensions()
 
 
 def take_wide_gradients(parameter: Tensor, dtype: torch.dtype) -> None:
