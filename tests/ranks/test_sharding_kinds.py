@@ -93,6 +93,16 @@ def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
     assert flat.macs == macs
 
 
+@pytest.mark.parametrize("weights", ["nf4", "int8", "gptq"])
+def test_packed_weights_count_as_the_parameters_in_them(weights: str) -> None:
+    """Of an adapter's linear layer, rank 4 adds rows and columns; both halves of all are equal."""
+    plain, packed = planned({"dp": 2}, lora=4), planned({"dp": 2}, lora=4, weights=weights)
+    assert plain.local_params > PARAMS // 2
+    assert packed.local_params == plain.local_params
+    shares = [note for note in packed.memory.assumptions if note.code == "rank-share"]
+    assert [note.values["params"] for note in shares] == [2 * plain.local_params]
+
+
 def test_zero1_divides_optimizer_states_alone() -> None:
     """Whole parameters are dealt out, the largest first: rank 0 of 4 has the embedding."""
     zero1 = planned({"dp": 4}, sharding="zero1")
