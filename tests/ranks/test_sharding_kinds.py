@@ -95,7 +95,7 @@ def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
 
 @pytest.mark.parametrize("weights", ["nf4", "int8", "gptq"])
 def test_packed_weights_count_as_the_parameters_in_them(weights: str) -> None:
-    """Of an adapter's linear layer, rank 4 adds rows and columns; both halves of all are equal."""
+    """FSDP divides all parameters evenly between two ranks."""
     plain, packed = planned({"dp": 2}, lora=4), planned({"dp": 2}, lora=4, weights=weights)
     assert plain.local_params > PARAMS // 2
     assert packed.local_params == plain.local_params
