@@ -16,7 +16,7 @@ _MAX_NAMES = 6
 #: modules with products from which on all of them have one name
 _MIN_PRODUCTS = 2
 _LEGEND = (
-    "FLOPs: what is computed again. Best: no other way needs less memory and no more time. * marks "
+    "FLOPs: what is recomputed. Best: no other way needs less memory and no more time. * marks "
     "the fastest way that fits."
 )
 _ORDINALS = {2: "2nd", 3: "3rd"}
@@ -24,7 +24,7 @@ _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", 
 
 
 def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str:
-    """Return what the backward pass computes again."""
+    """Return what the backward pass recomputes."""
     checkpoint = choice.checkpoint
     if isinstance(checkpoint, bool):
         return "all layers" if checkpoint else "nothing"
@@ -110,13 +110,13 @@ def _conclude(curve: CheckpointCurve) -> Conclusion:
     if fastest is None:
         least = min(curve, key=lambda each: each.reserved_bytes)
         name, needed = describe_recomputed(least, curve), units.memory(least.reserved_bytes)
-        return Conclusion(f"None fits: {name} recomputed needs {needed}.")
+        return Conclusion(f"None fits: recomputing {name} needs the least, {needed}.")
     if fastest is baseline:
         return Conclusion("The step fits without checkpoints.")
     name = describe_recomputed(fastest, curve)
     saved = units.memory(baseline.reserved_bytes - fastest.reserved_bytes)
     slower = share_text(fastest.time_estimate / baseline.time_estimate - 1)
     return Conclusion(
-        f"Fastest that fits: {name} recomputed. It saves {saved} and takes {slower} longer than "
+        f"Fastest that fits: recompute {name}. It saves {saved} and takes {slower} longer than "
         "without checkpoints."
     )
