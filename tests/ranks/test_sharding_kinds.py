@@ -303,7 +303,7 @@ def test_what_contradicts_is_refused(
 def test_context_parallelism_of_grouped_queries_needs_16_bits() -> None:
     """Torch's ring attention has a kernel of 32 bits, but that takes as many keys as queries."""
     tokens = torch.zeros(1, 256, dtype=torch.long)
-    given = {"kwargs": {"input_ids": tokens}, "device": "H100"}
+    given: dict[str, Any] = {"kwargs": {"input_ids": tokens}, "device": "H100"}
     with pytest.raises(InputError) as raised:
         plan(lambda: build().float(), mesh={"cp": 2}, **given)
     assert str(raised.value) == (
