@@ -157,8 +157,13 @@ def test_fastest_is_within_the_limit() -> None:
     assert fastest is not None
     assert fastest.reserved_bytes <= reserved < named(limited, False).reserved_bytes
     assert fastest.time_estimate <= named(limited, 2).time_estimate
-    assert estimate.checkpointing(max_memory="1 MiB").fastest is None
+    none = estimate.checkpointing(max_memory="1 MiB")
+    assert none.fastest is None
     del model
+    marked = [row for row in limited.table().rows if row.cells[0].text.endswith(" *")]
+    assert [row.values[1] for row in marked] == [fastest.reserved_bytes]
+    assert limited.table().write("html").count('<tr class="best"') == 1
+    assert not any("*" in row.cells[0].text for row in none.table().rows)
 
 
 def test_results_to_save_are_chosen_for_the_limit(curve: CheckpointCurve) -> None:

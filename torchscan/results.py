@@ -340,7 +340,7 @@ def _page(result: Result, options: dict[str, Any]) -> str:
     page = formatters_of(result).page
     if page is None:
         part = _page_part(result, options)
-        return _page_writers[0](f"torchscan: {table_of(result, **options).title}", part)
+        return _page_writers[0](table_of(result, **options).title, part)
     _require_options(result, "to_html", page, options)
     return page(result, **options)
 

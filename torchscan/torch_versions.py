@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -44,6 +44,7 @@ __all__ = [
     "MissingOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "ShardOfFSDP",
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
@@ -66,12 +67,12 @@ __all__ = [
     "default_device",
     "engine",
     "exchange_rows",
-    "extend_all_gather",
     "forget_hooks",
     "forget_placements",
     "gather_columns",
     "gather_rows",
     "graph_breaks",
+    "groups_of_shards",
     "has_collectives_on_shapes",
     "has_compiled_parts",
     "has_compiler",
@@ -80,6 +81,7 @@ __all__ = [
     "import_compiler",
     "innermost_transform",
     "is_capturing_now",
+    "is_divided_along",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -126,6 +128,7 @@ __all__ = [
     "skip_in_compiler",
     "stands_for_itself",
     "strip_hooks",
+    "sum_over",
     "sum_up_in_python",
     "take_wide_gradients",
     "threads_of_loss",
@@ -309,8 +312,8 @@ def _sharded_modules(module: nn.Module) -> list[Any]:
     return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
 
 
-def shards_of_fsdp(module: nn.Module) -> list[Any]:
-    """Return torch's objects for the parameters that FSDP2 shards in a module."""
+def shards_of_fsdp(module: nn.Module) -> list[ShardOfFSDP]:
+    """Return the parameters that FSDP2 shards in a module."""
     if not is_sharded_by_fsdp(module):
         return []
     states = [each._get_fsdp_state() for each in _sharded_modules(module)]
@@ -318,20 +321,63 @@ def shards_of_fsdp(module: nn.Module) -> list[Any]:
     for state in states:
         several = getattr(state, "_fsdp_param_groups", None)
         groups += [state._fsdp_param_group] if several is None else several
-    return [each for group in groups if group is not None for each in group.fsdp_params]
+    shards = (each for group in groups if group is not None for each in group.fsdp_params)
+    return list(map(ShardOfFSDP, shards))
 
 
-def extend_all_gather(
-    shard: Any, before: Callable[..., object], after: Callable[..., object]
-) -> None:
-    """Have FSDP2 call a function before, and one after, it all-gathers a parameter.
+class ShardOfFSDP:
+    """A parameter that FSDP2 shards."""
 
-    It looks for them on the tensor, once when it is sharded.
-    """
-    tensor = shard._sharded_local_tensor
-    tensor.fsdp_pre_all_gather = before
-    tensor.fsdp_post_all_gather = after
-    shard._init_extensions()
+    def __init__(self, shard: Any) -> None:
+        """``shard``: torch's object for it."""
+        self._shard = shard
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that has the parameter."""
+        module: nn.Module = self._shard._module_info.module
+        return module
+
+    @property
+    def name(self) -> str:
+        """The name of the parameter in its module."""
+        return str(self._shard._module_info.param_name)
+
+    @property
+    def part(self) -> Tensor:
+        """This rank's part of the parameter, padded as that of the first rank."""
+        data: Tensor = self._shard._sharded_param_data
+        return data.view(self._shard.padded_sharded_param_size)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the parameter, without the padding of the last rank."""
+        return int(self._shard._orig_size[0])
+
+    @property
+    def groups(self) -> list[Any]:
+        """The process groups of the mesh dimensions along which the parameter is sharded."""
+        spec = self._shard._sharding_spec
+        placed = zip(range(spec.mesh.ndim), spec.placements, strict=True)
+        return [spec.mesh.get_group(dim) for dim, each in placed if not each.is_replicate()]
+
+    @property
+    def placement(self) -> tuple[Any, Sequence[Any]] | None:
+        """The mesh and placements of the all-gathered parameter if it is a DTensor, or None."""
+        spec = self._shard._unsharded_dtensor_spec
+        return None if spec is None else (spec.mesh, spec.placements)
+
+    def extend_all_gather(
+        self, before: Callable[..., object], after: Callable[..., object]
+    ) -> None:
+        """Have FSDP2 call a function before, and one after, it all-gathers the parameter.
+
+        It looks for them on the tensor, once when it is sharded.
+        """
+        tensor = self._shard._sharded_local_tensor
+        tensor.fsdp_pre_all_gather = before
+        tensor.fsdp_post_all_gather = after
+        self._shard._init_extensions()
 
 
 def take_wide_gradients(parameter: Tensor, dtype: torch.dtype) -> None:
@@ -976,6 +1022,13 @@ def scatter_rows(tensor: Tensor, group: Any) -> Tensor:
     return found
 
 
+def sum_over(tensor: Tensor, group: Any) -> Tensor:
+    """Return the sum of a tensor over all ranks."""
+    ops: Any = torch.ops._c10d_functional
+    found: Tensor = ops.wait_tensor(ops.all_reduce(tensor, "sum", group.group_name))
+    return found
+
+
 def exchange_rows(rows: Tensor, group: Any) -> Tensor:
     """Return rows of all ranks, of which each sends as many to each other one; differentiable."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
@@ -1003,13 +1056,21 @@ def reducing_verbs() -> list[tuple[Any, str]]:
     return [(sys.modules["torch.distributed"], "Reducer")]
 
 
-def with_buckets_without_data(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes what sums up gradients, whose buckets have no data where the parameters have none."""
+def with_buckets_without_data(kind: Any) -> Callable[..., Any]:
+    """Return what makes DDP's reducer, whose buckets have no data where the parameters have none.
+
+    Before its second pass, a reducer fits its buckets to the order of the gradients and broadcasts
+    their sizes. Steps do not repeat that, so this one keeps its buckets.
+    """
+
+    class _Reducer(kind):  # type: ignore[misc]
+        def _rebuild_buckets(self) -> bool:
+            return False
 
     def made(parameters: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
         mode = getattr(parameters[0], "fake_mode", None)
         with contextlib.nullcontext() if mode is None else mode:
-            return make(parameters, *args, **kwargs)
+            return _Reducer(parameters, *args, **kwargs)
 
     return made
 
@@ -1094,6 +1155,29 @@ def sharded_from(part: Tensor, mesh: Any, placements: Sequence[Any]) -> Tensor:
 
     found: Tensor = DTensor.from_local(part, mesh, placements, run_check=False)
     return found
+
+
+def is_divided_along(tensor: Tensor, dim: int) -> bool:
+    """Return whether a DTensor is divided along a dimension; other tensors are not."""
+    placements: Sequence[Any] = getattr(tensor, "placements", ())
+    return any(each.is_shard(dim) for each in placements)
+
+
+def groups_of_shards(tensors: Iterable[Tensor | None]) -> list[Any]:
+    """Return the groups of ranks among which tensors are divided.
+
+    There is one for each dimension of each mesh along which any DTensor is not replicated.
+    """
+    groups: dict[tuple[Any, int], Any] = {}
+    for tensor in tensors:
+        if not is_sharded_type(type(tensor)):
+            continue
+        sharded: Any = tensor
+        mesh = sharded.device_mesh
+        for dim, placement in enumerate(sharded.placements):
+            if not placement.is_replicate():
+                groups[mesh, dim] = mesh.get_group(dim)
+    return list(groups.values())
 
 
 def stands_for_itself(tensor: Tensor) -> bool:

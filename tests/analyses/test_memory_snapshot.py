@@ -575,7 +575,25 @@ def test_logits_are_known_by_the_size_of_the_loss(file: Path) -> None:
     found = read(file, {"segments": [segment(blocks)], "device_traces": failing(64 * MIB)})
     assert found.by_kind == {"loss": 64 * MIB, "activations": 52 * MIB}
     assert codes(found) == ["snapshot-logits"]
-    assert found.suggestions[0].values["size"] == 96 * MIB
+    (suggestion,) = found.suggestions
+    assert suggestion.values["size"] == 96 * MIB
+    counted = "counted as 64.00 MiB of loss and 32.00 MiB of activations"
+    assert f"logits and the loss hold 96.00 MiB (83 %), {counted}" in str(suggestion)
+
+
+def test_activations_of_a_suggestion_are_told_from_logits(file: Path) -> None:
+    """Activations of 130 MiB include logits of 40 MiB, which a fused loss would save."""
+    loss = [
+        {"name": "cross_entropy", "filename": "/p/torch/nn/functional.py", "line": 3500},
+        FORWARD[-1],
+    ]
+    layers = [block(30 * MIB, frames=FORWARD) for _ in range(3)]
+    blocks = [*layers, block(40 * MIB, frames=FORWARD), block(40 * MIB, frames=loss)]
+    traces = failing(40 * MIB)
+    found = read(file, {"segments": [segment(blocks)], "device_traces": traces})
+    assert found.by_kind == {"activations": 130 * MIB, "loss": 40 * MIB}
+    activations = next(each for each in found.suggestions if each.code == "snapshot-activations")
+    assert "activations other than logits hold 90.00 MiB (53 %)" in str(activations)
 
 
 def test_a_model_that_a_loss_function_calls_is_not_the_loss(file: Path) -> None:

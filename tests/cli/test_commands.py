@@ -786,6 +786,21 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("has_matplotlib", [False, True])
+def test_the_page_of_a_table_names_the_model_and_has_the_plot(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, has_matplotlib: bool
+) -> None:
+    if not has_matplotlib:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("memory", *NET, "--output", "memory.html")[0] == 0
+    content = (folder / "memory.html").read_text()
+    title = "Layers that keep the most: nets.py:Net"
+    assert f"<title>torchscan: {title}</title>" in content
+    assert f"<h1>{title}</h1>" in content
+    assert ("<svg" in content) is has_matplotlib
+    assert ("For the plot, install matplotlib" in content) is not has_matplotlib
+
+
 def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Path) -> None:
     status, out, err = run("report", "nets.py:Net", "--input", "5", "--output", "failed.html")
     assert (status, out) == (2, "written to failed.html\n")

@@ -224,18 +224,46 @@ def record_alone(rank: int, name: str) -> str:
     return str(raised.value)
 
 
+class Clipped(NamedTuple):
+    """What clipping the norm of gradients sends in a step."""
+
+    #: number of all-reduces that torch sends
+    sent_by_torch: int
+    recorded: Facts
+    #: True if the model that is clipped after it was recorded has the norm of its twin
+    has_same_norm: bool
+
+
+def clip(rank: int) -> Clipped:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    norms = []
+    model, twin = spread(CASES["fsdp"]), spread(CASES["fsdp"])
+    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "clip_gradients": True}
+    scan = Scan(model, (WIDTH,), batch_size=BATCH, **options)
+    recorded = facts_of(scan.steps, scan.memory)
+    for each in (model, twin):
+        torch.manual_seed(rank)
+        each(torch.randn(BATCH, WIDTH)).square().mean().backward()
+        with CommDebugMode() as sent:
+            norm = torch.nn.utils.clip_grad_norm_(each.parameters(), 1.0)
+        norms.append(local(norm))
+    return Clipped(sent.get_total_counts(), recorded, torch.equal(*norms))
+
+
 class OfTwo(NamedTuple):
     """What each of two processes finds in one group: its start takes longer than all the rest."""
 
     recorded: dict[str, Facts]
     trained_on: dict[str, Any]
+    clipped: Clipped
     alone: str
 
 
 def in_two(rank: int, _: None) -> OfTwo:
     recorded = {name: record(rank, name) for name in ("fsdp", "flat", "ddp")}
-    trained_on = train_on(rank, "fsdp")
-    return OfTwo(recorded, trained_on, record_alone(rank, "fsdp"))  # one ends there
+    trained_on, clipped = train_on(rank, "fsdp"), clip(rank)
+    return OfTwo(recorded, trained_on, clipped, record_alone(rank, "fsdp"))  # one ends there
 
 
 # -- in this one -----------------------------------------------------------------------------------------------------------
@@ -249,6 +277,21 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[OfTwo]:
 def test_two_processes_record_what_is_planned_for_them(two: list[OfTwo]) -> None:
     for name in ("fsdp", "flat"):
         expect_as_planned(name, [each.recorded[name] for each in two])
+
+
+def test_clipping_sends_the_scalars_that_torch_sends(two: list[OfTwo]) -> None:
+    """The norm of fp32 gradients is a number of 4 bytes."""
+    case = CASES["fsdp"]
+    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "clip_gradients": True}
+    planned = plan(
+        build, (WIDTH,), mesh=case.mesh, apply=case.apply, batch_size=BATCH, ranks=(0, 1), **options
+    )
+    for each, rank in zip(two, planned.ranks, strict=True):
+        assert each.clipped.recorded == facts_of(rank.trace, rank.memory)
+        assert each.clipped.has_same_norm
+        (sent,) = [each for each in rank.collectives if each.phase == "optimizer"]
+        assert (sent.kind, sent.calls, sent.bytes) == ("all-reduce", 1, 4)
+        assert each.clipped.sent_by_torch == sent.calls
 
 
 @pytest.mark.sweep

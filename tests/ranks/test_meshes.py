@@ -116,6 +116,9 @@ def test_all_meshes_that_make_sense_the_fastest_first() -> None:
     times = [each.time_estimate / each.tokens_per_second for each in found.choices]
     assert times == sorted(times)
     assert found.best == found.choices[0]
+    names = [row.cells[0].text for row in found.table().rows]
+    assert [name.endswith(" *") for name in names] == [True] + [False] * (len(names) - 1)
+    assert "* marks the fastest step that fits." in str(found)
 
 
 def test_weights_in_32_bits_take_twice_the_memory() -> None:

@@ -95,6 +95,20 @@ def sums(found: Plan, figure: str) -> dict[tuple[str, str, int], int]:
     return dict(totals)
 
 
+@pytest.mark.parametrize(("dp", "tp", "calls"), [(8, 1, {"dp": 1}), (8, 8, {"dp": 2, "tp": 1})])
+def test_clipping_sums_a_scalar_along_each_dimension(
+    dp: int, tp: int, calls: dict[str, int]
+) -> None:
+    """Norm layers are on the mesh of dp alone, so their part is a separate sum; it is in bf16."""
+    found = planned(dp, tp, training=True, optimizer="SGD", clip_gradients=True)
+    sent = [each for each in found.collectives if each.phase == "optimizer"]
+    assert {each.kind for each in sent} == {"all-reduce"}
+    assert {each.group: each.calls for each in sent} == calls
+    assert {each.bytes / each.calls for each in sent} == {2}
+    plain = planned(dp, tp, training=True, optimizer="SGD")
+    assert not [each for each in plain.collectives if each.phase == "optimizer"]
+
+
 @pytest.mark.few(3)
 @pytest.mark.parametrize(("dp", "tp"), [(1, 1), (8, 1), (8, 8), (128, 8)])
 def test_a_step_of_a_llama(dp: int, tp: int) -> None:

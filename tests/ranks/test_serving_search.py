@@ -233,9 +233,31 @@ def test_a_search_is_plain_data_and_a_table() -> None:
     content = json.loads(search.to_json())
     assert len(content["choices"]) == len(search.choices)
     assert content["max_per_token"] == 1.0
-    text = str(search.table())
-    assert "best" in text
-    assert "1 × tp 1" in text
+    assert "1 × tp 1" in str(search.table())
+
+
+def test_the_best_way_is_marked_in_each_format() -> None:
+    search = _searched(max_per_token=1.0)
+    best = search.best
+    assert best is not None
+    table = search.table()
+    (marked,) = [line for line in str(table).splitlines() if " *  " in line]
+    assert f"{best.tokens_per_second_per_gpu:,.0f}" in marked
+    (marked,) = [line for line in table.write("markdown").splitlines() if r" \* |" in line]
+    assert f"{best.tokens_per_second_per_gpu:,.0f}" in marked
+    assert table.write("html").count('<tr class="best"') == 1
+    assert "* marks the most tokens per second within the limits." in str(table)
+    (marked,) = [
+        line
+        for line in table.write("text", colours=True).splitlines()
+        if line.startswith("\x1b[1m")
+    ]
+    assert " *" in marked
+
+
+def test_no_way_is_marked_if_none_is_within_the_limits() -> None:
+    table = _searched(max_per_token=1e-9).table()
+    assert "*" not in str(table)
 
 
 def test_wrong_arguments_are_refused_in_a_line() -> None:

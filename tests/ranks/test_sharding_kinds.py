@@ -93,6 +93,16 @@ def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
     assert flat.macs == macs
 
 
+@pytest.mark.parametrize("weights", ["nf4", "int8", "gptq"])
+def test_packed_weights_count_as_the_parameters_in_them(weights: str) -> None:
+    """FSDP divides all parameters evenly between two ranks."""
+    plain, packed = planned({"dp": 2}, lora=4), planned({"dp": 2}, lora=4, weights=weights)
+    assert plain.local_params > PARAMS // 2
+    assert packed.local_params == plain.local_params
+    shares = [note for note in packed.memory.assumptions if note.code == "rank-share"]
+    assert [note.values["params"] for note in shares] == [2 * plain.local_params]
+
+
 def test_zero1_divides_optimizer_states_alone() -> None:
     """Whole parameters are dealt out, the largest first: rank 0 of 4 has the embedding."""
     zero1 = planned({"dp": 4}, sharding="zero1")
@@ -106,6 +116,16 @@ def test_zero1_divides_optimizer_states_alone() -> None:
             largest[kind] = max(largest[kind], size)
     assert largest["parameters"] == BYTES * PARAMS
     assert largest["optimizer"] == 2 * BYTES * VOCABULARY * WIDTH
+
+
+def test_ddp_of_several_passes_sends_buffers_and_gradients_in_each() -> None:
+    """DDP fits its buckets once per job, before the second pass, which is not part of a step."""
+    one = sent(planned({"dp": 4}, sharding="zero1"))
+    four = sent(planned({"dp": 4}, sharding="zero1", accumulation_steps=4))
+    assert four.keys() == one.keys()
+    for (kind, phase, ranks), size in one.items():
+        times = 1 if phase == "optimizer" else 4
+        assert four[kind, phase, ranks] == times * size
 
 
 def test_hsdp_copies_what_is_sharded() -> None:
@@ -278,6 +298,20 @@ def test_what_contradicts_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         planned(mesh, **options)
+
+
+def test_context_parallelism_of_grouped_queries_needs_16_bits() -> None:
+    """Torch's ring attention has a kernel of 32 bits, but that takes as many keys as queries."""
+    tokens = torch.zeros(1, 256, dtype=torch.long)
+    given: dict[str, Any] = {"kwargs": {"input_ids": tokens}, "device": "H100"}
+    with pytest.raises(InputError) as raised:
+        plan(lambda: build().float(), mesh={"cp": 2}, **given)
+    assert str(raised.value) == (
+        "attention with grouped queries is in float32 over sharded sequences (cp), and torch has "
+        "a kernel for 16 bits only: give precision='bf16-mixed', or convert the model to bfloat16"
+    )
+    mixed = plan(lambda: build().float(), mesh={"cp": 2}, **given, precision="bf16-mixed")
+    assert mixed.ranks[0].collectives
 
 
 def test_context_parallelism_takes_no_mask() -> None:

@@ -166,9 +166,9 @@ def test_bars_are_as_long_as_the_share_of_what_is_shown(show: Open) -> None:
         )
         return found
 
-    assert shares() == ["133.3%", "100.0%", "66.7%", *["33.3%"] * 4]  # of the 60 of a
+    assert shares() == ["1.333", "1.000", "0.667", *["0.333"] * 4]  # of the 60 of a
     fold(page, "a").click()
-    assert shares() == ["133.3%", "100.0%", "33.3%"]
+    assert shares() == ["1.333", "1.000", "0.333"]
 
 
 # -- sorting -------------------------------------------------------------------------------------------------------------

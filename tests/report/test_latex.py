@@ -225,7 +225,7 @@ def test_a_column_of_the_user_s_goes_into_every_format() -> None:
     table = models().with_column("Top-1 (%)", {"small_one": 70.1, "large": 80.25})
     assert "small\\_one & 1.00 & 1.00 & 70.1 \\\\" in table.write("latex")
     assert "tiny & <0.01" not in table.write("latex")
-    assert "| tiny | &lt;0.01" in table.write("markdown").replace("&#60;", "&lt;")
+    assert "| tiny | <0.01" in table.write("markdown")
     assert table.write("csv").splitlines()[0] == "model,params,macs,Top-1 (%)"
     assert str(table).splitlines()[1].split()[-2:] == ["Top-1", "(%)"]
     assert table.rows[2].cells[-1].text == "–"

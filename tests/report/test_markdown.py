@@ -161,10 +161,26 @@ def test_nothing_that_a_site_would_link_stands_in_one_piece() -> None:
     assert "www." not in escape("www.a.b")
 
 
-def test_what_people_read_in_the_source_stays_readable() -> None:
-    assert (
-        escape("encoder.layer_norm1.weight_g (2) 4.09 G")
-        == "encoder.layer_norm1.weight_g (2) 4.09 G"
+def test_a_name_with_two_colons_is_not_an_emoji() -> None:
+    assert escape("my:cat: a:b") == "my<span>:</span>cat: a:b"
+    assert escape("cuda:0: 12:100:") == "cuda:0: 12<span>:</span>100:"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "encoder.layer_norm1.weight_g (2) 4.09 G",
+        "Times: ± 11 %, validated: at 10:30, in my::op",
+        "<0.1 MiB, a > b, x & y, {name}, C:\\data, #first",
+    ],
+)
+def test_what_is_not_markup_stays_as_it_is_in_the_source(text: str) -> None:
+    assert escape(text) == text
+
+
+def test_markup_is_escaped() -> None:
+    assert escape("layers.*.mlp [0] a|b <b> ~x~ `y` &lt; _z") == (
+        "layers.\\*.mlp \\[0] a\\|b &lt;b> \\~x\\~ \\`y\\` &amp;lt; \\_z"
     )
 
 

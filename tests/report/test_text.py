@@ -28,7 +28,7 @@ from torchscan import (
     summary,
 )
 from torchscan.analyses.totals import by_module
-from torchscan.report.table import FullRemark, Table
+from torchscan.report.table import Table
 
 
 class Block(nn.Module):
@@ -653,24 +653,24 @@ def noted(*remarks: str, **options: Any) -> list[str]:
     return table.write("text", **options).splitlines()
 
 
-def test_a_note_has_two_lines_and_the_rest_on_demand() -> None:
-    lines = noted(LONG)
-    assert len(lines) == 2
-    assert lines[-1].endswith(" …")
-    assert all(len(line) <= 80 for line in lines)
-    assert " ".join(noted(LONG, details=True)) == LONG
-    assert noted("A short note.") == ["A short note."]
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_note_wraps_and_is_complete(width: int) -> None:
+    lines = noted(LONG, width=width)
+    assert all(len(line) <= width for line in lines)
+    assert " ".join(lines) == LONG
 
 
-def test_a_narrow_terminal_shows_as_much_of_a_note() -> None:
-    lines = noted(LONG, width=40)
-    assert len(lines) == 4
+def test_a_summary_wraps_and_is_complete() -> None:
+    table = Table(title="", columns=[], rows=[], summary=[LONG])
+    lines = table.write("text", width=40).splitlines()
     assert all(len(line) <= 40 for line in lines)
+    assert " ".join(lines) == LONG
 
 
-def test_a_warning_is_not_cut_like_a_note() -> None:
-    text = LONG[: 5 * 79]
-    assert " ".join(noted(FullRemark(text))) == text
+def test_the_old_option_of_complete_notes_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="details= is no longer needed"):
+        lines = noted(LONG, details=True)
+    assert " ".join(lines) == LONG
 
 
 def test_other_formats_have_complete_notes() -> None:
@@ -687,6 +687,4 @@ def test_the_notes_of_a_roofline_fit_two_lines(device: str, size: int) -> None:
         nn.Sequential(nn.Linear(size, size), nn.ReLU()), (size,), batch_size=size, device=device
     )
     for note in roofline.table().remarks:
-        lines = noted(note)
-        assert len(lines) <= 2
-        assert not lines[-1].endswith("…"), note
+        assert len(noted(note)) <= 2, note

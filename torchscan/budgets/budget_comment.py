@@ -9,7 +9,7 @@ from typing import Literal
 
 from torchscan.budgets.outcome import Outcome, heading_of
 from torchscan.escapes import printable
-from torchscan.report.markdown import escape
+from torchscan.report.markdown import escape, escape_html
 
 #: the metrics in the first table, with or without a limit
 COMMENT_METRICS = ("params", "macs", "peak_memory", "latency")
@@ -76,7 +76,7 @@ def _section(report: BudgetReport) -> str:
     """Return the details of one budget, open if there is something to do."""
     head, *body = map(printable, report.lines)
     state = " open" if report.sign in "✗?" else ""
-    parts = [f"<details{state}><summary>{report.sign} {escape(head)}</summary>"]
+    parts = [f"<details{state}><summary>{report.sign} {escape_html(head)}</summary>"]
     if report.outcome is not None:
         parts.append(_metric_table(report.outcome))
     if body:

@@ -144,7 +144,9 @@ def _serve(options: argparse.Namespace) -> None:
             **asked,
         ),
     )
-    put_table(generation_table(sweep), options, json=partial(to_complete_json, sweep))
+    put_table(
+        generation_table(sweep), options, sweep.to_html, json=partial(to_complete_json, sweep)
+    )
 
 
 def _search(options: argparse.Namespace, prompt: int) -> None:
@@ -167,7 +169,9 @@ def _search(options: argparse.Namespace, prompt: int) -> None:
         return parallel.search_serving(model, prompt, options.new, progress=False, **asked)
 
     search = on_generating(options.target, searched)
-    put_table(serving_table(search), options, json=partial(to_complete_json, search))
+    put_table(
+        serving_table(search), options, search.to_html, json=partial(to_complete_json, search)
+    )
 
 
 def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
@@ -203,4 +207,4 @@ def _train(options: argparse.Namespace) -> None:
     search = on_generating(
         options.target, lambda built: search_with(built.module, asked, progress=False)
     )
-    put_table(mesh_table(search), options, json=partial(to_complete_json, search))
+    put_table(mesh_table(search), options, search.to_html, json=partial(to_complete_json, search))

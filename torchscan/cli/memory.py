@@ -80,7 +80,8 @@ def _run(options: argparse.Namespace) -> None:
     }
     estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
     text = partial(format_memory, estimate, options.width, colours=colours_of(options))
-    put_table(memory_table(estimate), options, text=text, json=partial(to_complete_json, estimate))
+    json = partial(to_complete_json, estimate)
+    put_table(memory_table(estimate), options, estimate.to_html, text=text, json=json)
 
 
 def _explain_snapshot(options: argparse.Namespace) -> None:

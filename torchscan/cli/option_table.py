@@ -159,7 +159,7 @@ class _Options:
     checkpoint = Option("Recompute layers in the backward pass (activation checkpointing): none, "
                         "selective, full, or a number for every n-th layer "
                         "(default: compare none, selective and full)", "WHICH", to_checkpoint)
-    max_memory = Option("Compare with --checkpoint what torch reserves with at most this memory",
+    max_memory = Option("Set the most memory that torch may reserve, for --checkpoint compare",
                         "SIZE", to_bytes)
     lora = Option("{}", "RANK", to_count, _RECIPE)
     cross_entropy = Option("{}", files=_RECIPE,

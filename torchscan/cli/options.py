@@ -19,6 +19,7 @@ from torchscan.files import write_text
 from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
+from torchscan.report.html import page
 from torchscan.report.table import Table
 
 if TYPE_CHECKING:
@@ -226,10 +227,23 @@ def colours_of(options: argparse.Namespace) -> bool:
     return options.output is None and has_colours(sys.stdout)
 
 
-def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
-    """Print a table or write it to the named file; ``special`` formats have other writers."""
+def put_table(
+    table: Table,
+    options: argparse.Namespace,
+    part: Callable[[], str] | None = None,
+    **special: Callable[[], str],
+) -> None:
+    """Print a table or write it to the named file.
+
+    Args:
+        table: the table.
+        options: the options, with the format.
+        part: returns the HTML of the result, where it has more than the table, such as a plot.
+        special: other writers of formats.
+    """
     writers: dict[str, Callable[[], str]] = {
         "csv": partial(csv_of, table, escape_formulas=True),
+        "html": partial(_write_page, table, options, part or table.to_html),
         **special,
     }
     text = writers.get(
@@ -240,6 +254,17 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         print_answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
+
+
+def _write_page(table: Table, options: argparse.Namespace, part: Callable[[], str]) -> str:
+    """Return an HTML page, whose heading names the model or the snapshot."""
+    title, given = table.title, vars(options)
+    subject = given.get("target")
+    if subject is None:
+        subject = given.get("snapshot")
+    if subject is not None:
+        title = f"{title}: {subject}"
+    return page(title, part())
 
 
 def put_suggestions(options: argparse.Namespace, function: Callable[[Scan], Any]) -> None:
@@ -271,12 +296,8 @@ def put_checkpoints(options: argparse.Namespace, *others: str) -> bool:
         raise InputError(f"{given} is for one step, not for a comparison: leave it out")
     max_memory, options.checkpoint = options.max_memory, False
     curve = on_scan(options, lambda scan: scan.checkpointing(max_memory))
-    put_table(
-        checkpoint_table(curve),
-        options,
-        json=partial(to_complete_json, curve),
-        html=partial(curve.to_html, standalone=True),
-    )
+    table, json = checkpoint_table(curve), partial(to_complete_json, curve)
+    put_table(table, options, curve.to_html, json=json)
     return True
 
 

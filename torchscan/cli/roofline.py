@@ -56,6 +56,7 @@ def _run(options: argparse.Namespace) -> None:
     put_table(
         roofline_table(roofline, **shown),
         options,
+        partial(roofline.to_html, **shown),
         text=text,
         json=partial(to_complete_json, roofline),
     )

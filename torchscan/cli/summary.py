@@ -129,9 +129,9 @@ def _put_layers(options: argparse.Namespace) -> None:
     put_table(
         info.table(columns, options.wrap_mode, fold_repeats=options.fold_repeats),
         options,
+        partial(info.to_html, columns=options.columns),
         csv=lambda: info.to_csv(columns=options.columns, escape_formulas=True).removesuffix("\n"),
         json=info.to_json,
-        html=lambda: info.to_html(columns=options.columns, standalone=True),
     )
 
 

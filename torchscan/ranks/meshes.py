@@ -78,9 +78,9 @@ def search(
     For each degree of tensor parallelism, passes of a few layers are recorded on one rank. Steps on
     all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
     and with activation checkpointing, micro batches and schedules. For the best three steps without
-    pipelines, passes on the mesh itself are recorded (with "cp" beside "dp" alone). Fragmentation
-    depends on all layers. So if the best step nearly fills the device, or if you give meshes, a pass of all
-    layers is recorded for the best step, too.
+    pipelines, passes on the mesh itself are recorded ("cp" only if there is no dimension but "dp"
+    beside it). Fragmentation depends on all layers. So if the best step nearly fills the device, or
+    if you give meshes, a pass of all layers is recorded for the best step, too.
 
     Args:
         module: a language model, for example of transformers, usually on the meta device. It is
@@ -112,7 +112,7 @@ def search(
             and 4.
         apply: the function that shards the model, as for :func:`plan`.
         sharding: the kind of FSDP: "fsdp2", "fsdp1" with flat parameters, or "zero2", whose
-            parameters stay complete until the backward pass is over; or several to compare.
+            parameters stay all-gathered until the backward pass is over; or several to compare.
         sequence_parallel: divide activations between matrix products along "tp" by sequence, and
             the loss by vocabulary, if the model's plan allows it.
         async_tp: overlap collectives of ``sequence_parallel`` with matrix products, as torch's

@@ -78,11 +78,12 @@ class ChangeArguments(TypedDict, total=False):
         weights: the format of frozen linear layers (QLoRA): "nf4", "nf4-dq" (double quantization)
             or "int8" as in bitsandbytes, "gptq" or "awq" in 4 bits. With autocast, all other
             16-bit weights become 32-bit, as by peft's ``prepare_model_for_kbit_training``.
-        cross_entropy: compute the loss of a language model with a fused kernel: "chunked" or "liger",
-            from hidden states, part of the logits at a time; or "unsloth", whose gradients replace
-            the logits.
-        fused_kernels: compute these with kernels of Liger and Unsloth: "rms_norm", "rope", "swiglu",
-            or "lora", Unsloth's product of a frozen layer and its adapter; or several.
+        cross_entropy: compute the loss of a language model with a fused kernel: "chunked" and
+            "liger" compute it from hidden states, a part of the logits at a time; "unsloth"
+            overwrites the logits with their gradients.
+        fused_kernels: compute these parts with fused kernels of Liger and Unsloth: "rms_norm",
+            "rope", "swiglu", or "lora" (Unsloth's product of a frozen layer and its adapter); or
+            several of them.
         optimizer_in_backward: update each parameter as soon as its gradient is computed, and free
             the gradient.
         clip_gradients: clip the norm of all gradients before the optimizer's step.

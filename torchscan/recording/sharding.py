@@ -371,6 +371,8 @@ _NEEDS_CUDA: Text = (
 def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
     """Return the error for a sharded model that cannot run."""
     line = error.problem
+    if isinstance(error.__cause__, InputError):  # it says already what to give
+        return InputError(*error.__cause__.parts)
     cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
     if any(name in cause for name in _ASKING_FOR_DATA):
         return InputError(

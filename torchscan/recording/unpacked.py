@@ -13,11 +13,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import torch
+from torch import nn
 
 from torchscan.notes import Note
 from torchscan.ops import compute_cost
 from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS
+from torchscan.recording.training.quantized_linear import QuantizedLinear
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpCall, ParameterRecord
 from torchscan.trace.trace import Trace
@@ -30,10 +32,35 @@ _LOOKUPS = frozenset(
 )
 
 
-def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
+def with_quantized(
+    records: Sequence[ParameterRecord], slots: Sequence[Slot], modules: Mapping[str, nn.Module]
+) -> tuple[ParameterRecord, ...]:
+    """Return records with the numbers of elements in torchscan's own packed layers.
+
+    They are known, also if FSDP shards and all-gathers the weights before a product reads them.
+
+    Args:
+        records: the records of parameters and buffers, in the order of the slots.
+        slots: the places of parameters and buffers.
+        modules: the modules by path.
+    """
+    known = list(records)
+    for at, slot in enumerate(slots):
+        layer = modules.get(slot.owner)
+        if isinstance(layer, QuantizedLinear) and slot.name == "weight":
+            known[at] = _holding(known[at], layer.in_features * layer.out_features)
+    return tuple(known)
+
+
+def with_unpacked(trace: Trace, slots: Sequence[Slot], modules: Mapping[str, nn.Module]) -> Trace:
     """Return the trace with packed weights as parameters, with the number of elements they hold.
 
     Weights that cannot be read are reported.
+
+    Args:
+        trace: the trace, whose parameters are in the order of the slots.
+        slots: the places of parameters and buffers.
+        modules: the modules by path; of torchscan's own packed layers, the numbers are known.
     """
     packed = {
         trace.parameters[at].storages[0]: trace.parameters[at].identity
@@ -41,6 +68,7 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
         if slot.tensor.dtype in _INTEGERS
         and slot.tensor.numel() > 1
         and trace.parameters[at].storages
+        and not isinstance(modules.get(slot.owner), QuantizedLinear)
     }
     if not packed:
         return trace
@@ -60,6 +88,8 @@ class _Flow:
         """``packed``: by storage the position of a parameter or buffer."""
         self._trace = trace
         self._packed = packed
+        #: positions of packed parameters and buffers
+        self.packed = frozenset(packed.values())
         kept = ("parameter", "buffer", "constant")
         self._sources: dict[int, _Sources] = {
             at: {} for at, each in enumerate(trace.storages) if each.kind in kept
@@ -168,7 +198,9 @@ def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
     unknown = [
         at
         for at, slot in enumerate(slots)
-        if at not in held and _may_hold_more(trace.parameters[at], at, slot, flow)
+        if at in flow.packed
+        and at not in held
+        and _may_hold_more(trace.parameters[at], at, slot, flow)
     ]
     notes = [
         Note.of("packing-unknown", path=slots[at].path, elements=trace.parameters[at].numel)
@@ -185,11 +217,11 @@ def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
 
 
 def _holding(record: ParameterRecord, numbers: int | None) -> ParameterRecord:
-    return (
-        record
-        if numbers is None
-        else record._replace(numel=numbers, local_numel=numbers, is_buffer=False)
-    )
+    """Return the record of a parameter with so many elements, of which this rank has its share."""
+    if numbers is None:
+        return record
+    local = round(Fraction(numbers * record.local_numel, max(record.numel, 1)))
+    return record._replace(numel=numbers, local_numel=local, is_buffer=False)
 
 
 def _may_hold_more(record: ParameterRecord, at: int, slot: Slot, flow: _Flow) -> bool:

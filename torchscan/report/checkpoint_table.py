@@ -7,7 +7,7 @@ from functools import partial
 
 from torchscan import units
 from torchscan.analyses.checkpoint_curve import CheckpointChoice, CheckpointCurve, SavedResult
-from torchscan.report.make_table import make_table, number, share_text, words, yes_or_no
+from torchscan.report.make_table import make_table, mark_best, number, share_text, words, yes_or_no
 from torchscan.report.table import Conclusion, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -15,13 +15,16 @@ from torchscan.wrong_arguments import explain_wrong_types
 _MAX_NAMES = 6
 #: modules with products from which on all of them have one name
 _MIN_PRODUCTS = 2
-_LEGEND = "FLOPs: what is computed again. Best: no other way needs less memory and no more time."
+_LEGEND = (
+    "FLOPs: what is recomputed. Best: no other way needs less memory and no more time. * marks "
+    "the fastest way that fits."
+)
 _ORDINALS = {2: "2nd", 3: "3rd"}
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear", "convolution"))
 
 
 def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str:
-    """Return what the backward pass computes again."""
+    """Return what the backward pass recomputes."""
     checkpoint = choice.checkpoint
     if isinstance(checkpoint, bool):
         return "all layers" if checkpoint else "nothing"
@@ -92,7 +95,13 @@ def checkpoint_table(curve: CheckpointCurve) -> Table:
     remarks = [_LEGEND, f"Times: {curve.error_margin.label}.", _conclude(curve)]
     summary, columns = f"{question}; {curve.num_layers:,} layers", (name, *_COLUMNS)
     return make_table(
-        "Checkpoints", columns, curve.choices, summary=[summary], remarks=remarks, noun="ways"
+        "Checkpoints",
+        columns,
+        curve.choices,
+        mark_best(curve.choices, curve.fastest),
+        summary=[summary],
+        remarks=remarks,
+        noun="ways",
     )
 
 
@@ -101,13 +110,13 @@ def _conclude(curve: CheckpointCurve) -> Conclusion:
     if fastest is None:
         least = min(curve, key=lambda each: each.reserved_bytes)
         name, needed = describe_recomputed(least, curve), units.memory(least.reserved_bytes)
-        return Conclusion(f"None fits: {name} recomputed needs {needed}.")
+        return Conclusion(f"None fits: recomputing {name} needs the least, {needed}.")
     if fastest is baseline:
         return Conclusion("The step fits without checkpoints.")
     name = describe_recomputed(fastest, curve)
     saved = units.memory(baseline.reserved_bytes - fastest.reserved_bytes)
     slower = share_text(fastest.time_estimate / baseline.time_estimate - 1)
     return Conclusion(
-        f"Fastest that fits: {name} recomputed. It saves {saved} and takes {slower} longer than "
+        f"Fastest that fits: recompute {name}. It saves {saved} and takes {slower} longer than "
         "without checkpoints."
     )

@@ -8,7 +8,7 @@ from typing import Any
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.report.make_table import ColumnOf, make_table, number, words
-from torchscan.report.table import Cell, FullRemark, Table
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
@@ -113,7 +113,7 @@ def _written(
 
 
 def _remarks(generation: Generation) -> list[str]:
-    remarks: list[str] = [FullRemark(f"Warning: {note}.") for note in generation.warnings]
+    remarks: list[str] = [f"Warning: {note}." for note in generation.warnings]
     remarks.append(f"Time per token: {generation.margin.label}.")
     return remarks + [note.sentence for note in generation.assumptions]
 

@@ -11,7 +11,7 @@ from torchscan.inspecting.run import RunFacts
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
 from torchscan.report.run_texts import to_remark
-from torchscan.report.table import Cell, Conclusion, FullRemark, Table
+from torchscan.report.table import Cell, Conclusion, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 GroupRows = Literal["process", "layer"]
@@ -95,7 +95,7 @@ def _notes_on_layers(group: GroupRun) -> list[str]:
 
 
 def _remarks(group: GroupRun) -> list[str]:
-    stragglers = [FullRemark(to_remark(each)) for each in group.stragglers]
+    stragglers = [to_remark(each) for each in group.stragglers]
     missing = []
     if group.missing:
         ranks = f"{_name_ranks(group.missing)} of {group.num_ranks}"

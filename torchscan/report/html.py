@@ -11,22 +11,28 @@ from importlib import resources
 from torchscan.escapes import printable
 from torchscan.report.table import Cell, Column, Row, Screen, Table, writes
 
+_PAGE_STYLE = (
+    "body { margin: 2em; font-family: system-ui, sans-serif; } "
+    "h1 { margin: 0 0 .8em; font-size: 1.3em; overflow-wrap: anywhere; }"
+)
+
 
 @writes("html")
 def html_of(table: Table, _: Screen | None = None) -> str:
-    """A page of its own."""
-    return page(f"torchscan: {table.title}", f"<h1>{_escape(table.title)}</h1>\n{part_of(table)}")
+    """Return a complete page."""
+    return page(table.title, part_of(table))
 
 
 def page(title: str, *parts: str) -> str:
-    """A whole document, light or dark to match the reader's system."""
+    """Return a complete document with a heading, light or dark to match the reader's system."""
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_policy()}">'
-        f'<title>{_escape(title)}</title><meta name="viewport" content="width=device-width">'
+        f'<title>torchscan: {_escape(title)}</title><meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark">'
-        "<style>body { margin: 2em; font-family: system-ui, sans-serif; }</style>"
+        f"<style>{_PAGE_STYLE}</style>"
     )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{"".join(parts)}\n</body></html>\n'
+    body = f"<h1>{_escape(title)}</h1>\n{''.join(parts)}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
 
 
 @cache
@@ -61,7 +67,8 @@ def _rows(table: Table) -> str:
         for kind in (False, True)
     )
     below = f"<tfoot>{foot}</tfoot>" if foot else ""
-    return f'<div class="scroll"><table class="layers">{_head(table)}\n<tbody>{body}</tbody>{below}</table></div>\n'
+    content = f"{_head(table, has_bars=True)}\n<tbody>{body}</tbody>{below}"
+    return f'<div class="scroll"><table class="layers">{content}</table></div>\n'
 
 
 def _totals(table: Table) -> str:
@@ -75,8 +82,12 @@ def _totals(table: Table) -> str:
     return f'<table class="totals">{caption}{head}<tbody>{body}</tbody></table>\n'
 
 
-def _head(table: Table) -> str:
-    return f"<thead><tr>{''.join(f'<th{_class(each)}>{_escape(each.heading)}</th>' for each in table.columns)}</tr></thead>"
+def _head(table: Table, *, has_bars: bool = False) -> str:
+    headings = [
+        f"<th{_class(each, has_bars=has_bars)}>{_escape(each.heading)}</th>"
+        for each in table.columns
+    ]
+    return f"<thead><tr>{''.join(headings)}</tr></thead>"
 
 
 def _row(row: Row, table: Table, largest: list[float | None]) -> str:
@@ -86,14 +97,17 @@ def _row(row: Row, table: Table, largest: list[float | None]) -> str:
     name, full = _escape(row.name), _escape(row.full_name or row.name)
     label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
     first = f'<td style="--depth: {row.indent}" data-value="{full}">{label}</td>'
-    return f'<tr data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
+    kind = ' class="best"' if row.is_best else ""
+    return (
+        f'<tr{kind} data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
+    )
 
 
 def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
     """The sum, if there is one, with a bar as long as its share of the ``largest``; and its own figure for a sorted list."""
     shown = total or own
     text = _escape(shown.text)
-    attributes = f'{_class(column)} data-value="{_sortable(own, column)}"'
+    attributes = f'{_class(column, has_bars=True)} data-value="{_sortable(own, column)}"'
     if largest:
         attributes += f' style="--share: {_share(shown, largest)}"'
         if total is not None:
@@ -103,11 +117,14 @@ def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) 
 
 
 def _share(cell: Cell, largest: float) -> str:
-    return f"{100 * (cell.value or 0) / largest:.1f}%"
+    return f"{(cell.value or 0) / largest:.3f}"
 
 
-def _class(column: Column) -> str:
-    return ' class="number"' if column.is_number else ""
+def _class(column: Column, *, has_bars: bool = False) -> str:
+    """Return the class of a cell: bars stand beside numbers that can be added up."""
+    if not column.is_number:
+        return ""
+    return ' class="number bar"' if has_bars and column.summable else ' class="number"'
 
 
 def _sortable(cell: Cell, column: Column) -> str:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from torchscan import units
-from torchscan.report.table import NONE, Cell, Column, Row, Scaling, Table, in_unit
+from torchscan.report.table import BEST, NONE, Cell, Column, Row, Scaling, Table, in_unit
 
 Item = TypeVar("Item")
 #: how a column takes its value from an item: a function, or the name of an attribute
@@ -115,6 +115,11 @@ def durations(key: str, heading: str, value: Value | None = None, **options: Any
     return number(key, heading, value, scale=units.scale_of_durations, unit="s", **options)
 
 
+def mark_best(items: Iterable[Item], best: Item | None) -> list[dict[str, bool]]:
+    """Return the options of rows for a search: one of the items is its answer."""
+    return [{"is_best": each is best} for each in items]
+
+
 class TableParts(TypedDict, total=False):
     """The parts of a table beside its rows, as in ``Table``."""
 
@@ -143,6 +148,8 @@ def make_table(
     rows = []
     for index, each in enumerate(options):
         cells = [cells[index] for cells in cells_by_column]
+        if each.get("is_best"):
+            cells[0] = replace(cells[0], text=f"{cells[0].text} {BEST}")
         rows.append(Row(cells=cells, **each))
     return Table(title=title, columns=headings, rows=rows, **parts)
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from torchscan.escapes import printable
 from torchscan.report.table import Screen, Table, writes
 
 _INDENT = "&emsp;"
-#: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost
-_MARKUP = re.compile(r"[\\`*{}\[\]<>|~&:@#$]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|^ | $|(?<= ) ")
-#: mentions of people, numbers of issues, formulas: sites look for them after Markdown, when an entity is its sign again
-_LINKS = "@#$"
+#: what Markdown takes for markup; escaped by a backslash, or as HTML if it is that
+_MARKUP = r"""
+    [*`\[|~]                        # emphasis, code, links and cells
+    | (?<![^\W_])_ | _(?![^\W_])    # underscores that are not inside a word
+    | \\(?=[ !-/:-@\[-`{-~]|$)      # backslashes that would escape a sign or end a line
+    | <(?=[A-Za-z/!?])              # tags
+    | &(?=\#?\w+;)                  # entities
+    | ^[\#>]                        # headings and quotes
+    | \{(?=[{%])                    # templates of site generators
+"""
+#: names of emoji: ":cat:", ":100:"
+_EMOJI = r":(?=(?:100|1234|[\w+-]*[A-Za-z+-][\w+-]*):)"
+#: mentions of people, numbers of issues, formulas, addresses and names of emoji: sites look for them
+#: after Markdown, when a backslash or an entity is gone; a tag parts them
+_MENTION = rf"[@$] | \#(?=\d) | :(?=//) | (?<=www)\. | {_EMOJI}"
+#: spaces that would get lost; written as an entity
+_SPACE = r"^[ ] | [ ]$ | (?<=[ ])[ ]"
+_TO_ESCAPE = re.compile(
+    f"(?P<mention>{_MENTION}) | (?P<space>{_SPACE}) | (?P<markup>{_MARKUP})", re.VERBOSE
+)
+_MENTIONS = re.compile(_MENTION, re.VERBOSE)
 
 
 @writes("markdown")
@@ -28,7 +46,7 @@ def github_of(table: Table, screen: Screen) -> str:
     if not table.totals or not table.rows:
         return markdown_of(table, screen)
     title = f"{len(table.rows)} {table.noun}"
-    rows = f"<details><summary>{escape(title)}</summary>\n\n{_rows(table)}\n\n</details>"
+    rows = f"<details><summary>{escape_html(title)}</summary>\n\n{_rows(table)}\n\n</details>"
     return _page(table, [*map(_titled, table.totals), rows])
 
 
@@ -51,9 +69,23 @@ def _rows(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that is shown as it is written: no markup, no links, no mentions."""
-    return _MARKUP.sub(lambda found: _harmless(found[0]), printable(text))
+    """Return Markdown that shows the text as it is written: no markup, no links, no mentions."""
+    return _TO_ESCAPE.sub(_escape_sign, printable(text))
 
 
-def _harmless(sign: str) -> str:
-    return f"<span>{sign}</span>" if sign in _LINKS else f"&#{ord(sign)};"
+def escape_html(text: str) -> str:
+    """Return HTML inside of Markdown, where backslashes have no effect, that shows the text."""
+    return _MENTIONS.sub(_part_mention, html.escape(printable(text), quote=False))
+
+
+def _escape_sign(match: re.Match[str]) -> str:
+    if match["mention"]:
+        return _part_mention(match)
+    if match["space"]:
+        return "&#32;"
+    sign = match[0]
+    return html.escape(sign) if sign in "<&" else f"\\{sign}"
+
+
+def _part_mention(match: re.Match[str]) -> str:
+    return f"<span>{match[0]}</span>"

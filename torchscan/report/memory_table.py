@@ -18,7 +18,7 @@ from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.table import Cell, Screen, Table, check_width
-from torchscan.report.text import fit_columns, grid, paragraphs, totals_of, wrap_note
+from torchscan.report.text import fit_columns, grid, paragraphs, totals_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
@@ -86,7 +86,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
             *([_chart(estimate, screen)] if estimate.timeline else []),
             *([grid(table, screen)] if table.rows else []),
             *(totals_of(each, width) for each in verdict),
-            *(wrap_note(text, width) for text in table.remarks),
+            *paragraphs(table.remarks, width),
         ]
     )
 

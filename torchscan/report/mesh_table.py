@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, StepPart
 from torchscan.notes import Note
-from torchscan.report.make_table import ColumnOf, make_table, number, words, yes_or_no
-from torchscan.report.table import Cell, Table
+from torchscan.report.make_table import ColumnOf, make_table, mark_best, number, words, yes_or_no
+from torchscan.report.table import Cell, ColumnRemark, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: rows of steps that fit, and of those that do not
@@ -97,7 +97,8 @@ def mesh_table(search: MeshSearch) -> Table:
         fitting = [each for each in rows if each.fits]
         too_large = [each for each in rows if not each.fits]
         rows = [*fitting[:_MAX_ROWS], *too_large[:_MAX_TOO_LARGE]]
-    remarks = [*_reasons(search), *_left_out(search), _convention(search)]
+    marked = [] if search.best is None else ["* marks the fastest step that fits."]
+    remarks = [*marked, *_reasons(search), *_left_out(search), _convention(search)]
     if search.error_margin is not None:
         remarks.append(f"Times: {search.error_margin.label}.")
     remarks += [note.sentence for note in search.assumptions]
@@ -105,6 +106,7 @@ def mesh_table(search: MeshSearch) -> Table:
         "Meshes",
         _columns_of(rows),
         rows,
+        mark_best(rows, search.best),
         summary=[
             f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; "
             f"{_step(search)}, {_how(search)}"
@@ -167,11 +169,11 @@ def _format_parts(choice: MeshChoice) -> str:
     return ", ".join(shares)
 
 
-def _convention(search: MeshSearch) -> str:
+def _convention(search: MeshSearch) -> ColumnRemark:
     counted = "all scores of attention, as PaLM and torchtitan do"
     if search.flops == "computed":
         counted = "the scores of attention that a causal mask leaves"
-    return f"MFU counts {counted}."
+    return ColumnRemark(f"MFU counts {counted}.", ["mfu"])
 
 
 def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:

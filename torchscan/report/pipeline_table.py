@@ -12,7 +12,7 @@ from torchscan.report.make_table import (
     words,
     yes_or_no,
 )
-from torchscan.report.table import FullRemark, Table
+from torchscan.report.table import Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -79,7 +79,7 @@ def _remarks(plan: PipelinePlan) -> list[str]:
     roofline = plan.stages[0].plan.roofline
     margin = [] if roofline is None else [f"{roofline.error_margin.label}."]
     return [
-        *(FullRemark(f"Warning: {note}.") for note in plan.warnings),
+        *(f"Warning: {note}." for note in plan.warnings),
         *margin,
         *(note.sentence for note in plan.assumptions),
     ]

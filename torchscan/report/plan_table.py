@@ -21,7 +21,7 @@ from torchscan.report.make_table import (
     words,
 )
 from torchscan.report.memory_table import closeness, memory_table
-from torchscan.report.table import Cell, FullRemark, Table
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 PlanRows = Literal["group", "layer"]
@@ -169,6 +169,6 @@ def _group(row: _Row) -> Cell:
 
 def _remarks(plan: Plan) -> list[str]:
     margin = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
-    warnings = [FullRemark(f"Warning: {note}.") for note in plan.warnings]
+    warnings = [f"Warning: {note}." for note in plan.warnings]
     assumptions = [note.sentence for note in plan.assumptions]
     return [*warnings, *margin, *closeness(plan.memory.verdict), *assumptions]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -151,7 +150,7 @@ def _pass_text(provenance: ProvenanceData) -> str:
         "same": "as the modules are set",
     }[provenance["mode"]]
     notes = [from_plain(Note, each) for each in provenance["reasons"]]
-    why = textwrap.shorten("; ".join(map(str, notes)), 200, placeholder=" …")
+    why = "; ".join(map(str, notes))
     reason = f" ({why})" if provenance["execution"] == "real" else ""
     passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
     return f"{passes} {mode}, {how}{reason}, of {inputs}."

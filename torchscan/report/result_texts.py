@@ -388,7 +388,7 @@ add(
 add(
     "snapshot-activations",
     "checkpointing (torch.utils.checkpoint), or smaller batches with gradient accumulation: "
-    "activations hold {size:memory} ({share:share})",
+    "activations{logits:beside_logits} hold {size:memory} ({share:share})",
 )
 add(
     "snapshot-recomputed",
@@ -398,7 +398,7 @@ add(
 add(
     "snapshot-logits",
     "a fused or chunked cross entropy (Liger): logits and the loss hold {size:memory} "
-    "({share:share})",
+    "({share:share}){by_kind:counted_as}",
 )
 add(
     "snapshot-optimizer",

@@ -24,7 +24,7 @@ from torchscan.report.make_table import (
     totals_table,
     words,
 )
-from torchscan.report.table import Cell, FullRemark, Table
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]
@@ -70,7 +70,7 @@ def roofline_table(
         totals_first=True,
         remarks=[
             *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
-            *(FullRemark(f"Warning: {note}.") for note in roofline.warnings),
+            *(f"Warning: {note}." for note in roofline.warnings),
             f"{roofline.error_margin.label}.",
             *(note.sentence for note in roofline.assumptions),
         ],

@@ -10,7 +10,6 @@ from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.run import RunFacts
 from torchscan.observing.compiling import CompiledFrame
 from torchscan.report import finding_texts  # noqa: F401 - registers the sentences of findings
-from torchscan.report.table import FullRemark
 
 #: notes of one kind, before the rest is only counted
 _MAX_NOTES = 5
@@ -22,7 +21,7 @@ def remarks_of(run: RunFacts) -> list[str]:
     """Return the sources of NaN and Inf, alarms, what was compiled, and then notes on the values."""
     results = [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run)]
     return [
-        *map(FullRemark, results),
+        *results,
         *_measured(run),
         *_checked(run),
         *_expected(run),

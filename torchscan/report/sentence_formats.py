@@ -62,6 +62,21 @@ def list_reads(reads: Sequence[Mapping[str, str]]) -> str:
     return list_places([f"{each['function']} at {each['place']}" for each in reads])
 
 
+@writes("beside_logits")
+def except_logits(logits: int) -> str:
+    """Return which activations a number is about, if some are logits that it excludes."""
+    return " other than logits" if logits else ""
+
+
+@writes("counted_as")
+def describe_counting(sizes: Mapping[str, int]) -> str:
+    """Return how bytes are divided among kinds of memory, if there are several."""
+    if len(sizes) == 1:
+        return ""
+    *first, last = [f"{units.memory(size)} of {kind}" for kind, size in sizes.items()]
+    return f", counted as {', '.join(first)} and {last}"
+
+
 @writes("changes")
 def list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
     """Return the names of changes; of a variant, the code to write."""

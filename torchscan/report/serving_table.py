@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchscan import units
 from torchscan.analyses.generation.serving_search import ServingChoice, ServingSearch
 from torchscan.notes import Note
-from torchscan.report.make_table import ColumnOf, make_table, number, words
+from torchscan.report.make_table import ColumnOf, make_table, mark_best, number, words
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -25,6 +25,7 @@ def serving_table(search: ServingSearch) -> Table:
         "Serving",
         _columns(search),
         shown,
+        mark_best(shown, best),
         summary=_summary(search),
         remarks=_remarks(search),
         noun="ways",
@@ -35,7 +36,6 @@ def serving_table(search: ServingSearch) -> Table:
 
 
 def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
-    best = search.best
     has_formats = len({each.compute for each in search.choices}) > 1
 
     def ways(choice: ServingChoice) -> Cell:
@@ -46,8 +46,6 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
 
     def verdict(choice: ServingChoice) -> Cell:
         shown = "kept" if choice.is_within_limits else "missed"
-        if choice is best:
-            shown = "best"
         return Cell(choice.is_within_limits, shown)
 
     columns = [words("copies", "GPUs", ways)]
@@ -95,7 +93,10 @@ def _summary(search: ServingSearch) -> list[str]:
 
 
 def _remarks(search: ServingSearch) -> list[str]:
-    remarks = [f"Left out: {name}: {reason}." for name, reason in search.refused.items()]
+    remarks = []
+    if search.best is not None:
+        remarks.append("* marks the most tokens per second within the limits.")
+    remarks += [f"Left out: {name}: {reason}." for name, reason in search.refused.items()]
     remarks += _problems(search)
     if search.margin is not None:
         remarks.append(f"Times per token: {search.margin.label}.")

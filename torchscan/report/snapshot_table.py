@@ -14,7 +14,7 @@ from torchscan.report.make_table import (
     totals_table,
     words,
 )
-from torchscan.report.table import Cell, FullRemark, Table
+from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MOMENTS = {"oom": "when a request failed", "peak": "at the peak", "end": "at the end"}
@@ -40,8 +40,8 @@ def snapshot_table(snapshot: MemorySnapshot, top: int | None = _ROWS) -> Table:
     if kinds:
         totals.append(totals_table(kinds, ("", "", "")))
     remarks = _left_out(snapshot, len(shown))
-    remarks += [FullRemark(f"Would help: {note}.") for note in snapshot.suggestions]
-    remarks += [FullRemark(note.sentence) for note in snapshot.notes]
+    remarks += [f"Would help: {note}." for note in snapshot.suggestions]
+    remarks += [note.sentence for note in snapshot.notes]
     return make_table(
         "Places that hold the most",
         _columns(snapshot),

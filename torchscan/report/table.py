@@ -22,6 +22,8 @@ _DATA: tuple[Format, ...] = ("csv", "json")
 
 #: what stands where there is no figure
 NONE = "–"
+#: what stands after the name of the row that answers a search
+BEST = "*"
 #: how figures choose the unit that they share
 Scaling = Callable[[Iterable[float]], Scale]
 #: where a text that does not fit is cut
@@ -63,13 +65,7 @@ class ColumnRemark(str):
         return type(self), (str(self), self.columns)
 
 
-class FullRemark(str):
-    """A remark that is a result itself, such as a warning: text shows all of it."""
-
-    __slots__ = ()
-
-
-class Conclusion(FullRemark):
+class Conclusion(str):
     """A remark that ends the text, also after the names of hidden columns."""
 
     __slots__ = ()
@@ -131,6 +127,8 @@ class Row:
     folded: int = 0
     #: True if the row is the sum of the others, so that it stays last in any order
     is_total: bool = False
+    #: True if the row is the answer to a search, whose name ends with ``BEST``
+    is_best: bool = False
 
     @property
     def values(self) -> list[Any]:
@@ -263,9 +261,8 @@ class Table(Result):
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:
         """The table in a format: one of ``FORMATS``.
 
-        Text has this ``width``, in characters, and ``colours`` for a terminal. Its notes have two
-        lines each, and as many as they need with ``details=True``. LaTeX takes ``caption``,
-        ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
+        Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes
+        ``caption``, ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
         """
         check_width(width)
         load_writers()

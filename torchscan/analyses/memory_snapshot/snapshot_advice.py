@@ -174,7 +174,10 @@ def _suggest_for_kinds(
 ) -> Iterator[Note]:
     """Yield changes for the largest kind, and for kinds that would have freed enough."""
     request = None if state.failure is None else state.failure.size
-    sizes = _sizes_by_kind(blocks, request if running.kind == "loss" else None)
+    logits = _logits_by_kind(blocks, request if running.kind == "loss" else None)
+    sizes = _sizes_by_kind(blocks)
+    sizes.subtract(logits)
+    sizes["loss"] += logits.total()
     if not running.is_forward:
         sizes["gradients"] = 0  # they are needed
     largest = max(_CHANGED, key=lambda kind: sizes[kind])
@@ -184,18 +187,29 @@ def _suggest_for_kinds(
         is_enough = request is not None and saves >= request and kind in _REDUCIBLE
         if size and (kind == largest or is_enough):
             share = size / max(state.requested_bytes, 1)
-            yield _change_for(kind, saves, size, share)
+            yield _change_for(kind, saves, size, share, logits)
 
 
-def _change_for(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
-    """Return the change that makes a kind smaller."""
+def _change_for(
+    kind: OwnerKind, saves: int, size: int, share: float, logits: Counter[OwnerKind]
+) -> Note:
+    """Return the change that makes a kind smaller, which has ``size`` bytes apart from logits."""
     match kind:
         case "activations":
-            return Note.of("snapshot-activations", saves=saves, size=size, share=share)
+            return Note.of(
+                "snapshot-activations",
+                saves=saves,
+                size=size,
+                share=share,
+                logits=logits["activations"],
+            )
         case "recomputed":
             return Note.of("snapshot-recomputed", saves=saves, size=size, share=share)
         case "loss":
-            return Note.of("snapshot-logits", saves=saves, size=size, share=share)
+            parts = logits.copy()
+            parts["loss"] += size - logits.total()
+            by_kind = {name: part for name, part in parts.most_common() if part}
+            return Note.of("snapshot-logits", saves=saves, size=size, share=share, by_kind=by_kind)
         case "optimizer":
             return Note.of("snapshot-optimizer", saves=saves, size=size, share=share)
         case "parameters":
@@ -206,15 +220,23 @@ def _change_for(kind: OwnerKind, saves: int, size: int, share: float) -> Note:
             return Note.of("snapshot-gathered", saves=saves, size=size, share=share)
 
 
-def _sizes_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:
-    """Return the bytes of each kind, with logits and their gradients counted as loss."""
+def _sizes_by_kind(blocks: Iterable[OwnedBlock]) -> Counter[OwnerKind]:
+    """Return the bytes of each kind."""
+    sizes: Counter[OwnerKind] = Counter()
+    for owned in blocks:
+        sizes[owned.kind] += owned.block.size
+    return sizes
+
+
+def _logits_by_kind(blocks: Sequence[OwnedBlock], failed_loss: int | None) -> Counter[OwnerKind]:
+    """Return the bytes of logits and their gradients, by the kind that the table shows."""
     sizes_of_loss = [each.block.size for each in blocks if each.kind == "loss"]
     if failed_loss is not None:
         sizes_of_loss.append(failed_loss)
     logits_size = max(sizes_of_loss, default=0)
     sizes_of_logits = {logits_size, logits_size // 2} if logits_size >= LARGE_SEGMENT else set()
-    sizes: Counter[OwnerKind] = Counter()
-    for owned in blocks:
-        is_logits = owned.block.size in sizes_of_logits and owned.kind in _KINDS_OF_LOGITS
-        sizes["loss" if is_logits else owned.kind] += owned.block.size
-    return sizes
+    return _sizes_by_kind(
+        each
+        for each in blocks
+        if each.block.size in sizes_of_logits and each.kind in _KINDS_OF_LOGITS
+    )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.errors import Give, InputError
 from torchscan.recording.execution.recurrent_kernels import (
     RECURRENT,
     recurrent_on_cpu,
@@ -29,12 +30,15 @@ from torchscan.torch_versions import (
     aten,
     below_autograd,
     has_no_data,
+    is_divided_along,
     is_fake_type,
     is_functorch_wrapped,
     scaled_dot_product_attention,
     without_torch_function,
 )
 
+#: dimension of a query that has its sequence
+_SEQUENCE_DIM = 2
 _HALF = (torch.float16, torch.bfloat16)
 _RMS_NORM = frozenset({torch.rms_norm, aten.rms_norm, aten.rms_norm.default})
 _DROPOUT = frozenset({torch.dropout, aten.dropout, aten.dropout.default})
@@ -69,6 +73,7 @@ class Kernels:
             fuse = _fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda
             fused = fuse(query, key, value, **options)
             if fused is None and self._device_type == "cuda" and not query.is_meta:
+                _require_ring_kernel(query)
                 return _compute_in_pieces(query, key, value, **options)
         return (
             scaled_dot_product_attention(query, key, value, *args, **kwargs)
@@ -126,6 +131,20 @@ def _fused_on_cuda(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, for_gradient, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _require_ring_kernel(query: Tensor) -> None:
+    """Raise an InputError if sequences in 32 bits are divided among ranks.
+
+    torch's ring attention consists of fused kernels, and those of 32 bits take no grouped queries.
+    """
+    if query.dtype == torch.float32 and is_divided_along(query, _SEQUENCE_DIM):
+        raise InputError(
+            "attention with grouped queries is in float32 over sharded sequences (cp), and torch "
+            "has a kernel for 16 bits only: give ",
+            Give("precision", "bf16-mixed"),
+            ", or convert the model to bfloat16",
+        )
 
 
 def _compute_in_pieces(

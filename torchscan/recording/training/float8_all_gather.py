@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from torchscan.recording.training.float8 import Float8Linear, Quantized, cast_scaled, scale_of
 from torchscan.torch_versions import (
+    ShardOfFSDP,
     aten,
-    extend_all_gather,
     is_sharded_type,
     local_part,
     sharded_from,
@@ -29,13 +29,11 @@ _DTYPE = torch.float8_e4m3fn
 
 def gather_in_8_bits(model: nn.Module) -> None:
     """Make FSDP2 gather the weights of 8-bit layers in 8 bits, in a model that it shards."""
-    gathers = [
-        _WeightGather(module, shard)
-        for shard in shards_of_fsdp(model)
-        for module in [shard._module_info.module]
-        if isinstance(module, Float8Linear) and module.is_gathered
-        if shard._module_info.param_name == "weight"
-    ]
+    gathers = []
+    for shard in shards_of_fsdp(model):
+        layer = shard.module
+        if isinstance(layer, Float8Linear) and layer.is_gathered and shard.name == "weight":
+            gathers.append(_WeightGather(layer, shard))
     if not gathers:
         return
 
@@ -80,9 +78,9 @@ def _compute_scales(gathers: list[_WeightGather]) -> None:
     """Compute the scales of complete weights, of which each rank has a shard."""
     import torch.distributed as distributed
 
-    shards = [each.shard for each in gathers]
-    largest = torch.stack(aten._foreach_norm(shards, math.inf))
-    for group in gathers[0].groups:
+    parts = [each.shard.part for each in gathers]
+    largest = torch.stack(aten._foreach_norm(parts, math.inf))
+    for group in gathers[0].shard.groups:
         distributed.all_reduce(largest, op=distributed.ReduceOp.MAX, group=group)
     scales = scale_of(largest, _DTYPE)
     for each, scale in zip(gathers, scales.unbind(), strict=True):
@@ -92,32 +90,18 @@ def _compute_scales(gathers: list[_WeightGather]) -> None:
 class _WeightGather:
     """The all-gather of one weight, in the two functions that FSDP2 calls."""
 
-    def __init__(self, layer: Float8Linear, parameter: Any) -> None:
+    def __init__(self, layer: Float8Linear, shard: ShardOfFSDP) -> None:
         self._layer = layer
-        self._parameter = parameter
+        self.shard = shard
         self.scale: Tensor | None = None
-        extend_all_gather(parameter, self.before, self.after)
-
-    @property
-    def shard(self) -> Tensor:
-        """This rank's part of the weight, padded as that of the first rank."""
-        size = self._parameter.padded_sharded_param_size
-        shard: Tensor = self._parameter._sharded_param_data.view(size)
-        return shard
-
-    @property
-    def groups(self) -> list[Any]:
-        """The process groups of the mesh dimensions along which the weight is sharded."""
-        spec = self._parameter._sharding_spec
-        placed = zip(range(spec.mesh.ndim), spec.placements, strict=True)
-        return [spec.mesh.get_group(dim) for dim, each in placed if not each.is_replicate()]
+        shard.extend_all_gather(self.before, self.after)
 
     def before(self, _mesh: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the tensors to all-gather, and the metadata to keep."""
-        scale = self.scale
+        scale, part = self.scale, self.shard.part
         if scale is None:  # the layer is called without the model
-            scale = scale_of(torch.max(torch.abs(self.shard)), _DTYPE)
-        return (cast_scaled(self.shard, scale, _DTYPE),), (scale,)
+            scale = scale_of(torch.max(torch.abs(part)), _DTYPE)
+        return (cast_scaled(part, scale, _DTYPE),), (scale,)
 
     def after(
         self,
@@ -129,10 +113,9 @@ class _WeightGather:
     ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
         """Give the layer its all-gathered weight in 8 bits."""
         (values,), (scale,) = outputs, metadata
-        rows = self._parameter._orig_size[0]  # without the padding of the last rank
-        gathered = Quantized(values[:rows], scale)
-        spec = self._parameter._unsharded_dtensor_spec
-        if spec is not None:  # tensor parallelism has divided it before
-            gathered = _place(gathered, spec.mesh, spec.placements)
+        gathered = Quantized(values[: self.shard.rows], scale)
+        placement = self.shard.placement
+        if placement is not None:  # tensor parallelism has divided it before
+            gathered = _place(gathered, *placement)
         self._layer.gathered = gathered
         return (values, outputs) if out is None else None

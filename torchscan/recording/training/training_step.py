@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, ki
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
+from torchscan.recording.training.gradient_clipping import clip_gradients
 from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
@@ -98,8 +100,8 @@ def optimize(
             optimizer = optimizer_on(request.optimizer, updated)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
         if request.clips_gradients:
-            is_gpu = device_type == "cuda"
-            torch.nn.utils.clip_grad_norm_(list(updated.values()), 1.0, foreach=is_gpu)
+            sharded = map(substitutes.of, map(attrgetter("tensor"), parameters.values()))
+            clip_gradients(list(updated.values()), sharded, is_gpu=device_type == "cuda")
         if request.updates_on_host:
             copied = () if request.parameters_on_host else updated.values()
             update_on_host(optimizer, copied, recorder)

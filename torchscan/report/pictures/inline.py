@@ -21,19 +21,24 @@ _OPTIONS: dict[Any, Any] = {
 }
 #: what a file needs and a part of a page does not: addresses of namespaces, and who made it
 _NEEDLESS = re.compile(r"<metadata>.*?</metadata>|\sxmlns(:\w+)?=\"[^\"]*\"", re.DOTALL)
+_WITHOUT_PLOT = (
+    '<div class="torchscan" data-ready="static"><p>For the plot, install matplotlib: '
+    "pip install matplotlib.</p></div>"
+)
 #: options of matplotlib belong to the process: two threads would restore each other's
 _lock = threading.Lock()
 
 
 def inline_plot(result: Result) -> str:
-    """Return the plot of a result as SVG, or "" without matplotlib or if there is nothing to draw.
+    """Return the plot of a result as SVG, or "" if there is nothing to draw.
 
+    Without matplotlib, a sentence says how to get the plot.
     Lines and text take the color of the text around them, so that they can be read in a dark page.
     """
     try:
         from matplotlib import rc_context
     except ImportError:
-        return ""
+        return _WITHOUT_PLOT
     with _lock, rc_context(_OPTIONS), detached_figures():
         try:
             figure: Any = result.plot().figure
