@@ -384,13 +384,11 @@ sys.modules["tabulate"] = None  # torch would import it at exit, which changes t
 import torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what shells run in the background
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if sys.argv[1:]:
     import torchscan
     torchscan.watch(model, sys.argv[1], every=1)
 for _ in range(20):
     model(torch.randn(4, 8)).square().sum().backward()
-    optimizer.step()
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(60)
 """

@@ -658,7 +658,7 @@ if __name__ == "__main__":
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(6):
-            if case == "a reset" and step == 3:
+            if case == "the model, and a reset" and step == 3:
                 torch._dynamo.reset()
             optimizer.zero_grad()
             compiled(x).sum().backward()
@@ -666,7 +666,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("case", ["the model", "another model", "a reset"])
+@pytest.mark.parametrize("case", ["another model", "the model, and a reset"])
 def test_the_compiler_may_be_loaded_after_watching_has_begun(
     case: str, run: Path, tmp_path: Path
 ) -> None:
