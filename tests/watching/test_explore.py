@@ -733,9 +733,9 @@ def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_pat
 
 
 def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(
-    browser: Browser, run: Path
+    browser: Browser, server: Server
 ) -> None:
-    with torchscan.serve(run, port=0) as server, opened(browser, server.url) as page:
+    with opened(browser, server.url) as page:
         assert page.get_by_label("color by").input_value() == "gradient"
 
 
