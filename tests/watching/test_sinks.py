@@ -82,7 +82,8 @@ KILLED = """
     {before}
     if __name__ == "__main__":
         model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
-        watcher = torchscan.watch(model, sys.argv[1] + "/run", every=1, sinks=[{sink}])
+        options = dict(every=1, start="fork", sinks=[{sink}])
+        watcher = torchscan.watch(model, sys.argv[1] + "/run", **options)
         print(watcher._process.number, flush=True)
         for step in range(100_000):
             model(torch.rand(8, 4)).square().mean().backward()
