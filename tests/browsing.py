@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -116,11 +117,8 @@ def least_contrast(page: Page, selector: str) -> tuple[float, str]:
             continue
         colors: Any = picture.crop(box).getcolors(10_000) or []
         for _, behind in colors:
-            mixed = [
-                text["opacity"] * a + (1 - text["opacity"]) * b
-                for a, b in zip(text["color"], behind, strict=True)
-            ]
-            found.append((_contrast(mixed, behind), f"{text['text']!r}: {mixed} on {behind}"))
+            contrast, mixed = _mixed_contrast(tuple(text["color"]), text["opacity"], behind)
+            found.append((contrast, f"{text['text']!r}: {mixed} on {behind}"))
     assert len(texts) > 5
     return min(found)
 
@@ -147,6 +145,16 @@ def least_contrast_of_marks(page: Page, selector: str) -> float:
         mixed = [opacity * each + (1 - opacity) * ground for each, ground in pairs]
         found.append(_contrast(mixed, behind))
     return min(found)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _mixed_contrast(
+    color: tuple[float, ...], opacity: float, behind: tuple[int, ...]
+) -> tuple[float, list[float]]:
+    """Return the contrast of a translucent color to what is behind it, and the color that is seen."""
+    pairs = zip(color, behind, strict=True)
+    mixed = [opacity * each + (1 - opacity) * ground for each, ground in pairs]
+    return _contrast(mixed, behind), mixed
 
 
 def _contrast(one: Any, other: Any) -> float:

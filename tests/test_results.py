@@ -157,6 +157,7 @@ def _curves() -> Any:
     return curves_of("train", [points])
 
 
+@functools.cache
 def _checkpointing() -> Any:
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(3))
     model = nn.Sequential(*layers)

@@ -228,6 +228,7 @@ def test_a_measured_cpu_can_be_asked_about(
 
 
 @pytest.mark.slow
+@pytest.mark.sweep  # other tests start other commands in this way
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torchscan", "devices", "T4"],

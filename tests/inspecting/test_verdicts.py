@@ -506,6 +506,7 @@ HEALTHY = {
 
 
 @pytest.mark.slow
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program(name: str, tmp_path: Path) -> None:
     run, _ = inspected_process(HEALTHY[name], tmp_path)

@@ -211,7 +211,7 @@ _SIZES: dict[str, Any] = {
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"head_dim": 128},
-    "gemma3_text": {"head_dim": 128, "sliding_window": 128, "num_hidden_layers": 30},
+    "gemma3_text": {"head_dim": 128, "sliding_window": 128, "num_hidden_layers": 18},
     "mixtral": {"num_local_experts": 4},
     "deepseek_v3": {"n_routed_experts": 16, "moe_intermediate_size": 512, "n_group": 4},
 }

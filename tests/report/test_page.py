@@ -696,18 +696,18 @@ def _unet() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
-    "inception": (
-        lambda: torchvision.models.inception_v3(weights=None, init_weights=False),
-        (3, 299, 299),
-        {"Conv2d_1a_3x3", "Mixed_7c"},
-    ),
     "transformer": (
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6),
         (10, 64),
         {"layers.0 … 5"},
     ),
-    "lstm": (lambda: nn.Sequential(nn.LSTM(8, 8)), (5, 8), {"0"}),
     "unet": (_unet, (3, 16, 16), {"down", "cat"}),
+    "inception": (
+        lambda: torchvision.models.inception_v3(weights=None, init_weights=False),
+        (3, 299, 299),
+        {"Conv2d_1a_3x3", "Mixed_7c"},
+    ),
+    "lstm": (lambda: nn.Sequential(nn.LSTM(8, 8)), (5, 8), {"0"}),
     "recursive": (
         lambda: Calls(lambda self, x, n=3: self(self.fc(x), n - 1) if n else x, fc=nn.Linear(4, 4)),
         (4,),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import tests.forked
 import tests.torchvision_cpu  # noqa: F401 - the frameworks import torchvision, which needs it
 import torchscan
 from tests.opening import watched_run
@@ -32,18 +33,23 @@ RUN = "runs/first"
 ACCUMULATED = (1, 2)
 
 
-def lines_of(framework: str) -> str:
+def lines_of(framework: str, start: str = "spawn") -> str:
     """What the page shows below the name, for each step."""
     found = re.search(rf"\*\*{framework}\*\*.*?```py\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
-    return found[1].replace("every=10", "every=1")
+    return found[1].replace("every=10", f"every=1, start={start!r}")
 
 
-def run_lines(framework: str, **names: object) -> dict[str, Any]:
+def run_lines(framework: str, start: str = "spawn", **names: object) -> dict[str, Any]:
     """Run them where these names are known."""
     known = {"torch": torch, "torchscan": torchscan, **names}
-    exec(lines_of(framework), known)  # noqa: S102
+    exec(lines_of(framework, start), known)  # noqa: S102
     return known
+
+
+def start_of(batches: int) -> str:
+    """Return the default way to start the worker, in one of the cases: it imports torch anew."""
+    return "spawn" if batches == 1 else "forkserver"
 
 
 @pytest.fixture(autouse=True)
@@ -107,12 +113,13 @@ def lightning_trainer(**options: object) -> Any:
     return pytest.importorskip("pytorch_lightning").Trainer(**options)
 
 
-def fit(module: Any, *, watches: bool, **options: object) -> Any:
+def fit(module: Any, *, watches: bool, start: str = "forkserver", **options: object) -> Any:
     trainer = lightning_trainer(**options)
     torch.manual_seed(1)  # for dropout
     if watches:
         run_lines(
             "Lightning",
+            start,
             module=module,
             trainer=trainer,
             train_loader=loader(),
@@ -127,7 +134,8 @@ def fit(module: Any, *, watches: bool, **options: object) -> Any:
 def test_lightning(batches: int) -> None:
     plain, watched = lightning_module(), lightning_module()
     fit(plain, watches=False, accumulate_grad_batches=batches)
-    trainer = fit(watched, watches=True, accumulate_grad_batches=batches)
+    start = start_of(batches)
+    trainer = fit(watched, watches=True, start=start, accumulate_grad_batches=batches)
     assert_same(plain, watched)
     run = recorded()
     assert (run.about["model"], run.steps(), run.steps("eval")) == (
@@ -202,9 +210,8 @@ def test_accelerate(batches: int) -> None:
     def as_shown(
         accelerator: Any, model: nn.Module, optimizer: Any, loader: Any
     ) -> tuple[Any, ...]:
-        known = run_lines(
-            "accelerate", accelerator=accelerator, model=model, optimizer=optimizer, loader=loader
-        )
+        prepared = {"model": model, "optimizer": optimizer, "loader": loader}
+        known = run_lines("accelerate", start_of(batches), accelerator=accelerator, **prepared)
         return tuple(known[name] for name in ("model", "optimizer", "loader", "watcher"))
 
     plain, losses = trained(lambda accelerator, *given: (*accelerator.prepare(*given), None))
@@ -253,7 +260,7 @@ def test_transformers(batches: int) -> None:
     torch.manual_seed(1)
     plain.train()
     torch.manual_seed(1)
-    run_lines("transformers", trainer=watched)
+    run_lines("transformers", start_of(batches), trainer=watched)
     assert_same(plain.model, watched.model)
     losses, same = (
         [each["loss"] for each in trainer.state.log_history if "loss" in each]
@@ -293,7 +300,7 @@ def with_transformers() -> Started:
 @pytest.mark.parametrize("start", [with_lightning, with_accelerate, with_transformers])
 def test_steps_of_the_optimizer(start: Callable[[], Started]) -> None:
     model, train = start()
-    with torchscan.watch(model, RUN, every=1) as watcher:
+    with torchscan.watch(model, RUN, every=1, start="forkserver") as watcher:
         handle = run_lines("Gradient accumulation", watcher=watcher)["handle"]
         train()
         handle.remove()

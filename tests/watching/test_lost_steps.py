@@ -58,6 +58,7 @@ def await_worker(run: Path) -> None:
 
 
 @slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)"])
 def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> None:
     """The worker has not even imported torch by then. The last step was not over: no other had begun."""
@@ -174,7 +175,8 @@ SERVED = """
 
 
 @slow
-@pytest.mark.parametrize("start", ["fork", "forkserver"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("start", ["forkserver", "fork"])
 def test_steps_where_the_system_does_not_tell_of_a_process_s_end(
     start: str, tmp_path: Path
 ) -> None:
@@ -384,13 +386,11 @@ sys.modules["tabulate"] = None  # torch would import it at exit, which changes t
 import torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what shells run in the background
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if sys.argv[1:]:
     import torchscan
     torchscan.watch(model, sys.argv[1], every=1)
 for _ in range(20):
     model(torch.randn(4, 8)).square().sum().backward()
-    optimizer.step()
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(60)
 """

@@ -128,13 +128,20 @@ def write_layers(run: Path, num_layers: int) -> Path:
     return run
 
 
+@pytest.fixture(scope="module")
+def many_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the page of a run of 2401 layers."""
+    folder = tmp_path_factory.mktemp("many")
+    page_of_run(write_layers(folder / "run", 2401)).save(folder / "run.html")
+    return folder / "run.html"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_boxes_of_thousands_of_modules_are_seen(
-    browser: Browser, tmp_path: Path, scheme: str
+    browser: Browser, many_layers: Path, scheme: str
 ) -> None:
-    page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
-    with opened(browser, tmp_path / "run.html", color_scheme=scheme) as page:
+    with opened(browser, many_layers, color_scheme=scheme) as page:
         number = page.locator("svg.graph .node").count()
         assert 5 <= number <= 40, "ranges of modules are folded"
         assert page.locator("svg.graph").evaluate(_SEEN) == number
@@ -174,9 +181,8 @@ def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_long_table_draws_the_rows_in_view(browser: Browser, tmp_path: Path) -> None:
-    page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
-    with opened(browser, tmp_path / "run.html") as page:
+def test_a_long_table_draws_the_rows_in_view(browser: Browser, many_layers: Path) -> None:
+    with opened(browser, many_layers) as page:
         rows = page.locator("tr[data-at]")
         table = page.locator(".panel.layers .scroll")
         assert 20 < rows.count() < 120

@@ -82,14 +82,12 @@ KILLED = """
     {before}
     if __name__ == "__main__":
         model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
-        watcher = torchscan.watch(model, sys.argv[1] + "/run", every=1, sinks=[{sink}])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = dict(every=1, start="fork", sinks=[{sink}])
+        watcher = torchscan.watch(model, sys.argv[1] + "/run", **options)
         print(watcher._process.number, flush=True)
         for step in range(100_000):
-            optimizer.zero_grad()
             model(torch.rand(8, 4)).square().mean().backward()
-            optimizer.step()
-            time.sleep(0.02)
+            time.sleep(0.05)
 """
 
 
@@ -202,9 +200,10 @@ def test_curves_and_notes_in_tensorboard(tmp_path: Path) -> None:
 
 
 def test_curves_and_notes_in_weights_and_biases(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     show_curves(WandB(mode="offline", dir=str(tmp_path), page_every=None), tmp_path)
-    until(lambda: len(rows_in(tmp_path)) == 4)  # its own process writes the file
+    wandb.teardown()  # workers of later tests would use its process, which the environment names
+    until(lambda: len(rows_in(tmp_path)) == 4)
     rows = rows_in(tmp_path)
     assert [(step, row["train/loss"]) for step, row in sorted(rows.items())[:3]] == LOSSES
     assert rows[0]["train/gradient_norm"] == 3.0
@@ -433,6 +432,7 @@ def _row(history: Any) -> dict[str, Any]:
 
 
 def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
+    """Of a short run, the page is that of its end."""
     pytest.importorskip("wandb")
     run = watched(tmp_path, WandB("project", mode="offline", dir=str(tmp_path)))
     rows = rows_in(tmp_path)
@@ -446,29 +446,30 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
             assert row[name]["bins"] == pytest.approx(edges)
             for figure, value in to_statistics(found).items():
                 assert row[f"{name}/{figure}"] == pytest.approx(value)
+    (page,) = pages_in(tmp_path)
+    assert '"last_step": 2' in page or "step 2" in page
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
 def test_weights_and_biases_own_process_ends_with_training(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
-    with watch(
-        model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]
-    ) as watcher:
+    sink = WandB(mode="offline", dir=str(tmp_path), page_every=None)
+    with watch(model, tmp_path / "run", every=1, sinks=[sink]) as watcher:
         train(model, 3)
         until(lambda: services_of(watcher._process.number))
     until(lambda: not services_of(watcher._process.number))
 
     def has_some() -> bool:
         return any(
-            file.stat().st_size > 100_000
+            file.stat().st_size > 40_000  # more than a block
             for file in (tmp_path / "killed").glob("wandb/offline-run-*/run-*.wandb")
         )
 
     (tmp_path / "killed").mkdir()
     worker, _ = killed(
         tmp_path / "killed",
-        f"torchscan.sinks.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})",
+        f"torchscan.sinks.WandB(mode='offline', dir={str(tmp_path / 'killed')!r}, page_every=None)",
         has_some,
     )
     until(lambda: not services_of(worker))
@@ -538,12 +539,6 @@ def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: 
         page.keyboard.press("Enter")
         inside.locator(".card").nth(1).locator("figure").first.wait_for()
         assert "· step " in inside.locator(".question").inner_text()
-
-
-def test_a_short_run_has_its_page_in_weights_and_biases(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    watched(tmp_path, WandB(mode="offline", dir=str(tmp_path)), steps=20)
-    assert '"last_step": 19' in pages_in(tmp_path)[-1] or "step 19" in pages_in(tmp_path)[-1]
 
 
 def pages_in(folder: Path) -> list[str]:

@@ -644,12 +644,11 @@ def test_a_live_page_follows_the_training(browser: Browser, tmp_path: Path) -> N
         assert focused == "first step shown"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["healthy", "broken", "dead"])
 def test_no_page_is_wider_than_a_phone(
-    visit: Visit, request: pytest.FixtureRequest, name: str, scheme: str
+    visit: Visit, request: pytest.FixtureRequest, name: str
 ) -> None:
-    with visit(request.getfixturevalue(name), color_scheme=scheme) as page:
+    with visit(request.getfixturevalue(name)) as page:
         page.set_viewport_size({"width": 380, "height": 800})
         page.reload()
         page.locator(f"{LAYERS} .heat-row").first.wait_for()

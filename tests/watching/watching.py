@@ -1,7 +1,7 @@
 """``watch`` with a worker that is forked from a process that has imported torch.
 
 By default each run starts an interpreter of its own, which imports torch for a second or two. That is tested in
-``test_lost_steps.py``, ``test_frameworks.py`` and wherever a test starts a program.
+``test_lost_steps.py``, in some cases of ``test_frameworks.py``, and wherever a test starts a program.
 """
 
 from __future__ import annotations
