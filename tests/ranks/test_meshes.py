@@ -247,7 +247,7 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     assert best.is_replayed
     assert best.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
     assert [each.is_replayed for each in found.choices] == [True, False]
-    assert "The memory of all layers was recorded for dp=8 (none)" in " ".join(str(found).split())
+    assert "The memory of all layers was replayed for dp=8 (none)" in " ".join(str(found).split())
 
 
 class Plain(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
@@ -60,6 +61,15 @@ class StepReplay:
                     with suppress(OutOfMemory):
                         allocator.free(allocator.allocate(self.workspaces[moment]))
             yield allocator
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of bytes alive in a step that finds the optimizer's state."""
+        changes = [0] * (self.num_moments + 2)
+        for block in self.blocks:
+            changes[block.first] += block.size
+            changes[block.end] -= block.size
+        return max(accumulate(changes[: self.num_moments]), default=0)
 
     @once
     def _changes(self) -> tuple[list[list[list[int]]], list[list[int]]]:

@@ -16,6 +16,7 @@ from torchscan.analyses.mesh_search import MeshChoice
 from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
+from torchscan.ranks.layer_replays import LayerReplay, overhead_of
 from torchscan.ranks.local_passes import OF_ONE_MESH, LocalMesh, LocalPasses
 from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 from torchscan.ranks.mesh_question import MeshQuestion
@@ -170,6 +171,7 @@ class RecordedChoices:
         self._kinds = question.model.kinds
         #: kinds of which a pass has few layers
         self._long = [index for index, kind in enumerate(self._kinds) if kind.number > _LAYERS + 1]
+        self._replays: dict[MeshStep, LayerReplay] = {}
         self.num_traces = 0
         self.assumptions: dict[Note, None] = {}
         self.error_margin: ErrorMargin | None = None
@@ -214,16 +216,28 @@ class RecordedChoices:
             more.append(self._question.sharded_pass(step, longer))
         self.num_traces += 1 + len(more)
         self.remember(base)
+        if len(self._long) == 1:
+            (kind,) = (self._kinds[index] for index in self._long)
+            compiled = self._question.recipe.compiled
+            self._replays[step] = LayerReplay(base, *more, kind, compiled=compiled)
         few = base._replace(numbers=[numbers[index] for index in self._long])
         complete = [self._kinds[index].number for index in self._long]
-        return Extrapolated(few, more, complete), max(map(_overhead_bytes, (base, *more)))
+        return Extrapolated(few, more, complete), max(map(overhead_of, (base, *more)))
 
     def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
-        """Return the choice with the memory that torch's allocator reserves for all layers."""
-        whole = self._question.sharded_pass(step, [kind.number for kind in self._kinds])
-        self.num_traces += 1
-        needed = choice.peak_bytes + _overhead_bytes(whole)
-        fits = needed <= self._question.device.memory_bytes
+        """Return the choice with the memory that torch's allocator reserves for all layers.
+
+        They are recorded only if the requests of few layers cannot be repeated.
+        """
+        device = self._question.device
+        replay = self._replays.get(step)
+        overhead = None if replay is None else replay.overhead_on(device)
+        if overhead is None:
+            numbers = [kind.number for kind in self._kinds]
+            overhead = overhead_of(self._question.sharded_pass(step, numbers))
+            self.num_traces += 1
+        needed = choice.peak_bytes + overhead
+        fits = needed <= device.memory_bytes
         return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
     def remember(self, short: Short) -> None:
@@ -256,14 +270,4 @@ def _estimate(
         waiting=waiting,
         idle=0.0,
         macs=step.num_microbatches * whole.products(question.flops),
-    )
-
-
-def _overhead_bytes(short: Short) -> int:
-    """Return the bytes needed besides tensors: gaps, which grow with layers, and the context."""
-    memory = short.rank.memory
-    assert memory.verdict is not None  # noqa: S101 - there is a device
-    return (
-        max(0, memory.verdict.reserved_bytes - memory.peak_bytes)
-        + memory.verdict.cuda_context_bytes
     )

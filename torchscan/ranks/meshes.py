@@ -79,8 +79,8 @@ def search(
     all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
     and with activation checkpointing, micro batches and schedules. For the best three steps without
     pipelines, passes on the mesh itself are recorded (with "cp" beside "dp" alone). Fragmentation
-    depends on all layers. So if the best step nearly fills the device, or if you give meshes, a pass of all
-    layers is recorded for the best step, too.
+    depends on all layers. So if the best step nearly fills the device, or if you give meshes, the
+    allocator is replayed with the requests of all layers of the best step.
 
     Args:
         module: a language model, for example of transformers, usually on the meta device. It is
@@ -324,7 +324,7 @@ class _MeshComparison:
         return ranked
 
     def can_replay(self, choice: MeshChoice) -> bool:
-        """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
+        """Return whether to replay all layers: meshes are given, or the GPU is nearly full."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given
         return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed

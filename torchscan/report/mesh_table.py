@@ -188,7 +188,7 @@ def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
     elif not recorded:
         remarks.append("All steps are derived from passes on one rank.")
     if replayed and len(replayed) < len(search.choices):
-        remarks.append(f"The memory of all layers was recorded for {', '.join(replayed)}.")
+        remarks.append(f"The memory of all layers was replayed for {', '.join(replayed)}.")
     return remarks
 
 
