@@ -26,6 +26,7 @@ from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
+from torchscan.recording.bookkeeping.known_outcomes import sharing_outcomes
 from torchscan.recording.request import require_module
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -175,7 +176,7 @@ def search_with(module: nn.Module, options: MeshOptions, *, progress: bool) -> M
     given = options.given_layouts
     layouts = list(candidates.layouts()) if given is None else given
     label = f"torchscan: {type(module).__name__} on {len(layouts)} meshes"
-    with told(label, is_shown=progress):
+    with told(label, is_shown=progress), sharing_outcomes():
         comparison = _MeshComparison(question, candidates, compares_given=given is not None)
         return comparison.answer(layouts, options.num_gpus)
 
