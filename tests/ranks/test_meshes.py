@@ -246,8 +246,10 @@ def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     best = found.choices[0]
     assert best.is_replayed
     assert best.needed_bytes == verdict.reserved_bytes + verdict.cuda_context_bytes
-    assert [each.is_replayed for each in found.choices] == [True, False]
-    assert "The memory of all layers was replayed for dp=8 (none)" in " ".join(str(found).split())
+    # that of all recorded steps is, so it does not depend on the other meshes
+    assert [each.is_replayed for each in found.choices] == [True, True]
+    alone = searched(meshes=[found.choices[1].mesh], batch_size=2).choices[0]
+    assert alone.needed_bytes == found.choices[1].needed_bytes
 
 
 class Plain(nn.Module):

@@ -171,7 +171,6 @@ class RecordedChoices:
         self._kinds = question.model.kinds
         #: kinds of which a pass has few layers
         self._long = [index for index, kind in enumerate(self._kinds) if kind.number > _LAYERS + 1]
-        self._replays: dict[MeshStep, LayerReplay] = {}
         self.num_traces = 0
         self.assumptions: dict[Note, None] = {}
         self.error_margin: ErrorMargin | None = None
@@ -188,10 +187,13 @@ class RecordedChoices:
         return layout.pp == 1 and is_every_layer and not is_divided_twice
 
     def record(self, step: MeshStep, derived: MeshChoice | None = None) -> MeshChoice:
-        """Return the choice as recorded with few layers."""
-        whole, gaps = self._extrapolate(step)
+        """Return the choice as recorded with few layers, and replayed with all if they repeat."""
+        whole, replay, overhead = self._extrapolate(step)
+        replayed = None if replay is None else replay.overhead_on(self._question.device)
+        is_replayed = replayed is not None or not self._long
         by_kind = {kind: size for kind, size in whole.peak.items() if size}
-        estimate = _estimate(whole, step, self._question, sum(by_kind.values()) + gaps)
+        needed = sum(by_kind.values()) + (overhead if replayed is None else replayed)
+        estimate = _estimate(whole, step, self._question, needed)
         if derived is None:
             choice = to_choice(self._question, step, estimate, None)
         else:
@@ -201,10 +203,14 @@ class RecordedChoices:
                 derived_bytes=derived.needed_bytes,
                 derived_sent_bytes=derived.sent_bytes,
             )
-        return replace(choice, by_kind=by_kind, is_recorded=True, is_replayed=not self._long)
+        return replace(choice, by_kind=by_kind, is_recorded=True, is_replayed=is_replayed)
 
-    def _extrapolate(self, step: MeshStep) -> tuple[Extrapolated, int]:
-        """Return the values of all layers, and the bytes needed besides tensors."""
+    def _extrapolate(self, step: MeshStep) -> tuple[Extrapolated, LayerReplay | None, int]:
+        """Return the values of all layers, and the bytes that few layers need besides tensors.
+
+        Between them are the requests in which a layer can be repeated, or None if layers of several
+        kinds are missing.
+        """
         numbers = [kind.number for kind in self._kinds]
         for index in self._long:
             numbers[index] = _LAYERS
@@ -216,28 +222,21 @@ class RecordedChoices:
             more.append(self._question.sharded_pass(step, longer))
         self.num_traces += 1 + len(more)
         self.remember(base)
+        replay = None
         if len(self._long) == 1:
-            (kind,) = (self._kinds[index] for index in self._long)
-            compiled = self._question.recipe.compiled
-            self._replays[step] = LayerReplay(base, *more, kind, compiled=compiled)
+            kind = self._kinds[self._long[0]]
+            replay = LayerReplay(base, *more, kind, compiled=self._question.recipe.compiled)
         few = base._replace(numbers=[numbers[index] for index in self._long])
         complete = [self._kinds[index].number for index in self._long]
-        return Extrapolated(few, more, complete), max(map(overhead_of, (base, *more)))
+        overhead = max(map(overhead_of, (base, *more)))
+        return Extrapolated(few, more, complete), replay, overhead
 
-    def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
-        """Return the choice with the memory that torch's allocator reserves for all layers.
-
-        They are recorded only if the requests of few layers cannot be repeated.
-        """
-        device = self._question.device
-        replay = self._replays.get(step)
-        overhead = None if replay is None else replay.overhead_on(device)
-        if overhead is None:
-            numbers = [kind.number for kind in self._kinds]
-            overhead = overhead_of(self._question.sharded_pass(step, numbers))
-            self.num_traces += 1
-        needed = choice.peak_bytes + overhead
-        fits = needed <= device.memory_bytes
+    def record_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
+        """Return the choice with the memory that torch's allocator reserves for all layers."""
+        whole = self._question.sharded_pass(step, [kind.number for kind in self._kinds])
+        self.num_traces += 1
+        needed = choice.peak_bytes + overhead_of(whole)
+        fits = needed <= self._question.device.memory_bytes
         return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
     def remember(self, short: Short) -> None:

@@ -80,8 +80,7 @@ def search(
     all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
     and with activation checkpointing, micro batches and schedules. For the best three steps without
     pipelines, passes on the mesh itself are recorded (with "cp" beside "dp" alone). Fragmentation
-    depends on all layers. So if the best step nearly fills the device, or if you give meshes, the
-    allocator is replayed with the requests of all layers of the best step.
+    depends on all layers, so the allocator is replayed with the requests of all of them.
 
     Args:
         module: a language model, for example of transformers, usually on the meta device. It is
@@ -206,7 +205,7 @@ class _MeshComparison:
         if not ranked:
             reason: Text = next(iter(self._errors), "there is none to compare")
             raise InputError("no mesh is possible: ", reason)
-        ranked = self._replay_best(ranked)
+        ranked = self._complete_best(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
         if question.keeps_sequences and any(each.tp > 1 for each in layouts):
@@ -311,21 +310,21 @@ class _MeshComparison:
         except TorchscanError as error:
             self._refuse(one.step.layout, error)
 
-    def _replay_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
+    def _complete_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
         """Return the steps, with the best step estimated with the memory of all layers.
 
         Few layers leave smaller gaps between blocks than all of them, so a step may turn out not to
-        fit. Then the next one is the best.
+        fit. Then the next one is the best. All layers are recorded only if none can be repeated.
         """
         ranked.sort(key=_sort_key)
-        while self.can_replay(ranked[0].choice):
+        while self.needs_all_layers(ranked[0].choice):
             step, choice = ranked[0]
-            ranked[0] = RankedStep(step, self._recorded.replay_all_layers(step, choice))
+            ranked[0] = RankedStep(step, self._recorded.record_all_layers(step, choice))
             ranked.sort(key=_sort_key)
         return ranked
 
-    def can_replay(self, choice: MeshChoice) -> bool:
-        """Return whether to replay all layers: meshes are given, or the GPU is nearly full."""
+    def needs_all_layers(self, choice: MeshChoice) -> bool:
+        """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given
         return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed
