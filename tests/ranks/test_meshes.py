@@ -153,6 +153,11 @@ def test_the_model_is_left_unchanged() -> None:
             "accumulation_steps needs the gradients of all parameters",
         ),
         ({"meshes": [{"tp": 3, "dp": 8}], "num_gpus": 24}, "no mesh is possible"),
+        (
+            {"cross_entropy": "liger", "meshes": [{"tp": 8}]},
+            "^cross_entropy is 'liger', and tensor",
+        ),
+        ({"device": "H1000"}, r"`torchscan devices` lists all\), or register it"),
     ],
 )
 def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None:

@@ -14,7 +14,7 @@ from torchscan.analyses.mesh_layout import MeshLayout, format_mesh
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.pipeline_schedule import Schedule
-from torchscan.errors import InputError, Text, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 from torchscan.notes import Note
 from torchscan.precisions import Precision
 from torchscan.progress import progress as told
@@ -203,8 +203,7 @@ class _MeshComparison:
         else:
             ranked = self._record_all(layouts)
         if not ranked:
-            reason: Text = next(iter(self._errors), "there is none to compare")
-            raise InputError("no mesh is possible: ", reason)
+            raise self._explain_refusals()
         ranked = self._complete_best(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
@@ -234,6 +233,19 @@ class _MeshComparison:
             num_traces=self._derived.passes.num_traces + self._recorded.num_traces,
             assumptions=tuple(assumptions),
         )
+
+    def _explain_refusals(self) -> TorchscanError:
+        """Return the error if no mesh is possible. If an option is wrong for all, it is about that.
+
+        Such an error begins with the name of the option.
+        """
+        if not self._errors:
+            return InputError("no mesh is possible: there is none to compare")
+        first, *others = self._errors
+        is_of_option = isinstance(first.parts[0], Argument)
+        if is_of_option and all(each.problem == first.problem for each in others):
+            return first
+        return InputError("no mesh is possible: ", first)
 
     def _derive(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
         """Return the best step on each mesh, for each choice of checkpoint.
