@@ -224,8 +224,8 @@ class RecordedChoices:
         self.remember(base)
         replay = None
         if len(self._long) == 1:
-            kind = self._kinds[self._long[0]]
-            replay = LayerReplay(base, *more, kind, compiled=self._question.recipe.compiled)
+            kind, compiled = self._kinds[self._long[0]], self._question.recipe.compiled
+            replay = LayerReplay(base, more[0], kind, compiled=compiled)
         few = base._replace(numbers=[numbers[index] for index in self._long])
         complete = [self._kinds[index].number for index in self._long]
         overhead = max(map(overhead_of, (base, *more)))
