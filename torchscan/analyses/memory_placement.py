@@ -6,11 +6,12 @@ step finds it there, and needs room around it. Both are replayed from one trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_streams import streams_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.analyses.repeated_layers import repeat_layers
 from torchscan.analyses.step_replay import ReplayedBlock, StepReplay
 from torchscan.hardware.allocator import CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
@@ -114,22 +115,39 @@ class Placement:
         """The numbers of the estimate."""
         on_device = self._on_device
         used = on_device if isinstance(on_device, CachingAllocator) else self._with_workspaces
-        needed = (
-            max(used.peak_allocated, on_device.demand)
-            if isinstance(on_device, OutOfMemory)
-            else used.peak_reserved
-        )
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
             cuda_context_bytes=self._context_bytes,
             cuda_context_range=self._context_range,
             allocated_bytes=used.peak_allocated,
-            reserved_bytes=needed,
-            reserved_range=self._range_around(needed),
+            reserved_bytes=self.reserved_bytes,
+            reserved_range=self._range_around(self.reserved_bytes),
             fits=self.fits,
             is_close=self._is_close,
         )
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes in segments at the peak; a lower bound if they do not fit."""
+        on_device = self._on_device
+        if isinstance(on_device, OutOfMemory):
+            return max(self._with_workspaces.peak_allocated, on_device.demand)
+        return on_device.peak_reserved
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of tensors at the peak, before rounding."""
+        return self.replay.peak_bytes
+
+    def repeating(self, layers: Sequence[str], times: int) -> Placement:
+        """Return the placement of a pass with so many more layers like the third of ``layers``.
+
+        Raise an UnequalLayersError if the layers differ.
+        """
+        longer = Placement(self._trace, self._timeline, self._device)
+        longer.replay = repeat_layers(self.replay, self._trace, layers, times)
+        return longer
 
     def _range_around(self, reserved: int) -> tuple[int, int]:
         """Return the range from no workspaces of cuDNN to twice as much, and the margins beyond.

@@ -145,6 +145,8 @@ class StageDerivation:
         #: those of experts that are divided along "ep"
         self._expert_groups = DataParallel(fabric, layout.expert_shards, layout.replicas)
         self._units: dict[str, list[ShardedUnit]] = {}
+        #: bytes of all units of a part
+        self._sums: dict[str, UnitBytes] = {}
         self._stages: dict[tuple[tuple[str, ...], bool], StageCosts] = {}
 
     def stage(self, parts: tuple[str, ...], *, accumulates: bool) -> StageCosts:
@@ -178,6 +180,7 @@ class StageDerivation:
         weight_gradients = math.fsum(self._cost(part).weight_gradients for part in parts)
         waiting = sum(each.waited_for + each.left for each in waits)
         kinds = memory.by_kind(accumulates=accumulates)
+        backward_bytes = memory.backward_bytes(accumulates=accumulates)
         return StageCosts(
             forward=_seconds(waits[0]),
             backward=_seconds(waits[1]),
@@ -195,9 +198,9 @@ class StageDerivation:
             result_bytes=int(memory.result_bytes),
             pending_bytes=memory.pending_bytes,
             forward_bytes=memory.forward_bytes,
-            backward_bytes=memory.backward_bytes(accumulates=accumulates),
+            backward_bytes=backward_bytes,
             optimizer_bytes=memory.optimizer_bytes(accumulates=accumulates),
-            gap_bytes=memory.gap_bytes(accumulates=accumulates),
+            gap_bytes=memory.gap_bytes(backward_bytes),
             by_kind=kinds,
         )
 
@@ -234,10 +237,13 @@ class StageDerivation:
         return self._sharded(shapes)[0]
 
     def _memory(self, parts: Sequence[str], root: UnitBytes) -> _StageMemory:
+        for part in parts:
+            if part not in self._sums:
+                self._sums[part] = sum_units(unit.size for unit in self.units(part))
         return _StageMemory(
             costs=[self._cost(part) for part in parts],
             parts=parts,
-            units=[sum_units(unit.size for unit in self.units(part)) for part in parts],
+            units=[self._sums[part] for part in parts],
             root=root,
             optimizer=self._model.optimizer,
             layout=self._layout,
@@ -504,14 +510,13 @@ class _StageMemory:
         freed = resident["gathered"] + resident["gradients"]
         return int(self._optimizer.temporary_bytes * trained) + shards - freed
 
-    def gap_bytes(self, *, accumulates: bool) -> int:
-        """Return the bytes that are reserved beyond the peak.
+    def gap_bytes(self, backward_bytes: int) -> int:
+        """Return the bytes that are reserved beyond the peak, given that of the backward pass.
 
         These are gaps between longer-lived tensors, and blocks that FSDP2 allocates in separate
         streams, where no other tensor can use them: buffers of all-gathers, and reduced gradients.
         """
-        passing = self.backward_bytes(accumulates=accumulates) - self.saved_bytes
-        gaps = int(_GAPS * max(0, passing))
+        gaps = int(_GAPS * max(0, backward_bytes - self.saved_bytes))
         if not self._is_sharded:
             return gaps
         largest = max((unit.gathered for unit in self._units), default=0)

@@ -146,11 +146,14 @@ class _PipelineStep:
         self._schedule: Schedule = schedule
         self._num_ranks = step.layout.pp
         contents = step.model.stages(self._boundaries(chunks * self._num_ranks))
-        stages = (step.stages.stage(parts, accumulates=True) for parts in contents)
-        self._stages = [each.with_buffers(step.num_microbatches) for each in stages]
+        stages = [step.stages.stage(parts, accumulates=True) for parts in contents]
+        # most stages are equal, and then they are the same object
+        distinct = {id(each): each for each in stages}
+        number = step.num_microbatches
+        buffered = {key: each.with_buffers(number) for key, each in distinct.items()}
+        self._stages = [buffered[id(each)] for each in stages]
         self._own = [self._stages[rank :: self._num_ranks] for rank in range(self._num_ranks)]
-        number, count = step.num_microbatches, len(self._stages)
-        moments = rank_moments(schedule, self._num_ranks, number, count)
+        moments = rank_moments(schedule, self._num_ranks, number, len(self._stages))
         peaks = list(map(peak_of, self._own, moments))
         self._peak = max(peaks)
         self._largest = self._own[peaks.index(self._peak)]

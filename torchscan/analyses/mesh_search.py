@@ -48,7 +48,7 @@ class MeshChoice:
     #: True if passes on this mesh were recorded; otherwise, values are derived from passes on one
     #: rank
     is_recorded: bool
-    #: True if ``needed_bytes`` follows from a pass of all layers
+    #: True if ``needed_bytes`` follows from the requests of all layers to the allocator
     is_replayed: bool
     #: seconds, needed bytes and sent bytes as derived, before passes on this mesh were recorded, or
     #: None if they were not recorded

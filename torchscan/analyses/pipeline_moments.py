@@ -8,6 +8,7 @@ for what it sent at the end of the step only, so results and gradients of inputs
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,18 +27,33 @@ class PassMoment(NamedTuple):
     #: place of the stage that runs, among those of the rank
     place: int
     direction: Direction
-    #: microbatches whose activations are kept
-    kept: _Counts
-    #: microbatches whose gradients of parameters are computed later
-    pending: _Counts
-    #: microbatches whose result is kept, and whose gradient of the input is
-    results: _Counts
-    gradients: _Counts
+    #: numbers of microbatches, by stage: whose activations are kept, whose gradients of parameters
+    #: are computed later, whose result is kept, and whose gradient of the input is
+    counts: _Counts
 
     @property
-    def counts(self) -> _Counts:
-        """All numbers of microbatches."""
-        return (*self.kept, *self.pending, *self.results, *self.gradients)
+    def _num_stages(self) -> int:
+        return len(self.counts) // 4
+
+    @property
+    def kept(self) -> _Counts:
+        """Microbatches whose activations are kept, by stage."""
+        return self.counts[: self._num_stages]
+
+    @property
+    def pending(self) -> _Counts:
+        """Microbatches whose gradients of parameters are computed later, by stage."""
+        return self.counts[self._num_stages : 2 * self._num_stages]
+
+    @property
+    def results(self) -> _Counts:
+        """Microbatches whose result is kept, by stage."""
+        return self.counts[2 * self._num_stages : 3 * self._num_stages]
+
+    @property
+    def gradients(self) -> _Counts:
+        """Microbatches whose gradient of the input is kept, by stage."""
+        return self.counts[3 * self._num_stages :]
 
 
 @lru_cache(maxsize=512)
@@ -62,7 +78,7 @@ def peak_of(stages: Sequence[StageCosts], moments: Sequence[PassMoment]) -> int:
         stage = stages[moment.place]
         is_forward = moment.direction == "forward"
         own = stage.forward_bytes if is_forward else stage.backward_bytes
-        peak = max(peak, own + sum(map(int.__mul__, moment.counts, sizes)))
+        peak = max(peak, own + sum(map(operator.mul, moment.counts, sizes)))
     return sum(each.resident_bytes for each in stages) + peak
 
 
@@ -84,7 +100,7 @@ def _moments(
         if direction == "backward":
             kept[place] -= 1
             pending[place] += int(is_split)
-        yield PassMoment(place, direction, *map(tuple, (kept, pending, results, gradients)))
+        yield PassMoment(place, direction, (*kept, *pending, *results, *gradients))
         if direction == "forward" or is_split:
             kept[place] += 1
         if direction == "forward":
@@ -98,8 +114,13 @@ def _moments(
 def _largest(moments: set[PassMoment]) -> tuple[PassMoment, ...]:
     """Return the moments of which no other one keeps as many microbatches of each stage."""
     found: list[PassMoment] = []
+    counts_by_pass: dict[tuple[int, Direction], list[_Counts]] = {}
     for moment in sorted(moments, key=lambda each: -sum(each.counts)):
-        alike = (each for each in found if each[:2] == moment[:2])
-        if not any(all(map(int.__ge__, each.counts, moment.counts)) for each in alike):
+        larger = counts_by_pass.setdefault((moment.place, moment.direction), [])
+        for counts in larger:
+            if all(map(operator.ge, counts, moment.counts)):
+                break
+        else:
+            larger.append(moment.counts)
             found.append(moment)
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
@@ -49,9 +50,9 @@ class StepReplay:
             for number in [each for each in held if not self.blocks[each].stays]:
                 allocator.free(held.pop(number))
             for moment in range(self.num_moments):
-                for number in ends[moment]:
+                for number in ends.get(moment, ()):
                     allocator.free(held.pop(number, None))
-                for number in begins[moment]:
+                for number in begins.get(moment, ()):
                     if number not in held:
                         block = self.blocks[number]
                         held[number] = allocator.allocate(block.size, block.stream)
@@ -61,8 +62,17 @@ class StepReplay:
                         allocator.free(allocator.allocate(self.workspaces[moment]))
             yield allocator
 
+    @property
+    def peak_bytes(self) -> int:
+        """The largest number of bytes alive in a step that finds the optimizer's state."""
+        changes = [0] * (self.num_moments + 2)
+        for block in self.blocks:
+            changes[block.first] += block.size
+            changes[block.end] -= block.size
+        return max(accumulate(changes[: self.num_moments]), default=0)
+
     @once
-    def _changes(self) -> tuple[list[list[list[int]]], list[list[int]]]:
+    def _changes(self) -> tuple[list[dict[int, list[int]]], dict[int, list[int]]]:
         """For each step and moment, the blocks that begin; and for each moment, those that end."""
         recorded, before, ends = [], [], []
         for block in self.blocks:
@@ -71,11 +81,12 @@ class StepReplay:
             ends.append(block.end)
         has_state = any(block.size and block.created is not None for block in self.blocks)
         steps = [before, recorded] if has_state else [recorded]
-        return [self._by_moment(step) for step in steps], self._by_moment(ends)
+        return [_by_moment(step) for step in steps], _by_moment(ends)
 
-    def _by_moment(self, moments: Sequence[int]) -> list[list[int]]:
-        """Return the numbers of the blocks at each moment."""
-        found: list[list[int]] = [[] for _ in range(self.num_moments + 2)]
-        for number, moment in enumerate(moments):
-            found[moment].append(number)
-        return found
+
+def _by_moment(moments: Sequence[int]) -> dict[int, list[int]]:
+    """Return the numbers of the blocks at each moment that has any."""
+    found: dict[int, list[int]] = {}
+    for number, moment in enumerate(moments):
+        found.setdefault(moment, []).append(number)
+    return found

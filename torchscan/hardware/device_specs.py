@@ -134,8 +134,11 @@ class Device(Result):
 
 
 @explain_wrong_types
-def device_named(name: str | None) -> Device:
+def device_named(name: str | None, *, is_timed: bool = False) -> Device:
     """Return the device with this name. Case does not matter, and an unambiguous part is enough.
+
+    ``is_timed``: times are asked for, so that advice leaves out devices of which only the memory is
+    known.
 
     - "H200" and "RTX 4090" are parts of a name. "H100" and "A100" are the SXM cards with 80 GB,
       because they are short names in the catalog. "V100" is ambiguous.
@@ -183,8 +186,9 @@ def device_named(name: str | None) -> Device:
     problem = "matches several devices" if matches else "is not known"
     advice: Text = f"a name like {', '.join(near or ['NVIDIA H200'])}"
     if not matches:
+        memory = "" if is_timed else ", or its memory, such as '24 GiB'"
         own = PythonOnly(", or register it with register_device(...)")
-        advice = (advice, " (`torchscan devices` lists all), or its memory, such as '24 GiB'", own)
+        advice = (advice, f" (`torchscan devices` lists all){memory}", own)
     raise InputError(Argument("device"), f" is {name!r}, which {problem}: give ", advice)
 
 

@@ -151,10 +151,13 @@ class LocalPasses:
         costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
         shapes = {name: one.shapes[name] for name in _OUTSIDE}
         order: list[str] = []
+        paths: dict[tuple[EqualLayers, Any], str] = {}
         for index, kind in enumerate(self._question.model.kind_by_layer.values()):
             choice = choices[(index + 1) % len(choices)]
             first, second = passes[choice]
-            path = self._layer_of(kind, first, choice)
+            if (kind, choice) not in paths:
+                paths[kind, choice] = self._layer_of(kind, first, choice)
+            path = paths[kind, choice]
             name = f"{path}: {choice}"
             order.append(name)
             if name not in costs:

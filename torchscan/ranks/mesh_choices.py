@@ -16,6 +16,7 @@ from torchscan.analyses.mesh_search import MeshChoice
 from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
+from torchscan.ranks.layer_replays import LayerReplay, overhead_of
 from torchscan.ranks.local_passes import OF_ONE_MESH, LocalMesh, LocalPasses
 from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 from torchscan.ranks.mesh_question import MeshQuestion
@@ -186,10 +187,13 @@ class RecordedChoices:
         return layout.pp == 1 and is_every_layer and not is_divided_twice
 
     def record(self, step: MeshStep, derived: MeshChoice | None = None) -> MeshChoice:
-        """Return the choice as recorded with few layers."""
-        whole, gaps = self._extrapolate(step)
+        """Return the choice as recorded with few layers, and replayed with all if they repeat."""
+        whole, replay, overhead = self._extrapolate(step)
+        replayed = None if replay is None else replay.overhead_on(self._question.device)
+        is_replayed = replayed is not None or not self._long
         by_kind = {kind: size for kind, size in whole.peak.items() if size}
-        estimate = _estimate(whole, step, self._question, sum(by_kind.values()) + gaps)
+        needed = sum(by_kind.values()) + (overhead if replayed is None else replayed)
+        estimate = _estimate(whole, step, self._question, needed)
         if derived is None:
             choice = to_choice(self._question, step, estimate, None)
         else:
@@ -199,10 +203,14 @@ class RecordedChoices:
                 derived_bytes=derived.needed_bytes,
                 derived_sent_bytes=derived.sent_bytes,
             )
-        return replace(choice, by_kind=by_kind, is_recorded=True, is_replayed=not self._long)
+        return replace(choice, by_kind=by_kind, is_recorded=True, is_replayed=is_replayed)
 
-    def _extrapolate(self, step: MeshStep) -> tuple[Extrapolated, int]:
-        """Return the values of all layers, and the bytes needed besides tensors."""
+    def _extrapolate(self, step: MeshStep) -> tuple[Extrapolated, LayerReplay | None, int]:
+        """Return the values of all layers, and the bytes that few layers need besides tensors.
+
+        Between them are the requests in which a layer can be repeated, or None if layers of several
+        kinds are missing.
+        """
         numbers = [kind.number for kind in self._kinds]
         for index in self._long:
             numbers[index] = _LAYERS
@@ -214,15 +222,20 @@ class RecordedChoices:
             more.append(self._question.sharded_pass(step, longer))
         self.num_traces += 1 + len(more)
         self.remember(base)
+        replay = None
+        if len(self._long) == 1:
+            kind, compiled = self._kinds[self._long[0]], self._question.recipe.compiled
+            replay = LayerReplay(base, more[0], kind, compiled=compiled)
         few = base._replace(numbers=[numbers[index] for index in self._long])
         complete = [self._kinds[index].number for index in self._long]
-        return Extrapolated(few, more, complete), max(map(_overhead_bytes, (base, *more)))
+        overhead = max(map(overhead_of, (base, *more)))
+        return Extrapolated(few, more, complete), replay, overhead
 
-    def replay_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
+    def record_all_layers(self, step: MeshStep, choice: MeshChoice) -> MeshChoice:
         """Return the choice with the memory that torch's allocator reserves for all layers."""
         whole = self._question.sharded_pass(step, [kind.number for kind in self._kinds])
         self.num_traces += 1
-        needed = choice.peak_bytes + _overhead_bytes(whole)
+        needed = choice.peak_bytes + overhead_of(whole)
         fits = needed <= self._question.device.memory_bytes
         return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
@@ -256,14 +269,4 @@ def _estimate(
         waiting=waiting,
         idle=0.0,
         macs=step.num_microbatches * whole.products(question.flops),
-    )
-
-
-def _overhead_bytes(short: Short) -> int:
-    """Return the bytes needed besides tensors: gaps, which grow with layers, and the context."""
-    memory = short.rank.memory
-    assert memory.verdict is not None  # noqa: S101 - there is a device
-    return (
-        max(0, memory.verdict.reserved_bytes - memory.peak_bytes)
-        + memory.verdict.cuda_context_bytes
     )

@@ -112,7 +112,7 @@ class MeshOptions:
     @property
     def gpu(self) -> Device:
         """The device of each rank."""
-        return device_named(self.device)
+        return device_named(self.device, is_timed=True)
 
     @property
     def fabric(self) -> Fabric:

@@ -14,7 +14,7 @@ from torchscan.analyses.mesh_layout import MeshLayout, format_mesh
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.pipeline_schedule import Schedule
-from torchscan.errors import InputError, Text, TorchscanError
+from torchscan.errors import Argument, InputError, TorchscanError
 from torchscan.notes import Note
 from torchscan.precisions import Precision
 from torchscan.progress import progress as told
@@ -26,6 +26,7 @@ from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
+from torchscan.recording.bookkeeping.known_outcomes import sharing_outcomes
 from torchscan.recording.request import require_module
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -79,8 +80,8 @@ def search(
     all meshes are derived from them, with FSDP, copies (HSDP), context parallelism and pipelines,
     and with activation checkpointing, micro batches and schedules. For the best three steps without
     pipelines, passes on the mesh itself are recorded ("cp" only if there is no dimension but "dp"
-    beside it). Fragmentation depends on all layers. So if the best step nearly fills the device, or
-    if you give meshes, a pass of all layers is recorded for the best step, too.
+    beside it). Fragmentation depends on all layers, so the allocator is replayed with the requests
+    of all of them.
 
     Args:
         module: a language model, for example of transformers, usually on the meta device. It is
@@ -175,7 +176,7 @@ def search_with(module: nn.Module, options: MeshOptions, *, progress: bool) -> M
     given = options.given_layouts
     layouts = list(candidates.layouts()) if given is None else given
     label = f"torchscan: {type(module).__name__} on {len(layouts)} meshes"
-    with told(label, is_shown=progress):
+    with told(label, is_shown=progress), sharing_outcomes():
         comparison = _MeshComparison(question, candidates, compares_given=given is not None)
         return comparison.answer(layouts, options.num_gpus)
 
@@ -203,9 +204,8 @@ class _MeshComparison:
         else:
             ranked = self._record_all(layouts)
         if not ranked:
-            reason: Text = next(iter(self._errors), "there is none to compare")
-            raise InputError("no mesh is possible: ", reason)
-        ranked = self._replay_best(ranked)
+            raise self._explain_refusals()
+        ranked = self._complete_best(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
         if question.keeps_sequences and any(each.tp > 1 for each in layouts):
@@ -234,6 +234,19 @@ class _MeshComparison:
             num_traces=self._derived.passes.num_traces + self._recorded.num_traces,
             assumptions=tuple(assumptions),
         )
+
+    def _explain_refusals(self) -> TorchscanError:
+        """Return the error if no mesh is possible. If an option is wrong for all, it is about that.
+
+        Such an error begins with the name of the option.
+        """
+        if not self._errors:
+            return InputError("no mesh is possible: there is none to compare")
+        first, *others = self._errors
+        is_of_option = isinstance(first.parts[0], Argument)
+        if is_of_option and all(each.problem == first.problem for each in others):
+            return first
+        return InputError("no mesh is possible: ", first)
 
     def _derive(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
         """Return the best step on each mesh, for each choice of checkpoint.
@@ -310,20 +323,20 @@ class _MeshComparison:
         except TorchscanError as error:
             self._refuse(one.step.layout, error)
 
-    def _replay_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
+    def _complete_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
         """Return the steps, with the best step estimated with the memory of all layers.
 
         Few layers leave smaller gaps between blocks than all of them, so a step may turn out not to
-        fit. Then the next one is the best.
+        fit. Then the next one is the best. All layers are recorded only if none can be repeated.
         """
         ranked.sort(key=_sort_key)
-        while self.can_replay(ranked[0].choice):
+        while self.needs_all_layers(ranked[0].choice):
             step, choice = ranked[0]
-            ranked[0] = RankedStep(step, self._recorded.replay_all_layers(step, choice))
+            ranked[0] = RankedStep(step, self._recorded.record_all_layers(step, choice))
             ranked.sort(key=_sort_key)
         return ranked
 
-    def can_replay(self, choice: MeshChoice) -> bool:
+    def needs_all_layers(self, choice: MeshChoice) -> bool:
         """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
         close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
         is_useful = close or self._compares_given

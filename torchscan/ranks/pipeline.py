@@ -110,7 +110,8 @@ def pipeline(
             Argument("apply"),
             " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
         )
-    fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    gpu = device_named(device, is_timed=True)
+    fabric = Fabric(device=gpu, per_machine=per_machine, network=1e9 * network_gbs)
     asked = Asked(
         input_shape=input_shape,
         dtype=dtype,

@@ -99,7 +99,7 @@ def search_serving(
     require_module(module)
     require_positive("num_gpus", num_gpus)
     require_positive("max_batch_size", max_batch_size)
-    found = device_named(device)
+    found = device_named(device, is_timed=True)
     compared = _formats(found, formats, weights)
     question = _ServingQuestion(
         module=module,

@@ -60,6 +60,7 @@ _LAZY_TYPES = frozenset(
 _ADD = aten.add.Tensor
 _DETACH = aten.detach_.default
 _EQUAL = aten.equal.default
+_DEVICE: OpOverload = torch.ops.prim.device.default
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
 _LIFT = aten.lift_fresh.default
@@ -239,6 +240,8 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record one operator call; what is done to record it is nothing that functions are replaced in."""
+        if func is _DEVICE:  # half of all calls ask on which device a tensor without data is
+            return func(*args)
         if count_function_modes():
             with without_torch_function():
                 result = self._record(func, types, args, kwargs)

@@ -178,7 +178,7 @@ def _convention(search: MeshSearch) -> ColumnRemark:
 
 def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
     recorded = [_label(each) for each in search.choices if each.is_recorded]
-    replayed = [_label(each) for each in search.choices if each.is_replayed]
+    short = [_label(each) for each in search.choices if each.is_recorded and not each.is_replayed]
     remarks = [
         f"{search.num_steps:,} steps were compared; {search.num_traces} passes were recorded."
     ]
@@ -189,8 +189,8 @@ def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
         remarks.append(f"Recorded on the mesh itself: {', '.join(recorded)}; the rest is derived.")
     elif not recorded:
         remarks.append("All steps are derived from passes on one rank.")
-    if replayed and len(replayed) < len(search.choices):
-        remarks.append(f"The memory of all layers was recorded for {', '.join(replayed)}.")
+    if short:
+        remarks.append(f"Reserved memory follows from few layers for {', '.join(short)}.")
     return remarks
 
 

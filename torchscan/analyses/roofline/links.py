@@ -18,8 +18,10 @@ no ``g``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
@@ -136,10 +138,9 @@ class Fabric:
         pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
         return self._latency(pair, "send") + self._transfer("send", pair, size)
 
-    def _machines(self, group: GroupSpec) -> list[int]:
+    def _machines(self, group: GroupSpec) -> tuple[int, ...]:
         """Return the number of the group's devices in each machine."""
-        places = [rank // self.per_machine for rank in group.ranks]
-        return [places.count(each) for each in dict.fromkeys(places)]
+        return _count_by_island(group.ranks, self.per_machine, self.per_machine)
 
     def _latency(self, group: GroupSpec, kind: Kind) -> float:
         machines = self._machines(group)
@@ -181,9 +182,7 @@ class Fabric:
         if self.link is not None:
             return True
         joined = self.device.link_devices or self.per_machine
-        islands = {
-            (rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks
-        }
+        islands = _count_by_island(group.ranks, self.per_machine, joined)
         has_links = self.device.link_bytes_per_second is not None
         return has_links and len(islands) == len(self._machines(group))
 
@@ -200,6 +199,14 @@ class Fabric:
                 "link_gbs=...)"
             )
         return device.pcie_bytes_per_second
+
+
+@lru_cache(maxsize=1024)
+def _count_by_island(ranks: tuple[int, ...], per_machine: int, joined: int) -> tuple[int, ...]:
+    """Return the number of devices in each part of a machine that links join."""
+    islands = [divmod(rank, per_machine) for rank in ranks]
+    counts = Counter((machine, place // joined) for machine, place in islands)
+    return tuple(counts.values())
 
 
 def _share_of(shares: Mapping[int, float], devices: int) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.recording.bookkeeping.known_outcomes import known_outcomes
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.torch_versions import (
@@ -97,7 +98,9 @@ class TensorTable:
         self._tracked: dict[int, Tracked] = {}
         #: by memory, the tensor met last that looks into it
         self._last_of_storage: dict[int, Tracked] = {}
-        self._specs: dict[tuple[object, ...], TensorSpec] = {}
+        #: what is known of operators on tensors of these specs
+        self.outcomes = known_outcomes()
+        self._specs = self.outcomes.specs
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
         #: memory that is not computed with: the memory that stands in for it, None for meta tensors
@@ -108,6 +111,7 @@ class TensorTable:
 
     def share_specs(self, other: TensorTable) -> None:
         """Equal specs are one object in both."""
+        self.outcomes = other.outcomes
         self._specs = other._specs
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:

@@ -20,6 +20,7 @@ from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})
+_COMPARABLE = frozenset({float, bool, complex, torch.device})
 _OPEN, _CLOSE, _SAME = (
     object(),
     object(),
@@ -119,6 +120,7 @@ class OpRequest:
     __slots__ = (
         "args",
         "has_proxy",
+        "is_repeatable",
         "key",
         "kwargs",
         "op",
@@ -151,6 +153,8 @@ class OpRequest:
         #: by the address of an entry where it came first: optimizers hand over lists of all tensors
         self.places: dict[int, int] = {}
         self.has_proxy = False
+        #: True if another pass can have the same call: objects and groups of ranks end with a pass
+        self.is_repeatable = self.op.namespace == "aten"
         key: list[Any] = [id(self.op)]  # whose hash is worked out in Python
         self._scan(self.args, key)
         for name, value in self.kwargs.items():
@@ -184,7 +188,11 @@ class OpRequest:
                     key.append(_CLOSE)
             else:  # numbers that equal integers, and whatever is not hashable
                 key.append(kind)
-                key.append(value if kind in (float, bool, complex, torch.device) else id(value))
+                if kind in _COMPARABLE:
+                    key.append(value)
+                else:
+                    key.append(id(value))
+                    self.is_repeatable = False
 
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""

@@ -27,7 +27,13 @@ from torchscan.trace.events import OpSignature, TensorSpec
 
 #: kernels that torch's shape functions do not know, or know in part
 _OF_CARDS = frozenset({aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default})
+#: views whose arguments say where in the memory they begin
+_ABSOLUTE = frozenset({aten.as_strided.default})
 _WAIT = "_c10d_functional.wait_tensor.default"
+
+
+#: makes a result for a call, with what makes tensors in its pass
+_Maker = Callable[[OpRequest, WithoutData], Any]
 
 
 class _PretendingPlan(NamedTuple):
@@ -35,7 +41,8 @@ class _PretendingPlan(NamedTuple):
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
-    make: Callable[[OpRequest], Any]
+    #: makes the result without torch
+    make: _Maker
 
 
 class PretendingExecution(RealExecution):
@@ -44,6 +51,7 @@ class PretendingExecution(RealExecution):
     def __init__(self, without_data: WithoutData) -> None:
         super().__init__()
         self._without_data = without_data
+        #: of calls that only this pass has
         self._plans: dict[tuple[Any, ...], _PretendingPlan] = {}
 
     def _is_at_risk(self, tensor: Tensor) -> bool:
@@ -78,11 +86,14 @@ class PretendingExecution(RealExecution):
             return super()._outcome(request)
         if str(request.op) == _WAIT:  # which torch takes for new memory where there is no data
             return describe_outcome(request, request.args[0])
-        plan = self._plans.get(request.key)
+        plan = self._plans_for(request).get(request.key)
         if plan is None:
             return self._first_outcome(request)
-        result = plan.make(request)
+        result = plan.make(request, self._without_data)
         return OpOutcome(result, plan.signature, tensors_of_result(result), plan.alias_of)
+
+    def _plans_for(self, request: OpRequest) -> dict[tuple[Any, ...], _PretendingPlan]:
+        return request.table.outcomes.plans if request.is_repeatable else self._plans
 
     def _made_of_nothing(self, request: OpRequest) -> OpOutcome:
         if not _type_of(request).is_floating_point:
@@ -91,35 +102,20 @@ class PretendingExecution(RealExecution):
             return super()._outcome(request)
 
     def _first_outcome(self, request: OpRequest) -> OpOutcome:
-        is_of_cards = request.op in _OF_CARDS
-        outcome = self._by_rule(request) if is_of_cards else super()._outcome(request)
-        make = self._again(request, outcome) if request.op.namespace == "aten" else None
+        make = _view_one(request)
         if make is not None:
-            self._plans[request.key] = _PretendingPlan(
+            outcome = describe_outcome(request, make(request, self._without_data))
+        elif request.op in _OF_CARDS:
+            outcome = self._by_rule(request)
+        else:
+            outcome = super()._outcome(request)
+        if make is None and request.op.namespace == "aten":
+            make = _again(request, outcome)
+        if make is not None:
+            self._plans_for(request)[request.key] = _PretendingPlan(
                 outcome.signature, tuple(outcome.alias_of), make
             )
         return outcome
-
-    def _again(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
-        """A function that returns what this call did, if that is new memory, or the only operand that it has written to."""
-        specs = outcome.signature.outputs
-        if request.traits.written or request.traits.silently_written:
-            return _returned(request, outcome)
-        if outcome.signature.is_view:
-            return self._looked_into(request, outcome)
-        if any(each is not None for each in outcome.alias_of) or not all(
-            map(_is_replaceable, outcome.outputs)
-        ):
-            return None
-        device = outcome.outputs[0].device if outcome.outputs else None
-        if device is None or any(each.device != device for each in outcome.outputs):
-            return None
-        if isinstance(outcome.result, Tensor):
-            return lambda _: self._make_tensor(specs[0], device)
-        if type(outcome.result) in (list, tuple) and len(outcome.result) == len(specs):
-            kind = type(outcome.result)
-            return lambda _: kind([self._make_tensor(spec, device) for spec in specs])
-        return None
 
     def _by_rule(self, request: OpRequest) -> OpOutcome:
         """Return what a kernel of cards makes, by the rule that passes on shapes alone follow."""
@@ -129,48 +125,100 @@ class PretendingExecution(RealExecution):
             return meta_tensor(request.table.find(tensor).spec)
 
         def to_device(made: Tensor) -> Tensor:
-            return self._make_tensor(request.table.spec_of(made), device)
+            return _make_tensor(self._without_data, request.table.spec_of(made), device)
 
         made = request.call(to_meta, op=SHAPE_RULES[request.op])
         return describe_outcome(request, copy_arguments(made, to_device))
 
-    def _looked_into(
-        self, request: OpRequest, outcome: OpOutcome
-    ) -> Callable[[OpRequest], Any] | None:
-        """Another look into the memory of an operand, as far from where that one looks."""
-        result, place = outcome.result, outcome.alias_of[0]
-        if not isinstance(result, Tensor) or not is_fake_type(type(result)) or place is None:
+
+def _again(request: OpRequest, outcome: OpOutcome) -> _Maker | None:
+    """Return a function that makes what this call did: new memory, or the only operand that it has written to."""
+    specs = outcome.signature.outputs
+    if request.traits.written or request.traits.silently_written:
+        return _returned(request, outcome)
+    if outcome.signature.is_view:
+        return _look_again(request, outcome)
+    if any(each is not None for each in outcome.alias_of) or not all(
+        map(_is_replaceable, outcome.outputs)
+    ):
+        return None
+    device = outcome.outputs[0].device if outcome.outputs else None
+    if device is None or any(each.device != device for each in outcome.outputs):
+        return None
+    if isinstance(outcome.result, Tensor):
+        return lambda _, made: _make_tensor(made, specs[0], device)
+    if type(outcome.result) in (list, tuple) and len(outcome.result) == len(specs):
+        kind = type(outcome.result)
+        return lambda _, made: kind([_make_tensor(made, spec, device) for spec in specs])
+    return None
+
+
+def _look_again(request: OpRequest, outcome: OpOutcome) -> _Maker | None:
+    """Return a function that looks into the memory of an operand, as far from where it begins."""
+    place = outcome.alias_of[0]
+    if place is None or any(each != place for each in outcome.alias_of):
+        return None
+    if not has_strides(request.tensors[place]):
+        return None
+    if not all(is_fake_type(type(each)) for each in outcome.outputs):
+        return None
+    return _look_into(place, request.tensors[place], outcome.result, outcome.signature.outputs)
+
+
+def _view_one(request: OpRequest) -> _Maker | None:
+    """Return a function that makes the views of a single operand, or None for other operators.
+
+    A meta tensor has the same views. Torch makes them in microseconds, and those of a fake tensor
+    in milliseconds.
+    """
+    if not request.op.is_view or len(request.tensors) != 1 or request.op in _ABSOLUTE:
+        return None
+    (operand,) = request.tensors
+    if request.op.namespace != "aten" or not has_strides(operand):
+        return None
+    meta = meta_tensor(request.tracked[0].spec)
+    result = request.call(lambda _: meta)
+    views = tensors_of_result(result)
+    if any(each.untyped_storage()._cdata != meta.untyped_storage()._cdata for each in views):
+        return None
+    return _look_into(0, meta, result, list(map(request.table.spec_of, views)))
+
+
+def _look_into(
+    place: int, operand: Tensor, result: Any, specs: Sequence[TensorSpec]
+) -> _Maker | None:
+    """Return a function that makes these views of the operand at a place, or None if it cannot."""
+    views = tensors_of_result(result)
+    for each in views:
+        if each is operand or each.dtype is not operand.dtype or each.is_complex():
             return None
-        operand, spec = request.tensors[place], outcome.signature.outputs[0]
-        if (
-            result is operand
-            or result.dtype is not operand.dtype
-            or result.is_complex()
-            or not has_strides(operand)
-        ):
-            return None
-        further = int(result.storage_offset()) - int(operand.storage_offset())
+    start = int(operand.storage_offset())
+    offsets = [int(each.storage_offset()) - start for each in views]
+    parts = list(zip(specs, offsets, strict=True))
 
-        def make(again: OpRequest) -> Tensor:
-            seen = again.tensors[place]
-            return self._without_data.view(
-                seen, spec.shape, spec.stride, int(seen.storage_offset()) + further
-            )
+    def make(again: OpRequest, made: WithoutData) -> list[Tensor]:
+        seen = again.tensors[place]
+        begin = int(seen.storage_offset())
+        return [made.view(seen, spec.shape, spec.stride, begin + more) for spec, more in parts]
 
-        return make
-
-    def _make_tensor(self, spec: TensorSpec, device: torch.device) -> Tensor:
-        return self._without_data.tensor(spec.shape, spec.stride, spec.dtype, device)
+    kind = type(result)
+    if kind in (list, tuple) and len(result) == len(parts):
+        return lambda again, made: kind(make(again, made))
+    return (lambda again, made: make(again, made)[0]) if isinstance(result, Tensor) else None
 
 
-def _returned(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+def _make_tensor(made: WithoutData, spec: TensorSpec, device: torch.device) -> Tensor:
+    return made.tensor(spec.shape, spec.stride, spec.dtype, device)
+
+
+def _returned(request: OpRequest, outcome: OpOutcome) -> _Maker | None:
     """There is no data to write, so once it is known that the spec stays as it is, the work can be left out."""
     written = request.written_tensors()
     if len(written) != 1 or outcome.result is not written[0]:
         return None
     place = next(place for place, each in enumerate(request.tensors) if each is written[0])
     is_as_before = request.tracked[place].spec is outcome.signature.outputs[0]
-    return (lambda again: again.tensors[place]) if is_as_before else None
+    return (lambda again, _: again.tensors[place]) if is_as_before else None
 
 
 def _is_replaceable(tensor: Tensor) -> bool:

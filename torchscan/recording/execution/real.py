@@ -32,6 +32,7 @@ class RealExecution:
     """Every operator runs; the first write to a memory block of the user's goes to a copy, and so does all after it."""
 
     def __init__(self) -> None:
+        #: of calls that only this pass has
         self._signatures: dict[tuple[Any, ...], OpSignature] = {}
 
     def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:  # noqa: ARG002 - whatever it is
@@ -51,7 +52,8 @@ class RealExecution:
             outcome = self._outcome(request)
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)
-        return outcome._replace(signature=self._signatures.setdefault(key, signature))
+        known = request.table.outcomes.signatures if request.is_repeatable else self._signatures
+        return outcome._replace(signature=known.setdefault(key, signature))
 
     def _is_at_risk(self, tensor: Tensor) -> bool:  # noqa: ARG002 - whatever it is
         """Return True: each write changes data."""
