@@ -205,25 +205,25 @@ def test_kernels_that_cast_broadcast_or_reorder_load_one_element_at_a_time(
     assert seconds(CYCLES, operator, call, x) == pytest.approx(expected, rel=3e-3, abs=1e-4)
 
 
-def test_lists_of_tensors_in_16_bits_have_less_on_their_way() -> None:
-    """Measured on an H100: 0.79 of the bandwidth with two lists that are read, and 0.68 with one."""
+def test_lists_of_tensors_in_16_bits_have_few_bytes_on_their_way() -> None:
+    """As on an H100: 16.7 bytes in a cycle with several lists that are read, and 11.2 with one."""
     model = torch.nn.Linear(50_000, 20_000, bias=False, device="meta", dtype=torch.bfloat16)
     x = meta(1, 50_000, dtype=torch.bfloat16)
-    result = analyze_roofline(model, args=(x,), device=MEMORY, training=True, optimizer="AdamW")
+    result = analyze_roofline(model, args=(x,), device=CYCLES, training=True, optimizer="AdamW")
     times = {each.operator: each.time_estimate for each in result.operators}
     size = size_of(model.weight)
-    assert times["aten._foreach_lerp_"] == about(3 * size / 79e9)
-    assert times["aten._foreach_sqrt"] == about(2 * size / 68e9)
+    assert times["aten._foreach_lerp_"] == about(3 * size / 16.7 * CYCLE)
+    assert times["aten._foreach_sqrt"] == about(2 * size / 11.2 * CYCLE)
 
 
 def test_an_optimizer_in_8_bits_searches_its_states() -> None:
-    """3.7 cycles for each of AdamW's two states."""
+    """3.4 cycles for each of AdamW's two states."""
     model = torch.nn.Linear(50_000, 20_000, bias=False, device="meta")
     x = meta(1, 50_000)
     result = analyze_roofline(model, args=(x,), device=CYCLES, training=True, optimizer="AdamW8bit")
     update = result.operators[-1]
     assert update.operator == "torchscan.optimizer_update_8bit_blockwise"
-    assert update.time_estimate == about(2 * 3.7 * model.weight.numel() * CYCLE)
+    assert update.time_estimate == about(2 * 3.4 * model.weight.numel() * CYCLE)
 
 
 def test_a_group_norm_updates_its_statistics_element_by_element() -> None:

@@ -27,9 +27,6 @@ from dataclasses import dataclass
 
 #: kernels that stream through memory: pointwise ones, copies, normalisations with known statistics
 STREAMING = 0.90
-#: kernels for lists of tensors in 16 bits: a thread loads four elements at a time, which is half of
-#: what it could, so less is on its way; with one list that is read, and with several. An H100's
-LIST_IN_16_BITS, LISTS_IN_16_BITS = 0.68, 0.79
 #: where operands lie in another order than results, so that one of the two is not read or written in whole lines
 REORDERING = 0.80
 #: adding at indexed places, with atomic operations
@@ -154,16 +151,19 @@ CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
 #: the same where a pointwise kernel loads one element at a time, because it casts, broadcasts or
-#: reorders: on other architectures it takes as long as its traffic. Hopper: 0.78 to 0.92
-CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72, "Hopper": 0.83}
+#: reorders: on other architectures it takes as long as its traffic. Hopper: 0.72 to 0.85
+CYCLES_OF_ELEMENT: Mapping[str, float] = {"Ampere GA100": 0.72, "Hopper": 0.78}
 #: the same where threads update a mean and a variance, with a division for each element
 CYCLES_OF_MOMENTS = 0.65
 #: the same where rows are picked from a table (torch up to 2.7), where sums of gradients are added
 #: to one, and for each gradient that is summed
 CYCLES_OF_GATHERING, CYCLES_OF_SCATTERING, CYCLES_OF_SUMMING = 1.9, 3.7, 0.3
-#: the same for each state of an optimizer in 8 bits, whose values are searched in a table: AdamW's
+#: bytes that a multiprocessor moves in a cycle in kernels for lists of tensors in 16 bits, where a
+#: thread loads four elements at a time: with one list that is read, and with several. An H100's
+BYTES_OF_LIST, BYTES_OF_LISTS = 11.2, 16.7
+#: cycles for each state of an optimizer in 8 bits, whose values are searched in a table: AdamW's
 #: of bitsandbytes on an H100
-CYCLES_OF_STATE_IN_8_BITS = 3.7
+CYCLES_OF_STATE_IN_8_BITS = 3.4
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {

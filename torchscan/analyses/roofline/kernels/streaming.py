@@ -9,6 +9,8 @@ from typing import Any
 from torchscan.analyses.roofline.constants import (
     BATCH_NORM,
     BATCH_NORM_BACKWARD,
+    BYTES_OF_LIST,
+    BYTES_OF_LISTS,
     CYCLES_OF_AVERAGE,
     CYCLES_OF_GATHERING,
     CYCLES_OF_INTERPOLATION,
@@ -19,9 +21,7 @@ from torchscan.analyses.roofline.constants import (
     CYCLES_OF_SUMMING,
     HOST_LOOP,
     LAUNCHES_OF_SORTED_SCATTERING,
-    LIST_IN_16_BITS,
     LIST_LENGTH,
-    LISTS_IN_16_BITS,
     REORDERING,
     SCATTERING,
     SERIAL_THREADS,
@@ -36,14 +36,12 @@ from torchscan.torch_versions import GATHERS_VECTORS
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
-def any_streaming(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
+def any_streaming(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
     """Operators without a rule: each element is read and written once; lists are processed several tensors at a time."""
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
     rate = REORDERING if is_reordering(signature) else STREAMING
-    if takes_lists:
-        rate = _list_rate(signature)
-    cycles = 0.0
+    cycles = _cycles_of_lists(signature, cost) if takes_lists else 0.0
     if loads_elements(signature):
         cycles = signature.outputs[0].numel * machine.cycles_of_element
     launches = max(1, math.ceil(lists / LIST_LENGTH))
@@ -58,14 +56,17 @@ def update_in_8_bits(signature: OpSignature, _cost: OpCost, _machine: Machine) -
     return Kernel(cycles=CYCLES_OF_STATE_IN_8_BITS * num_states * gradient.numel)
 
 
-def _list_rate(signature: OpSignature) -> float:
-    """Return the share of the bandwidth that a kernel for lists of tensors reaches."""
+def _cycles_of_lists(signature: OpSignature, cost: OpCost) -> float:
+    """Return the cycles of a kernel for lists of tensors in 16 bits.
+
+    A thread loads four elements of each list at a time, and few bytes are on their way.
+    """
     first_of_each = [next(_specs((each,)), None) for each in signature.args]
     lists = [first for first in first_of_each if first is not None]
-    # a thread loads four elements at a time
     if not lists or lists[0].dtype.itemsize > 2:
-        return STREAMING
-    return LISTS_IN_16_BITS if len(lists) > 1 else LIST_IN_16_BITS
+        return 0.0
+    per_cycle = BYTES_OF_LISTS if len(lists) > 1 else BYTES_OF_LIST
+    return (cost.min_bytes_read + cost.bytes_written) / per_cycle
 
 
 def _specs(values: Any) -> Iterator[TensorSpec]:
