@@ -7,6 +7,7 @@ bitsandbytes 0.43.0 that keep their inputs and dequantize by way of fp16 (LitGPT
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -75,8 +76,9 @@ class Accelerated(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Return the loss."""
-        kind = self.autocast or torch.bfloat16
-        with torch.autocast("cuda", kind, enabled=self.autocast is not None):
+        # The option of a step has autocast, too, which must stay on.
+        context = nullcontext() if self.autocast is None else torch.autocast("cuda", self.autocast)
+        with context:
             if self.loss is None:
                 output = self.model(input_ids=input_ids, labels=input_ids, use_cache=False)
                 return output.loss  # type: ignore[no-any-return]
