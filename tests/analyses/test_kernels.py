@@ -749,7 +749,7 @@ def test_attention_on_hopper_takes_as_long_as_measured_with_cuda_13(
         for _ in range(3)
     )
     result = analyze_roofline(
-        Calls(lambda _, *operands: F.scaled_dot_product_attention(*operands, is_causal=True)),
+        Calls(lambda _, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
         args=(query, key, value),
         device="NVIDIA H100 80GB HBM3",
         training=True,
