@@ -195,3 +195,31 @@ def test_checkpoints_compute_again_under_the_autocast_of_the_model() -> None:
     found = Scan(model, (4,), training=True, device="NVIDIA H100 80GB HBM3").steps
     norms = [op for op in found.ops if op.signature.operator == "aten.native_layer_norm"]
     assert [op.signature.outputs[0].dtype for op in norms] == [torch.float32] * 2
+
+
+class PartlySingle(nn.Module):
+    """Two layers, of which a model computes the second without autocast, in a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the checkpointed result."""
+        result: Tensor = checkpoint(self.compute, x, use_reentrant=False)
+        return result.sum()
+
+    def compute(self, x: Tensor) -> Tensor:
+        """Return the result of both layers."""
+        x = self.first(x)
+        with torch.autocast("cuda", enabled=False):
+            result: Tensor = self.second(x.float()).square()
+            return result
+
+
+def test_checkpoints_compute_without_autocast_what_a_model_excludes_from_it() -> None:
+    """Each layer runs twice forward: in 16 bits the first, in 32 bits the second."""
+    scan = Scan(PartlySingle(), (4, 8), training=True, device="A100", precision="bf16-mixed")
+    products = [op for op in scan.steps.ops if op.signature.operator == "aten.addmm"]
+    types = [op.signature.inputs[-1].dtype for op in products]
+    assert types == [torch.bfloat16, torch.float32] * 2

@@ -215,12 +215,6 @@ class Autocast:
         torch.set_autocast_enabled(self._device_type, enabled)
         torch.set_autocast_dtype(self._device_type, dtype)
 
-    def _current(self, *, once_more: bool) -> torch.dtype | None:
-        """The type to cast to; checkpoints know nothing of a kind of device that the tensors are not on."""
-        if torch.is_autocast_enabled(self._device_type):
-            return torch.get_autocast_dtype(self._device_type)
-        return self._dtype if once_more and self._device_type != "cpu" else None
-
     def forget(self) -> None:
         """Release cast parameters when autocast, or the recomputation of a checkpoint, ends."""
         self._casts.clear()
@@ -230,15 +224,16 @@ class Autocast:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        once_more: bool,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was the first time."""
-        lower = self._current(once_more=once_more)
-        if lower is None:
+        """Return the arguments that a function gets.
+
+        Checkpoints switch autocast on again where they recompute, as the forward pass had it.
+        """
+        if not torch.is_autocast_enabled(self._device_type):
             if not autocast_contexts():
                 self.forget()
             return args, kwargs
+        lower = torch.get_autocast_dtype(self._device_type)
         name = getattr(function, "__name__", "")
         if name in _RETURN_SINGLE[self._device_type]:
             return args, self._returning_single(args, kwargs)

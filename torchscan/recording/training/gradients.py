@@ -39,7 +39,6 @@ from torchscan.recording.execution.whereabouts import answer_device_query
 from torchscan.recording.training.autocast import Autocast
 from torchscan.recording.undo import WAITING, deliver_interrupts, interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (
-    current_node,
     engine,
     is_functorch_wrapped,
     next_node,
@@ -120,7 +119,7 @@ class Substitutes(TorchFunctionMode):
         )
         if not self.on_meta:
             if self._is_without_data:  # torch casts what is on the device of the autocast alone
-                own_args, own_kwargs = self._cast(func, own_args, own_kwargs)
+                own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs)
             return self._kernels.of(func)(*own_args, **own_kwargs)
         if func in COMPARING_DEVICES:
             own_args = tuple(
@@ -129,7 +128,7 @@ class Substitutes(TorchFunctionMode):
             )
         if func is Tensor.to:
             own_args, own_kwargs = _staying(self._home, *own_args, **own_kwargs)
-        own_args, own_kwargs = self._cast(func, own_args, own_kwargs)
+        own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs)
         result = self._kernels.of(func)(*own_args, **own_kwargs)
         note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
         return result
@@ -141,13 +140,6 @@ class Substitutes(TorchFunctionMode):
             substitute = meta_copy(tensor)
             self._table.enter_substitute(substitute, tensor)
         return substitute
-
-    def _cast(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that a function gets under autocast."""
-        is_computed_again = torch.is_grad_enabled() and current_node() is not None
-        return self._autocast.cast(func, args, kwargs, once_more=is_computed_again)
 
     def __exit__(self, *exception: Any) -> None:
         """Let go of the gradients too."""
