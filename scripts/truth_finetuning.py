@@ -176,7 +176,7 @@ def compare_runs(
         if found is None:
             try:
                 found = compare_run(run, folder, makes=makes)
-            except TorchscanError as error:
+            except (TorchscanError, NotImplementedError) as error:
                 print(f"{run.source} {run.kind} {run.name}: {error.problem}", file=sys.stderr)
             if found is not None:
                 stored.add(found)

@@ -86,7 +86,7 @@ def compared(truth: Path, traces: Path, only: str, *, makes: bool = True) -> Ite
         if only in f"{run.source} {run.kind} {run.name}":
             try:
                 trace = run.trace(traces, makes=makes)
-            except TorchscanError as error:
+            except (TorchscanError, NotImplementedError) as error:
                 print(f"{run.source} {run.name}: {error.problem}", file=sys.stderr)
                 continue
             if trace is None:

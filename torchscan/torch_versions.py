@@ -562,6 +562,16 @@ def runs_libraries_of_cuda_13() -> bool:
     return TorchVersion(torch.__version__) >= "2.11"
 
 
+#: version of cuDNN above which torch prefers its attention on Hopper and GB100
+_CUDNN_OF_ATTENTION = 91500
+
+
+def prefers_cudnn_attention() -> bool:
+    """Return whether torch runs cuDNN's attention first, on GPUs for which it prefers it."""
+    version = torch.backends.cudnn.version()
+    return runs_libraries_of_cuda_13() if version is None else version > _CUDNN_OF_ATTENTION
+
+
 #: whether "tf32" is said by name, where older versions have a flag for it; newer ones must not be told both ways
 _HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
 

@@ -105,8 +105,12 @@ class DeviceChecks:
                 self._explain(check, bad, is_nan=bool(nan))
 
     def note_checked_step(self) -> None:
-        """End the alarm if the step, whose values were checked at once, has no finding."""
-        self.has_alarm = self.has_alarm and self._log.num_bad_steps > self._num_bad_steps
+        """End the alarm if the step, whose values were checked at once, has no finding.
+
+        It also ends if parameters are not finite any more: then all steps have the same finding.
+        """
+        is_bad = self._log.num_bad_steps > self._num_bad_steps
+        self.has_alarm = self.has_alarm and is_bad and not self._tensors.is_spoilt()
         self._num_bad_steps = self._log.num_bad_steps
 
     def forget(self) -> None:
@@ -116,8 +120,6 @@ class DeviceChecks:
     def _explain(self, check: DeviceCheck, bad: Sequence[int], *, is_nan: bool) -> None:
         """Report the first of the values that are not finite."""
         is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
-        self.has_alarm = True
-        self._num_bad_steps = self._log.num_bad_steps
         references = [check.parameters[index] for index in bad]
         tensors = [None if each is None else each() for each in references]
         alive = [each for each in tensors if each is not None]
@@ -125,6 +127,8 @@ class DeviceChecks:
             self._tensors.note_bad(alive)
         if not is_news:
             return
+        self.has_alarm = True
+        self._num_bad_steps = self._log.num_bad_steps
         found = describe_values(
             check.phase,
             NonFiniteCount(int(is_nan), int(not is_nan)),

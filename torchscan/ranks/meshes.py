@@ -81,7 +81,7 @@ def search(
     and with activation checkpointing, micro batches and schedules. For the best three steps without
     pipelines, passes on the mesh itself are recorded ("cp" only if there is no dimension but "dp"
     beside it). Fragmentation depends on all layers, so the allocator is replayed with the requests
-    of all of them.
+    of all of them if layers repeat.
 
     Args:
         module: a language model, for example of transformers, usually on the meta device. It is

@@ -215,8 +215,9 @@ class CallTimes:
         multiprocessors = device.multiprocessors or 1
         is_hopper = device.arch.startswith("Hopper")
         is_async = device.arch.startswith(ASYNC_ARCHS)
-        # torch's own attention is cuDNN's there since CUDA 13; engines bring their kernels with them
-        has_cudnn = self._serving is AS_IT_IS and rates.libraries == "cuda-13"
+        # cuDNN has attention in 16 bits; engines bring their kernels with them
+        is_half = form in ("fp16", "bf16")
+        has_cudnn = self._serving is AS_IT_IS and rates.has_cudnn_attention and is_half
         if rates.is_host:
             return Machine(multiprocessors=multiprocessors)
         return Machine(

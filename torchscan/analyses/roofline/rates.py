@@ -28,7 +28,7 @@ from torchscan.errors import InputError, PythonOnly
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops import OpCost
-from torchscan.torch_versions import runs_libraries_of_cuda_13
+from torchscan.torch_versions import prefers_cudnn_attention, runs_libraries_of_cuda_13
 from torchscan.trace.events import OpSignature
 
 #: the number format that products of a call are computed in
@@ -121,8 +121,11 @@ class Rates:
                 PythonOnly(", or register it with register_device(...)"),
             )
         self.device = device
+        #: True if torch prefers cuDNN's attention on GPUs of data centers from Hopper on
+        self.has_cudnn_attention = libraries == "cuda-13"
         if libraries is None:
             libraries = "cuda-13" if runs_libraries_of_cuda_13() else "cuda-12"
+            self.has_cudnn_attention = prefers_cudnn_attention()
         self.libraries: Libraries = libraries
         self.bandwidth: float = device.bytes_per_second
         #: whether it computes synchronously, without a queue

@@ -41,10 +41,10 @@ def loads_elements(signature: OpSignature) -> bool:
     if not signature.outputs or not (is_copy or torch.Tag.pointwise in signature.op.tags):
         return False
     result = signature.outputs[0]
-    first = signature.inputs[0]
-    is_narrowed = first.dtype == torch.float32 and result.dtype in (torch.float16, torch.bfloat16)
+    source = signature.inputs[-1]  # aten.copy_ has the result first
+    is_narrowed = source.dtype == torch.float32 and result.dtype in (torch.float16, torch.bfloat16)
     # torch has kernels of their own for copies that convert 32 to 16 bits
-    if is_copy and is_narrowed and _steps(first) == _steps(result) and _is_dense(first):
+    if is_copy and is_narrowed and _steps(source) == _steps(result) and _is_dense(source):
         return False
     return any(_needs_single_loads(spec, result) for spec in (*signature.inputs, result))
 

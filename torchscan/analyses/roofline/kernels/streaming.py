@@ -61,9 +61,9 @@ def _cycles_of_lists(signature: OpSignature, cost: OpCost) -> float:
 
     A thread loads four elements of each list at a time, and few bytes are on their way.
     """
-    first_of_each = [next(_specs((each,)), None) for each in signature.args]
-    lists = [first for first in first_of_each if first is not None]
-    if not lists or lists[0].dtype.itemsize > 2:
+    given = [each for each in signature.args if isinstance(each, tuple)]
+    lists = [first for first in (next(_specs(each), None) for each in given) if first is not None]
+    if not lists or any(first.dtype.itemsize != 2 for first in lists):
         return 0.0
     per_cycle = BYTES_OF_LISTS if len(lists) > 1 else BYTES_OF_LIST
     return (cost.min_bytes_read + cost.bytes_written) / per_cycle
