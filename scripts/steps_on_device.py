@@ -565,8 +565,8 @@ class Measured:
     #: medians while steps ran
     megahertz: float
     watts: float
-    #: logits that the loop kept until the end of a step, which estimates do not have
-    kept: float = 0.0
+    #: "yes" if the loop kept the output of the model until the end of a step
+    holds_output: str = "no"
 
 
 class Compared(NamedTuple):
@@ -590,8 +590,9 @@ def measured_steps(path: Path = _MEASURED) -> Iterator[tuple[Case, Measured]]:
     cases = {case.name: case for case in CASES}
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            numbers = {name: float(text) for name, text in row.items() if name != "case"}
-            yield cases[row["case"]], Measured(case=row["case"], **numbers)
+            texts = {name: row.pop(name) for name in ("case", "holds_output")}
+            numbers = {name: float(text) for name, text in row.items()}
+            yield cases[texts["case"]], Measured(**texts, **numbers)
 
 
 def compare(case: Case, measured: Measured) -> Compared:
@@ -608,6 +609,7 @@ def compare(case: Case, measured: Measured) -> Compared:
         kwargs=dict.fromkeys(case.inputs, tokens),
         training=True,
         loss=_loss_of,
+        holds_output=measured.holds_output == "yes",
         optimizer=case.optimizer,
         device=_CARD,
         compiled=case.compiled,
@@ -644,8 +646,7 @@ def steps_section(found: Sequence[Compared]) -> Section:
         if verdict is None:
             continue
         allocated, reserved = (
-            size / _GIB + measured.kept
-            for size in (verdict.allocated_bytes, verdict.reserved_bytes)
+            size / _GIB for size in (verdict.allocated_bytes, verdict.reserved_bytes)
         )
         sizes.append(abs(allocated / measured.allocated - 1))
         rows.append(
