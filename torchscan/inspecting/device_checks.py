@@ -81,11 +81,12 @@ class DeviceChecks:
                     by_device[part.device].append((parameter, part))
         mark, line = self._log.mark_step(), place_of_user()
         for parts in by_device.values():
+            parameters = [None if each is None else weakref.ref(each) for each, _ in parts]
             check = DeviceCheck(
                 phase=phase,
                 norms=_copy_norms([part for _, part in parts]),
                 mark=mark,
-                parameters=[None if each is None else weakref.ref(each) for each, _ in parts],
+                parameters=parameters,
                 line=line,
                 is_scaled=is_scaled,
                 operator=operator,

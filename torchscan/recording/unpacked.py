@@ -152,7 +152,7 @@ class _Flow:
             self._multiplied(op, max(operands, key=self._bytes_of), found.cost.macs)
 
     def _multiplied(self, op: OpCall, operand: int, macs: int) -> None:
-        """An operand of fractions has all numbers; packed ones are told by what a row of the result takes."""
+        """Note the numbers of an operand: its elements, or of a packed one those that a row multiplies."""
         storage, spec = self._trace.tensors[operand].storage, self._trace.tensors[operand].spec
         out = op.signature.outputs[0]
         whole = self._trace.storages[storage].size // spec.dtype.itemsize
