@@ -563,13 +563,19 @@ def runs_libraries_of_cuda_13() -> bool:
 
 
 #: version of cuDNN above which torch prefers its attention on Hopper and GB100
-_CUDNN_OF_ATTENTION = 91500
+_CUDNN_OF_ATTENTION = (9, 15, 0)
 
 
 def prefers_cudnn_attention() -> bool:
-    """Return whether torch runs cuDNN's attention first, on GPUs for which it prefers it."""
-    version = torch.backends.cudnn.version()
-    return runs_libraries_of_cuda_13() if version is None else version > _CUDNN_OF_ATTENTION
+    """Return whether torch runs cuDNN's attention first, on GPUs for which it prefers it.
+
+    The version that torch was compiled with decides: asking for the loaded one initializes cuDNN,
+    which fails where another version is found.
+    """
+    cudnn: Any = getattr(_C, "_cudnn", None)
+    if torch.version.cuda is None or cudnn is None:
+        return runs_libraries_of_cuda_13()
+    return tuple(cudnn.getCompileVersion()) > _CUDNN_OF_ATTENTION
 
 
 #: whether "tf32" is said by name, where older versions have a flag for it; newer ones must not be told both ways
