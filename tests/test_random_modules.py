@@ -22,6 +22,7 @@ MORE = [
 @pytest.mark.slow
 @before("2.13", "shapes alone show other detached tensors than data")
 @pytest.mark.parametrize("seeds", [*SEEDS, *MORE], ids=lambda seeds: f"from {seeds[0]}")
+@pytest.mark.few(1)
 def test_random_modules_are_recorded_on_shapes_alone_as_for_real(seeds: range) -> None:
     """Every twentieth also in training, with all that is derived from its record."""
     verdicts = [verdict_on(random_module(seed), thorough=seed % 20 == 0) for seed in seeds]

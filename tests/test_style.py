@@ -11,18 +11,20 @@ import pytest
 from tests import style
 
 STORED = style.stored()
-SUBPACKAGES = sorted({style.subpackage_of(path) for path in style.files()})
 ADVICE = "; python -m tests.style prints all figures, CONTRIBUTING.md explains them"
 
 
-@pytest.mark.parametrize("name", SUBPACKAGES)
-def test_no_count_of_a_subpackage_rises(name: str) -> None:
-    if name in STORED["finished"]:
-        limits = {}  # its files meet the gate, one by one
-    else:
-        limits = STORED["subpackages"].get(name, {})
-    risen = _above(style.figures_by_subpackage()[name], limits)
-    assert not risen, f"{name}: {risen}{ADVICE}"
+def test_no_count_of_a_subpackage_rises() -> None:
+    risen = {}
+    for name, figures in style.figures_by_subpackage().items():
+        if name in STORED["finished"]:
+            limits = {}  # its files meet the gate, one by one
+        else:
+            limits = STORED["subpackages"].get(name, {})
+        above = _above(figures, limits)
+        if above:
+            risen[name] = above
+    assert not risen, f"{risen}{ADVICE}"
 
 
 def test_new_files_and_finished_subpackages_meet_the_gate() -> None:

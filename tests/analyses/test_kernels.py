@@ -308,6 +308,15 @@ def attended_backward(width: int, length: int, *, device: str, is_causal: bool =
     return seconds(device, differentiate, *operands, sums, precision=None)
 
 
+def install_libraries(
+    cuda: str, cudnn: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let torch say that it was built with these versions."""
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    versions = SimpleNamespace(getCompileVersion=lambda: cudnn)
+    monkeypatch.setattr(torch._C, "_cudnn", versions, raising=False)
+
+
 @pytest.mark.parametrize(
     ("width", "length", "rate"),
     [(width, *pair) for width, rates in BACKWARD.items() for pair in rates.items()],
@@ -316,7 +325,7 @@ def test_backward_attention_on_hopper_takes_as_long_as_published(
     width: int, length: int, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FlashAttention 2 is torch's choice on Hopper up to CUDA 12."""
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    install_libraries("12.8", (9, 10, 2), monkeypatch)
     estimate = attended_backward(width, length, device="H100")
     assert 10 * 16384 * length * 2048 / estimate / 1e12 == pytest.approx(rate, rel=0.05)
 
@@ -743,9 +752,7 @@ def test_attention_on_hopper_takes_as_long_as_measured_with_cuda_13(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In an H100's step of Llama-8B with 8,192 tokens, cuDNN's kernels took 0.90 + 3.26 ms a layer."""
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    cudnn = SimpleNamespace(getCompileVersion=lambda: (9, 17, 0))
-    monkeypatch.setattr(torch._C, "_cudnn", cudnn, raising=False)
+    install_libraries("13.0", (9, 17, 0), monkeypatch)
     shape = (1, 32, 8192, 128)
     query, key, value = (
         torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)

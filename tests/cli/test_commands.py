@@ -328,6 +328,7 @@ def test_an_interruption_is_no_traceback(run: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_whoever_reads_may_stop_reading_and_no_budget_is_fine_for_that(folder: Path) -> None:
     (folder / "torchscan.toml").write_text(
         '[budgets.a]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n'
@@ -455,8 +456,8 @@ def test_a_call_without_a_command_prints_the_help(run: Any) -> None:
     assert "torchscan summary torchvision:resnet50" in err
 
 
-@pytest.mark.few(2)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("redirection", "status"),
@@ -473,7 +474,7 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "written"),

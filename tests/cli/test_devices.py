@@ -207,6 +207,7 @@ def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures the CUDA device instead")
+@pytest.mark.sweep
 def test_a_measured_cpu_can_be_asked_about(
     own_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

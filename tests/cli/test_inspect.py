@@ -695,6 +695,7 @@ print(len(compiled))
     TorchVersion(torch.__version__) < "2.7",
     reason="torch 2.6 compiles again where global hooks come or go",
 )
+@pytest.mark.sweep
 def test_a_model_that_is_compiled_after_its_first_call_stays_in_one_piece(folder: Path) -> None:
     """In a process of its own: the compiler must not have been loaded before. What was compiled is watched from then on."""
     (folder / "script.py").write_text(TRAINING + COMPILED_LATER)

@@ -643,6 +643,7 @@ def test_through_pynvml_two_gpus_with_computing_and_drawing_processes(driver: Dr
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_through_pynvml_a_figure_that_is_not_available(driver: Driver) -> None:
     driver.compile()
     assert driver.answers(f"0 compute ME {NOT_AVAILABLE}", "ME") == [f"0|allocator|True|{WITHHELD}"]
@@ -658,6 +659,7 @@ def test_through_pynvml_a_driver_older_than_what_pynvml_asks_for(driver: Driver)
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_through_pynvml_a_library_without_its_driver(driver: Driver) -> None:
     driver.compile()
     assert driver.answers("", "ME", NVML_NO_DRIVER="1") == [

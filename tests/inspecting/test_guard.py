@@ -213,6 +213,7 @@ def test_only_the_first_thread_that_trains_is_checked() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_threads_that_each_train_a_model_do_not_crash(tmp_path: Path) -> None:
     """Gradients that another thread frees meanwhile must not be read."""
     (tmp_path / "program.py").write_text(TWO_THREADS)

@@ -506,7 +506,7 @@ HEALTHY = {
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program(name: str, tmp_path: Path) -> None:
     run, _ = inspected_process(HEALTHY[name], tmp_path)

@@ -187,6 +187,7 @@ def test_latent_attention_is_divided_by_heads(tp: int) -> None:
     assert _collectives(found) == [".self_attn.o_proj allreduce_", ".mlp allreduce_"]
 
 
+@pytest.mark.sweep
 def test_embeddings_that_are_scaled_are_divided() -> None:
     model = _model("gemma3_text", tie_word_embeddings=True)
     attention = (2 * QUERIES + 2 * KEYS) * WIDTH // 2 + 2 * HEAD_DIM
@@ -238,6 +239,7 @@ def test_groups_with_batches_of_their_own_exchange_tokens() -> None:
     assert found.cache_bytes == _asked(model).cache_bytes
 
 
+@pytest.mark.sweep
 def test_groups_of_several_gpus_send_each_token_once() -> None:
     model = _deepseek()
     options: dict[str, Any] = {"mesh": {"dp": 2, "tp": 2}, "expert_parallel": True}

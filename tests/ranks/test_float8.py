@@ -80,6 +80,7 @@ def test_an_all_gather_in_8_bits_halves_the_weights_of_products(tp: int) -> None
         ("mx", 0),
     ],
 )
+@pytest.mark.few(1)
 def test_tensor_parallelism_reduces_the_largest_values(recipe: str, forward: int) -> None:
     wide, narrow = planned(1, 4, None), planned(1, 4, recipe)
     more = sent(narrow, "all-reduce", 4) - sent(wide, "all-reduce", 4)

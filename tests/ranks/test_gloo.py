@@ -314,6 +314,7 @@ def expect_as_planned(name: str, found: list[Facts]) -> None:
         assert each.local_params == rank.local_params
 
 
+@pytest.mark.sweep
 def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     case = CASES["fsdp and tp"]
     found = in_processes(case.processes, gather, "fsdp and tp", tmp_path)

@@ -64,7 +64,7 @@ RECORDED: list[tuple[dict[str, int], Any, Any]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("mesh", "precision", "checkpoint"), RECORDED)
 def test_derived_steps_are_those_recorded_on_their_mesh(
     mesh: dict[str, int], precision: Any, checkpoint: Any
@@ -100,6 +100,7 @@ def test_ranks_of_tensor_parallelism_have_parts_of_sequences_and_logits() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_asynchronous_collectives_run_behind_products() -> None:
     asked: dict[str, Any] = {"meshes": [{"dp": 4, "tp": 4}], "checkpoint": False, "compiled": True}
     (waiting,) = search(**asked, length=2048).choices
@@ -112,6 +113,7 @@ def test_asynchronous_collectives_run_behind_products() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_plans_that_cannot_divide_sequences_keep_them() -> None:
     sizes = {"hidden_size": HIDDEN, "intermediate_size": 704, "num_hidden_layers": 2}
     config = transformers.Olmo2Config(**sizes, num_attention_heads=8, vocab_size=1024)
@@ -138,6 +140,7 @@ def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_every_second_layer_takes_half_of_the_time_that_all_take() -> None:
     asked: dict[str, Any] = {"num_gpus": 4, "meshes": [{"pp": 2, "dp": 2}], "batch_size": 4}
     none, half, full = (

@@ -86,6 +86,7 @@ def planned(model: Any, ranks: int, batch_size: int, **options: Any) -> Plan:
     )
 
 
+@pytest.mark.sweep
 def test_few_layers_tell_what_all_of_them_take() -> None:
     whole = plan_of_all_layers()
     found = sharded_and_copied().choices[0]
@@ -187,6 +188,7 @@ def test_few_layers_are_sharded_and_checkpointed_too() -> None:
     assert again.peak_bytes < plain.peak_bytes
 
 
+@pytest.mark.sweep
 def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> None:
     slow: dict[str, Any] = {"num_gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
     found = the_one(**slow)

@@ -174,6 +174,7 @@ def _names(search: ServingSearch) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_experts_are_divided_in_both_ways() -> None:
     given: dict[str, Any] = {"num_gpus": 2, "device": "H100", "engine": "vllm", "formats": [None]}
     model = _mixture()

@@ -94,6 +94,7 @@ def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
 
 
 @pytest.mark.parametrize("weights", ["nf4", "int8", "gptq"])
+@pytest.mark.few(1)
 def test_packed_weights_count_as_the_parameters_in_them(weights: str) -> None:
     """FSDP divides all parameters evenly between two ranks."""
     plain, packed = planned({"dp": 2}, lora=4), planned({"dp": 2}, lora=4, weights=weights)

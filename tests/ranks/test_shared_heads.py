@@ -63,6 +63,7 @@ def test_each_device_has_one_key_value_head(tp: int) -> None:
     assert any(0 <= buffers - 2 * each <= 1024 for each in sharded)
 
 
+@pytest.mark.sweep
 def test_layers_that_are_left_out_change_nothing_on_a_mesh() -> None:
     """With a function that shards the model, all layers are sharded."""
     model = _model()

@@ -165,7 +165,7 @@ def test_a_job_is_recorded_inspected_and_watched(
     assert (group.lags[1] or 0.0) >= slow.lost
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("how", "why"),
     [

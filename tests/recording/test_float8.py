@@ -299,6 +299,7 @@ class Gated(nn.Module):
     ],
 )
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sweep
 def test_a_compiler_computes_as_many_largest_values_as_the_roofline_has(
     recipe: Float8, forward: int, backward: int
 ) -> None:

@@ -233,7 +233,7 @@ def with_all_layers_run(model: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [

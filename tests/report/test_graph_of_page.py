@@ -135,6 +135,7 @@ def test_a_range_opens_where_a_module_in_it_is_chosen(visit: Visit) -> None:
         assert len(boxes(page)) == 14 + 10 + 20, "the others stay folded"
 
 
+@pytest.mark.sweep
 def test_a_range_has_the_sum_of_its_modules(visit: Visit) -> None:
     """Each Linear has 20 parameters."""
     model = nn.Sequential(*(nn.Linear(4, 4) if at % 2 else nn.Tanh() for at in range(2400)))

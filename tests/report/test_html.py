@@ -290,6 +290,7 @@ def test_a_table_that_is_attached_after_its_script_ran_works_too(show: Open) -> 
     assert visible_rows(page) == CLOSED_A
 
 
+@pytest.mark.sweep
 def test_3000_layers_are_usable(show: Open) -> None:
     model = nn.Sequential(
         *(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))) for _ in range(50))

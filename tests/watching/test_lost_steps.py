@@ -73,6 +73,7 @@ def test_steps_before_a_sudden_end_are_in_the_run(end: str, tmp_path: Path) -> N
 
 
 @slow
+@pytest.mark.sweep
 def test_steps_that_no_process_is_left_to_write_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ SERVED = """
 @slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("start", ["forkserver", "fork"])
+@pytest.mark.sweep
 def test_steps_where_the_system_does_not_tell_of_a_process_s_end(
     start: str, tmp_path: Path
 ) -> None:
@@ -270,6 +272,7 @@ def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
 
 
 @slow
+@pytest.mark.sweep
 def test_closed_standard_files_are_no_errors(tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
@@ -280,6 +283,7 @@ def test_closed_standard_files_are_no_errors(tmp_path: Path) -> None:
 
 
 @slow
+@pytest.mark.sweep
 def test_a_panel_that_is_missing_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

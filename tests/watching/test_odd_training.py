@@ -665,6 +665,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sweep
 def test_the_compiler_may_be_loaded_after_watching_has_begun(run: Path, tmp_path: Path) -> None:
     """It compiles another model first, and is reset. Hooks are not compiled: ``fullgraph`` fails if they are."""
     script = tmp_path / "compiles_later.py"

@@ -380,6 +380,7 @@ def largest(values: Tensor) -> float:
     return values.max().item()
 
 
+@pytest.mark.sweep
 def test_tensorboard_s_file_of_a_trainer_that_was_killed(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     board = tmp_path / "board"
@@ -451,6 +452,7 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
+@pytest.mark.sweep
 def test_weights_and_biases_own_process_ends_with_training(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
@@ -517,6 +519,7 @@ def test_histograms_with_more_bars_than_there_may_be() -> None:
     assert few[:3] == [2, 2, 2]
 
 
+@pytest.mark.sweep
 def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     model = net()
@@ -669,6 +672,7 @@ def test_a_run_that_is_there_as_a_video(tmp_path: Path) -> None:
     assert [len(frames_in(tmp_path / name)) for name in ("parts.mp4", "parts-2.mp4")] == [2, 1]
 
 
+@pytest.mark.sweep
 def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -> None:
     pytest.importorskip("av")
     path = tmp_path / "run.mp4"

@@ -655,6 +655,7 @@ def test_no_page_is_wider_than_a_phone(
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 380
 
 
+@pytest.mark.sweep
 def test_thousands_of_modules_make_few_elements(runs: Path, visit: Visit) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(1200)))

@@ -332,7 +332,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_the_same_with_and_without(name: str, tmp_path: Path) -> None:
     build, shape = MODELS[name]

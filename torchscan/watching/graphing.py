@@ -145,7 +145,9 @@ def _write(model: nn.Module, given: Given, path: Path) -> None:
         failure = format_error(error)
     if not _is_run_of(model, path):
         return
-    with contextlib.closing(Store(path, {}, patience=PATIENCE_OF_WRITERS)) as store:
+    with contextlib.closing(
+        Store(path, {}, can_create=False, patience=PATIENCE_OF_WRITERS)
+    ) as store:
         if graph is None:
             store.note(Note.of("graph-not-drawn", error=failure))
         else:

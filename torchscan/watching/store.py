@@ -117,12 +117,21 @@ class Store:
     """Writes a run. Each step is written whole or not at all."""
 
     def __init__(
-        self, path: Path, about: Mapping[str, Any], *, patience: float = _PATIENCE
+        self,
+        path: Path,
+        about: Mapping[str, Any],
+        *,
+        can_create: bool = True,
+        patience: float = _PATIENCE,
     ) -> None:
-        """Open or create a store; wait up to ``patience`` seconds for another writer."""
+        """Open a store, or create it unless ``can_create`` is False.
+
+        Wait up to ``patience`` seconds for another writer.
+        """
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = _connected(path, patience=patience)
+        if can_create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = _connected(path, "rwc" if can_create else "rw", patience=patience)
         with _closed_if_refused(self._database, path):
             _require_version(self._database, path)
             mode = "delete" if is_remote(path) else "wal"

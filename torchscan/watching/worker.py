@@ -554,7 +554,9 @@ def serve(
         return
     line, inlet = MessageSocket(end), Inlet(file)
     try:
-        store, ledger = Store(task.path, {}, patience=PATIENCE_OF_WRITERS), Ledger(task.path)
+        # The trainer has created the file. A worker that did so would bring back a removed run.
+        store = Store(task.path, {}, can_create=False, patience=PATIENCE_OF_WRITERS)
+        ledger = Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)
     except (StoreError, OSError) as error:
         line.send({"is": "failed", "why": reason_of(task.path, error).to_data(), "is_final": True})
