@@ -20,9 +20,6 @@ from torchscan.recording.sequences import (
     with_length,
 )
 
-#: sizes that are tried where memory grows by a straight line, before the range is bisected
-_GUESSES_BY_GROWTH = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -72,8 +69,6 @@ class _Fit(NamedTuple):
     required_bytes: tuple[int, ...]
     fits: bool
     fits_within_margin: bool
-    #: bytes that the device has left if everything takes the most that it may
-    bytes_left: int
 
 
 class SizeSearch:
@@ -117,26 +112,21 @@ class SizeSearch:
         largest = self._largest()
         if largest == 0 or self._fit(largest).fits_within_margin:
             return largest
-
-        low, high = self._known_range_within_margin(largest)
-        guesses = _GUESSES_BY_GROWTH
+        low = max(
+            (
+                size
+                for size, fit in self._known.items()
+                if size < largest and fit.fits_within_margin
+            ),
+            default=0,
+        )
+        high = min(
+            size for size, fit in self._known.items() if size > low and not fit.fits_within_margin
+        )
         while high - low > max(1, low // 100):
-            guess = self._guess_by_growth(low, high) if guesses and low else (low + high) // 2
+            guess = (low + high) // 2
             low, high = (guess, high) if self._fit(guess).fits_within_margin else (low, guess)
-            guesses = max(0, guesses - 1)
         return low
-
-    def _known_range_within_margin(self, largest: int) -> tuple[int, int]:
-        """Return the largest known size that fits within the margin, or 0, and the next one that does not."""
-        fitting = [size for size, fit in self._known.items() if fit.fits_within_margin]
-        low = max((size for size in fitting if size < largest), default=0)
-        return low, min(size for size in self._known if size > low and size not in fitting)
-
-    def _guess_by_growth(self, low: int, high: int) -> int:
-        """Return where a straight line between two sizes leaves no bytes, 1 % or more away from both."""
-        left, missing = self._fit(low).bytes_left, -self._fit(high).bytes_left
-        on_line = low + (high - low) * left // max(1, left + missing)
-        return min(max(on_line, low + max(1, low // 100)), high - max(1, high // 101))
 
     def _fit(self, size: int) -> _Fit:
         if size not in self._known:
@@ -165,12 +155,7 @@ class SizeSearch:
 
 
 def _fit_of(placement: Placement) -> _Fit:
-    return _Fit(
-        placement.required_bytes,
-        placement.fits,
-        placement.fits_within_margin,
-        placement.bytes_left_in_doubt,
-    )
+    return _Fit(placement.required_bytes, placement.fits, placement.fits_within_margin)
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

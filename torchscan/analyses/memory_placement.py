@@ -62,16 +62,14 @@ class Placement:
         return isinstance(self._on_device, CachingAllocator)
 
     @once
-    def bytes_left_in_doubt(self) -> int:
-        """Bytes that the device has left if context and workspaces take the most; negative if it has too few."""
-        _, most = self._context_range
-        reserved = self._most_reserved(self._with_workspaces.peak_reserved)
-        return self._device.memory_bytes - most - reserved
-
-    @once
     def fits_within_margin(self) -> bool:
         """True if the device has room even if context and workspaces take the most."""
-        return self.fits and self.bytes_left_in_doubt >= 0
+        _, most = self._context_range
+        return (
+            self.fits
+            and self._most_reserved(self._with_workspaces.peak_reserved)
+            <= self._device.memory_bytes - most
+        )
 
     @once
     def _num_groups(self) -> int:
