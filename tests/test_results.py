@@ -473,6 +473,7 @@ def test_names_are_text_in_every_table() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_several_threads_may_print_first() -> None:
     """In a process where nothing was printed before."""
     code = (

@@ -535,6 +535,7 @@ def test_notes_are_lines_on_standard_error(run: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_numpy_is_not_missed() -> None:
     """Torch warns that it is not there."""
     code = (

@@ -315,6 +315,7 @@ def test_a_result_that_is_kept_does_not_keep_the_model() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_the_process_ends() -> None:
     """With a run that was never finished."""
     program = (

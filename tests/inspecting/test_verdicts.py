@@ -444,6 +444,7 @@ def test_a_program_with_one_thing_wrong(code: str, inspected: Inspect) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", APART)
+@pytest.mark.sweep
 def test_a_process_with_one_thing_wrong(code: str, tmp_path: Path) -> None:
     expect_verdict(code, *inspected_process(PROGRAMS[code], tmp_path))
 

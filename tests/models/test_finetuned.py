@@ -16,6 +16,7 @@ POWERLM = FinetuningRun(
 )
 
 
+@pytest.mark.sweep
 def test_full_finetuning_allocates_what_was_measured() -> None:
     allocated = allocated_by(POWERLM, holds_output=False)
     assert allocated == pytest.approx(POWERLM.allocated_bytes, rel=1e-3)

@@ -130,6 +130,7 @@ def test_plans_that_cannot_divide_sequences_keep_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_accumulated_micro_batches_are_recorded_once_and_counted_often() -> None:
     asked: dict[str, Any] = {"meshes": [{"dp": 16}], "batch_size": 4, "checkpoint": False}
     (one,), (four,) = (search(accumulation_steps=number, **asked).choices for number in (1, 4))

@@ -99,6 +99,7 @@ def test_few_layers_tell_what_all_of_them_take() -> None:
     assert found.tokens_per_second == pytest.approx(8 * 2 * LENGTH / found.time_estimate)
 
 
+@pytest.mark.sweep
 def test_products_of_the_model_are_its_use_of_the_cards() -> None:
     """Three times those of the forward pass, wherever they are computed; what checkpoints compute again is none of it."""
     plain, again = on_eight(), the_one(2, meshes=[{"dp": 8}], checkpoint=True)

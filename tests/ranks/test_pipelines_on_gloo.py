@@ -108,6 +108,7 @@ def measure_peak(rank: int, schedule: str, chunks: int) -> int:
     return max(counter.history)
 
 
+@pytest.mark.sweep
 def test_memory_of_derived_pipelines_is_that_of_real_ones(tmp_path: Path) -> None:
     measured = in_processes(RANKS, measure_peaks, None, tmp_path)
     with torch.device("meta"):

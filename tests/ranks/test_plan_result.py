@@ -206,6 +206,7 @@ def test_a_plan_can_be_pickled(made: Plan) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_process_that_met_no_sharded_model_can_read_it(made: Plan, tmp_path: Path) -> None:
     file = tmp_path / "plan"
     file.write_bytes(pickle.dumps(made))

@@ -221,6 +221,7 @@ def test_expert_parallelism_sends_tokens_to_experts_and_back() -> None:
     assert both.local_params == whole.local_params
 
 
+@pytest.mark.sweep
 def test_asynchronous_collectives_run_behind_products() -> None:
     """Each waits as long as without, but for three quarters of its product at most."""
     options: dict[str, Any] = {"sequence_parallel": True, "compiled": True}

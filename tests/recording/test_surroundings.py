@@ -200,6 +200,7 @@ for options in {}, {"execute": "real"}, {"training": True}:
 
 
 @pytest.mark.slow
+@pytest.mark.sweep
 def test_a_tracer_is_refused_before_it_crashes() -> None:
     """In a process of its own: torch.jit.trace ended it."""
     done = subprocess.run(  # noqa: S603

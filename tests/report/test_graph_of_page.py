@@ -127,6 +127,7 @@ def test_ranges_of_thousands_open_step_by_step(visit: Visit) -> None:
         assert len(boxes(page)) == 14, "the sign of an open range folds it again"
 
 
+@pytest.mark.sweep
 def test_a_range_opens_where_a_module_in_it_is_chosen(visit: Visit) -> None:
     with visit(page_of_chain()) as page:
         page.evaluate("location.hash = '#1234'")

@@ -88,6 +88,7 @@ def test_from_a_checkpoint_on_points_come_again(path: Path) -> None:
     assert run.curves("eval").steps == (6,), "which ran before step 6"
 
 
+@pytest.mark.sweep
 def test_a_long_run_keeps_its_end_and_all_extremes(path: Path) -> None:
     """Of 40,960 steps the last 4,096 are complete; 36,864 older ones are in spans of 64."""
     count = 40_960

@@ -261,6 +261,7 @@ def is_ended(client: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.sweep
 def test_clients_that_keep_it_waiting_are_dropped(server: Server) -> None:
     """All at once, since each is waited for as long."""
     clients = (_sends_bytes_after_an_answer, _does_not_read, _asks_for_nothing, _says_nothing)
@@ -333,6 +334,7 @@ def test_idle_connections_of_one_address_are_few(server: Server, ask: Ask) -> No
 # -- how it begins and ends ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_a_port_that_is_taken_is_not_insisted_on(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -398,6 +400,7 @@ def test_a_nan_of_a_process_that_begins_later_is_the_first_verdict(
     assert followed.figures()["wrong"]
 
 
+@pytest.mark.sweep
 def test_a_folder_may_have_any_name(tmp_path: Path, run: Path) -> None:
     odd = tmp_path / os.fsdecode(b"caf\xe9")
     shutil.copytree(run, odd)
@@ -540,6 +543,7 @@ def test_one_cursor_shows_the_same_step_everywhere(
         assert page.locator(".distributions h2").inner_text().count("values of step 0") == 1
 
 
+@pytest.mark.sweep
 def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_path: Path) -> None:
     train(tmp_path / "second")
     with (
@@ -568,6 +572,7 @@ def test_runs_in_folders_of_the_same_name_are_told_apart(
         assert all(len(pair) == 2 and pair[0] == pair[1] for pair in pairs)
 
 
+@pytest.mark.sweep
 def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path: Path) -> None:
     """The table's figures are those of the last step, and neither its place nor the chosen call is lost for it."""
     last = nn.Linear(4, 2)
@@ -606,6 +611,7 @@ class Doubled(nn.Module):
         return self.net(x.repeat(1, 2)[:, :4].double())
 
 
+@pytest.mark.sweep
 def test_when_the_server_has_ended_nothing_stands_under_another_name(
     browser: Browser, run: Path
 ) -> None:

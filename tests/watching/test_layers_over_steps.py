@@ -101,6 +101,7 @@ def test_a_column_has_the_largest_of_its_steps_and_the_mean_deviation(path: Path
         watched_run(path).layers_over_steps(max_columns=0)
 
 
+@pytest.mark.sweep
 def test_an_extreme_of_a_step_that_is_no_longer_kept_stays(path: Path) -> None:
     """Of 2,000 steps about 700 are kept; step 37 is not among them."""
     gradient = series("a", "param_grad", "weight")

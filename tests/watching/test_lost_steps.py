@@ -228,6 +228,7 @@ def test_steps_without_room_are_counted_and_named(
 
 
 @slow
+@pytest.mark.sweep
 def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker may write no file that is larger; training goes on, and what was written stays."""
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "

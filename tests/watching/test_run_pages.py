@@ -138,7 +138,7 @@ def many_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.few(1)
+@pytest.mark.sweep
 def test_the_boxes_of_thousands_of_modules_are_seen(
     browser: Browser, many_layers: Path, scheme: str
 ) -> None:

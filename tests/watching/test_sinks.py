@@ -594,9 +594,9 @@ class Twice(nn.Module):
         return self.layer(self.layer(x))
 
 
-@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.parametrize("scheme", ["file", "sqlite"])
+@pytest.mark.sweep
 def test_mlflow_run_of_the_user_s(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

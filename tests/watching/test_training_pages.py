@@ -610,6 +610,7 @@ def test_fewer_steps_are_shown_in_finer_columns(visit: Visit, runs: Path) -> Non
     assert after == "a column: one step"
 
 
+@pytest.mark.sweep
 def test_a_page_without_finer_columns_says_so(visit: Visit, runs: Path) -> None:
     """With many layers, a page has half as many columns as steps."""
     before, after = columns_after_zoom(visit, write_steps(runs / "coarse", 200, 300))

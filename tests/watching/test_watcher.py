@@ -508,10 +508,10 @@ def local(tensor: Any) -> Tensor:
     return part
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("way", "weights"), [("copied", 2 * 32), pytest.param("sharded", 32, marks=shards_on_cpus)]
 )
+@pytest.mark.sweep
 def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Path) -> None:
     """Results are the same with and without; each writes its own file, and they are read as one."""
     in_processes(2, train_with_another, (tmp_path, way), tmp_path)
