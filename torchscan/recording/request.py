@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from torchscan.errors import Argument, Give, InputError, PythonOnly, TorchName
-from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
-from torchscan.recording.bookkeeping.tensors import own_copy
-from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
+from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.handover import Handover
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -101,58 +100,7 @@ class PassRequest(Inputs):
         """True if torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
-    def inputs(
-        self, device: torch.device, kept: Collection[int]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
-        """The arguments of the forward pass, and by the identity of those tensors that torchscan made what they were made of.
 
-        Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
-        """
-        owned: list[tuple[Tensor, Tensor]] = []
-
-        def own(tensor: Tensor) -> Tensor:
-            copied = (
-                tensor
-                if id(tensor) in kept
-                else self._laid_out(own_copy(tensor, on_meta=device.type == "meta"))
-            )
-            if copied is not tensor:
-                owned.append((copied, tensor))
-            return copied
-
-        args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
-        if self.input_shape is not None:
-            args, named = example_inputs(
-                self.module, self.input_shape, self.dtype, self.batch_size, device
-            )
-            args, named = (
-                tuple(map(self._laid_out, args)),
-                {name: self._laid_out(each) for name, each in named.items()},
-            )
-            kwargs |= named
-            owned.extend((each, each) for each in (*args, *named.values()))
-        return args, kwargs, {id(made): original for made, original in owned}
-
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        """Images as convolutions take them; other tensors of as many dimensions, such as masks, stay as they are."""
-        if (
-            not self.channels_last
-            or tensor.layout is not torch.strided
-            or tensor.dim() not in CHANNELS_LAST
-        ):
-            return tensor
-        is_image = tensor.is_floating_point() and tensor.shape[1] in self._channels
-        return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()]) if is_image else tensor
-
-    @property
-    def _channels(self) -> set[int]:
-        """The numbers of channels that convolutions take."""
-        return {
-            module.in_channels for module in self.module.modules() if isinstance(module, _ON_IMAGES)
-        }
-
-
-_ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 #: by the number of dimensions
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
