@@ -39,7 +39,7 @@ from torchscan.errors import Argument, Give, InputError, RecordError, Value
 from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
-from torchscan.once import once
+from torchscan.once import forget, once
 from torchscan.precisions import Precision, supported_precision
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -629,7 +629,7 @@ class _GenerationQuestion:
             except UnfoldableError:  # in longer passes, layers differ that are equal in short ones
                 self._shared.run_all_layers()
                 self._prefills.clear()
-                vars(self).pop("_cache", None)
+                forget(self, "_cache")
                 return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:

@@ -26,7 +26,7 @@ from torchscan.analyses.mesh_parts import (
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
-from torchscan.ranks.plan import Asked
+from torchscan.ranks.plan import RankQuestion
 from torchscan.ranks.ring_passes import record_ring
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.expert_parallel import divide_experts
@@ -101,7 +101,7 @@ class LocalQuestion:
     dtype: torch.dtype
     sizes: StorageSizes
     #: the step of a number of sequences
-    step: Callable[[int], Asked]
+    step: Callable[[int], RankQuestion]
     #: changes the copy before it is sharded, apart from checkpoints
     change: Callable[[nn.Module, Sequence[nn.Module]], None]
     #: divides layers along "tp"
@@ -239,7 +239,7 @@ class LocalPasses:
         mesh = {"ep": inner.ep, "tp": inner.tp} if inner.ep > 1 else {"tp": inner.tp}
         with pretended(mesh, 0) as devices, question.around():
             model = sharded(short, apply, devices, training=True, dtype=question.dtype)
-            trace = step.of(model).steps
+            trace = step.scan_of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric
         roofline = roofline_of(
             trace,

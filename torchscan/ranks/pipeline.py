@@ -19,7 +19,7 @@ from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
 from torchscan.progress import progress as told
-from torchscan.ranks.plan import Asked, held_in, planned, rank_plan
+from torchscan.ranks.plan import RankQuestion, held_in, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.request import require_module, require_positive
@@ -112,7 +112,7 @@ def pipeline(
         )
     gpu = device_named(device, is_timed=True)
     fabric = Fabric(device=gpu, per_machine=per_machine, network=1e9 * network_gbs)
-    asked = Asked(
+    asked = RankQuestion(
         input_shape=input_shape,
         dtype=dtype,
         device=fabric.device.name,
@@ -120,7 +120,6 @@ def pipeline(
         kwargs=kwargs,
         batch_size=batch_size,
         training=True,
-        loss=None,
         optimizer=optimizer,
         accumulate=True,
         holds_output=True,  # torch's stages keep what they return
@@ -203,12 +202,12 @@ class _Pipeline:
             else self.fabric.transfer_time(here, there, size)
         )
 
-    def recorded(self, stage: int, asked: Asked) -> RankPlan:
+    def recorded(self, stage: int, asked: RankQuestion) -> RankPlan:
         """The first device of a stage."""
         module = self.stages[stage]
         if self.mesh is not None and self.apply is not None:
             return planned(module, self.mesh, self.apply, 0, asked, self.fabric)
-        scan = asked.of(module)
+        scan = asked.scan_of(module)
         return rank_plan(
             scan,
             scan.steps,
@@ -221,7 +220,7 @@ class _Pipeline:
 
 
 def _recorded(
-    pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] | None
+    pipeline: _Pipeline, asked: RankQuestion, loss: Callable[[Any], Tensor] | None
 ) -> list[StagePlan]:
     found = []
     for number in range(len(pipeline.stages)):

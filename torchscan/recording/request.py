@@ -160,12 +160,16 @@ def check_request(request: PassRequest) -> None:
             request.backward,
             "give True, or a function that computes a loss from the output",
         )
-    for name, value, allowed in (
-        ("mode", request.mode, get_args(Mode)),
-        ("execute", request.execute, get_args(Execute)),
-    ):
-        if value not in allowed:
-            raise InputError.of_choice(name, value, allowed)
+    if request.mode not in get_args(Mode):
+        raise InputError.of_choice("mode", request.mode, get_args(Mode))
+    if request.execute not in get_args(Execute):
+        raise InputError.of_choice("execute", request.execute, get_args(Execute))
+    _require_one_input(request)
+    _check_arguments(request)
+
+
+def _require_one_input(request: PassRequest) -> None:
+    """Raise if there is no input, or the same one is given twice."""
     if request.input_shape is not None and request.args is not None:
         raise InputError(
             Argument("input_shape"),
@@ -174,33 +178,28 @@ def check_request(request: PassRequest) -> None:
             " are both given: give shapes or complete arguments (kwargs go with either)",
         )
     if request.input_shape is None and request.args is None and request.kwargs is None:
+        no_arguments = (" (", Give("args", ()), " if forward takes none)")
+        complete = (", or ", Give("args"), " and ", Give("kwargs"), *no_arguments)
         raise InputError(
             "the model has no input: give ",
             Give("input_shape", (3, 224, 224)),
             ", for example",
-            PythonOnly(
-                (
-                    ", or ",
-                    Give("args"),
-                    " and ",
-                    Give("kwargs"),
-                    " (",
-                    Give("args", ()),
-                    " if forward takes none)",
-                )
-            ),
+            PythonOnly(complete),
         )
-    twice = set(request.kwargs or ()) & set(
-        request.input_shape if isinstance(request.input_shape, Mapping) else ()
-    )
-    if twice:
-        raise InputError(
-            f"{min(twice)!r} is in ",
-            Argument("input_shape"),
-            " and in ",
-            Argument("kwargs"),
-            ": give it once",
-        )
+    if isinstance(request.input_shape, Mapping):
+        twice = set(request.kwargs or ()) & set(request.input_shape)
+        if twice:
+            raise InputError(
+                f"{min(twice)!r} is in ",
+                Argument("input_shape"),
+                " and in ",
+                Argument("kwargs"),
+                ": give it once",
+            )
+
+
+def _check_arguments(request: PassRequest) -> None:
+    """Raise if arguments of the forward pass have another form than a call takes."""
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
         raise InputError(
             "an argument is inside vmap or grad: call torchscan outside of them, with plain tensors"
