@@ -103,13 +103,7 @@ def pipeline(
         require_module(each)
     number = len(stages) if num_ranks is None else num_ranks
     _require(schedule, microbatches, number, len(stages))
-    if (mesh is None) != (apply is None):
-        raise InputError(
-            Argument("mesh"),
-            " and ",
-            Argument("apply"),
-            " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
-        )
+    _require_both(mesh, apply)
     gpu = device_named(device, is_timed=True)
     fabric = Fabric(device=gpu, per_machine=per_machine, network=1e9 * network_gbs)
     asked = RankQuestion(
@@ -130,7 +124,7 @@ def pipeline(
             asked,
             loss,
         )
-    rooflines = [each.plan.roofline for each in found if each.plan.roofline is not None]
+    assumptions, warnings = _notes_of(found)
     return plan_of_stages(
         schedule,
         microbatches,
@@ -140,17 +134,35 @@ def pipeline(
         batch_size=batch_size if input_shape is not None else None,
         device=fabric.device.name,
         mesh=None if mesh is None else dict(mesh),
-        assumptions=(
-            *dict.fromkeys(
-                note
-                for each in rooflines
-                for note in each.assumptions
-                if note.code != "collectives-hidden"
-            ),
-            *_ASSUMPTIONS,
-        ),
-        warnings=tuple(dict.fromkeys(note for each in rooflines for note in each.warnings)),
+        assumptions=(*assumptions, *_ASSUMPTIONS),
+        warnings=tuple(warnings),
     )
+
+
+def _notes_of(stages: Iterable[StagePlan]) -> tuple[dict[Note, None], dict[Note, None]]:
+    """Return the assumptions and warnings of all stages, each once."""
+    assumptions: dict[Note, None] = {}
+    warnings: dict[Note, None] = {}
+    for stage in stages:
+        roofline = stage.plan.roofline
+        if roofline is not None:
+            assumptions |= dict.fromkeys(roofline.assumptions)
+            warnings |= dict.fromkeys(roofline.warnings)
+    hidden = [note for note in assumptions if note.code == "collectives-hidden"]
+    for note in hidden:
+        del assumptions[note]
+    return assumptions, warnings
+
+
+def _require_both(mesh: Mapping[str, int] | None, apply: Apply | None) -> None:
+    """Raise an InputError if there is a mesh without a function that shards, or the reverse."""
+    if (mesh is None) != (apply is None):
+        raise InputError(
+            Argument("mesh"),
+            " and ",
+            Argument("apply"),
+            " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
+        )
 
 
 def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
