@@ -219,21 +219,7 @@ class LocalPasses:
         shapes: dict[str, tuple[ParameterShape, ...]] = {}
 
         def apply(model: nn.Module, devices: Any) -> None:
-            model.train()
-            layers = {path: model.get_submodule(path) for path in paths}
-            question.change(model, list(layers.values()))
-            for path, choice in checkpoints.items():
-                if choice:
-                    checkpoint_layers(model, [layers[path]], choice)
-            if inner.tp > 1:
-                question.divide(model, devices)
-                sum_gradients(model)
-            experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
-            found = _Shapes(question.sizes, experts)
-            if inner.gathers_in_8_bits:
-                hold_in_8_bits(model)
-                found.gather_in_8_bits(layers_gathered_in_8_bits(model))
-            shapes.update(found.of(model, layers))
+            shapes.update(self._shard(model, devices, inner, checkpoints))
 
         step = question.step(sequences)
         mesh = {"ep": inner.ep, "tp": inner.tp} if inner.ep > 1 else {"tp": inner.tp}
@@ -261,6 +247,27 @@ class LocalPasses:
             attentions={path: local.attention_shapes(path) for path in paths},
             optimizer=local.optimizer(),
         )
+
+    def _shard(
+        self, model: nn.Module, devices: Any, inner: LocalMesh, checkpoints: Mapping[str, Any]
+    ) -> dict[str, tuple[ParameterShape, ...]]:
+        """Change and divide a model as one rank has it, and return the shapes of its parameters."""
+        question = self._question
+        model.train()
+        layers = {path: model.get_submodule(path) for path in checkpoints}
+        question.change(model, list(layers.values()))
+        for path, choice in checkpoints.items():
+            if choice:
+                checkpoint_layers(model, [layers[path]], choice)
+        if inner.tp > 1:
+            question.divide(model, devices)
+            sum_gradients(model)
+        experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
+        found = _Shapes(question.sizes, experts)
+        if inner.gathers_in_8_bits:
+            hold_in_8_bits(model)
+            found.gather_in_8_bits(layers_gathered_in_8_bits(model))
+        return found.of(model, layers)
 
 
 def _place_of(sequences: float) -> float:
