@@ -1,4 +1,4 @@
-"""Properties that are worked out once."""
+"""Properties that are computed once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 class once(Generic[T]):  # noqa: N801 - it decorates
     """``functools.cached_property`` without the lock that all instances share up to Python 3.11.
 
-    A process that is forked while another thread works out a property would wait for that lock for ever.
+    A process that is forked while another thread computes a property would wait forever for it.
     """
 
-    def __init__(self, work_out: Callable[[Any], T]) -> None:
-        self._work_out = work_out
-        self.__doc__ = work_out.__doc__
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -28,5 +28,11 @@ class once(Generic[T]):  # noqa: N801 - it decorates
     def __get__(self, instance: object | None, owner: type) -> once[T] | T:
         if instance is None:
             return self
-        value = vars(instance)[self._name] = self._work_out(instance)
+        value = vars(instance)[self._name] = self._compute(instance)
         return value
+
+
+def forget(instance: object, *names: str) -> None:
+    """Have these properties of an object computed again when they are next read."""
+    for name in names:
+        vars(instance).pop(name, None)

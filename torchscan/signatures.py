@@ -1,7 +1,8 @@
-"""Arguments shared by several verbs: defined once, as a ``TypedDict``, and shown in full wherever a verb takes them.
+"""Arguments shared by several public functions: defined once, as a ``TypedDict``, and shown in each.
 
-A verb is declared as ``def verb(module, **asked: Unpack[SomeArguments])``, which type checkers understand. What people see
-(``?``, completion, the reference) is generated from it: every argument with its name, type, default and explanation.
+Functions are declared as ``def verb(module, **asked: Unpack[SomeArguments])``, which type checkers
+understand. What ``?``, completion and the reference show is generated from it: every argument with
+its name, type, default and explanation.
 """
 
 from __future__ import annotations
@@ -28,14 +29,12 @@ def spelled_out(
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Show each argument behind ``**asked: Unpack[...]``, and refuse all others.
 
-    ``definitions`` explain the arguments in the ``Args:`` of their docstrings (all are needed, since a TypedDict forgets what
-    it extends). An argument without a default defaults to None.
+    ``definitions`` explain the arguments in the ``Args:`` of their docstrings. All are needed,
+    since a TypedDict forgets what it extends. An argument without a default defaults to None.
     """
-    explained = {
-        name: text
-        for each in definitions
-        for name, text in _entries(inspect.getdoc(each) or "").items()
-    }
+    explained: dict[str, str] = {}
+    for each in definitions:
+        explained |= _entries(inspect.getdoc(each) or "")
 
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
         parameters = _parameters(function, defaults)
@@ -54,9 +53,8 @@ def spelled_out(
             args = join(args)
             try:
                 return function(*args, **kwargs)
-            except (
-                RecordError
-            ) as error:  # what the model raised is chained to it; our own lines say nothing
+            except RecordError as error:
+                # What the model raised is chained to it; our own lines say nothing.
                 raise error.with_traceback(None) from error.__cause__
             except TorchscanError as error:
                 raise_for_old_value(error, dict(zip(names, args, strict=False)) | kwargs)
@@ -67,23 +65,27 @@ def spelled_out(
                     raise
                 raise wrong from error
 
-        shown: Any = checked
-        returned = get_type_hints(function)["return"]
-        returned = None if returned is type(None) else returned
-        shown.__signature__ = inspect.Signature(parameters, return_annotation=returned)
-        shown.__annotations__ = {each.name: each.annotation for each in parameters} | {
-            "return": returned
-        }
-        shown.__doc__ = _explained(function.__doc__ or "", explained, parameters)
+        doc = _explained(function.__doc__ or "", explained, parameters)
+        _show(checked, parameters, get_type_hints(function)["return"], doc)
         return checked
 
     return decorate
 
 
+def _show(shown: Any, parameters: Sequence[inspect.Parameter], returned: Any, doc: str) -> None:
+    """Set the signature, the annotations and the docstring that help and completion show."""
+    if returned is type(None):
+        returned = None
+    annotations = {each.name: each.annotation for each in parameters}
+    shown.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+    shown.__annotations__ = annotations | {"return": returned}
+    shown.__doc__ = doc
+
+
 def _parameters(
     function: Callable[..., Any], defaults: Mapping[str, Any]
 ) -> list[inspect.Parameter]:
-    """The verb's own arguments, with the definition's inserted before its keywords."""
+    """Return a function's own arguments, with the shared ones inserted before its keywords."""
     hints = get_type_hints(function)
     declared = inspect.signature(function).parameters.values()
     own = [each.replace(annotation=hints.get(each.name, each.empty)) for each in declared]
@@ -101,7 +103,7 @@ def _parameters(
 def _explained(
     text: str, shared: Mapping[str, str], parameters: Sequence[inspect.Parameter]
 ) -> str:
-    """The verb's docstring with an entry for each argument: the verb's own, or else the shared one."""
+    """Return a docstring with an entry for each argument: its own, or else the shared one."""
     text = inspect.cleandoc(text)
     entries = {**shared, **_entries(text)}
     lines = "\n".join(

@@ -128,19 +128,7 @@ def suggestions_of(
     Changes whose estimate fails are listed with the reason.
     """
     baseline = _suggestion(AS_IT_IS, None, ask)
-    tried: dict[str, tuple[Change, Suggestion]] = {}
-    failed: dict[str, list[_Failure]] = {}
-    for each in changes:
-        try:
-            suggestion = _suggestion(each, baseline.after, ask)
-        except TorchscanError as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            # another variant of the change may have succeeded: then this one is named by its code
-            variant = each.how if each.name in tried else None
-            failed.setdefault(reason, []).append(_Failure(each.name, variant))
-            continue
-        if each.name not in tried or tried[each.name][1].saves < suggestion.saves:
-            tried[each.name] = each, suggestion
+    tried, failed = _try_each(changes, baseline.after, ask)
     helping = [suggestion for _, suggestion in tried.values() if suggestion.saves >= _MIN_SAVED]
     together = _combine(
         [change for change, _ in tried.values()],
@@ -169,6 +157,28 @@ def suggestions_of(
         suggestions=tuple(ordered),
         ineffective=tuple(others),
     )
+
+
+_Tried = dict[str, tuple[Change, Suggestion]]
+_Failed = dict[str, list["_Failure"]]
+
+
+def _try_each(changes: Iterable[Change], before: float, ask: Ask) -> tuple[_Tried, _Failed]:
+    """Return the best variant of each change by its name, and failures by their reason."""
+    tried: _Tried = {}
+    failed: _Failed = {}
+    for each in changes:
+        try:
+            suggestion = _suggestion(each, before, ask)
+        except TorchscanError as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            # another variant of the change may have succeeded: then this one is named by its code
+            variant = each.how if each.name in tried else None
+            failed.setdefault(reason, []).append(_Failure(each.name, variant))
+            continue
+        if each.name not in tried or tried[each.name][1].saves < suggestion.saves:
+            tried[each.name] = each, suggestion
+    return tried, failed
 
 
 class _Failure(NamedTuple):

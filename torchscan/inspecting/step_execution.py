@@ -14,6 +14,7 @@ from torch import nn
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import tensors_of, type_name_of
+from torchscan.recording.call_arguments import make_arguments
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
@@ -67,7 +68,7 @@ class RealSteps:
         if request.mode != "same":
             self.module.train(request.mode == "train")
         self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
-        self._args, self._kwargs, _ = self._request.inputs(run_on, ())
+        self._args, self._kwargs, _ = make_arguments(self._request, run_on, ())
         parameters = {id(parameter): parameter for parameter in self.module.parameters()}
         self._optimizer = None
         if request.optimizer is not None:

@@ -15,7 +15,7 @@ from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import sent_bytes
-from torchscan.ranks.plan import Asked, names_in, plan_of, rank_plan
+from torchscan.ranks.plan import RankQuestion, names_in, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts
@@ -80,7 +80,7 @@ def gather(
             computed from it.
     """
     _require_group()
-    asked = Asked(
+    asked = RankQuestion(
         input_shape=input_shape,
         dtype=dtype,
         device=device,
@@ -128,10 +128,12 @@ def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tup
     return sizes, dict(zip(sizes, mesh.get_coordinate(), strict=True)), used
 
 
-def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -> Fabric | None:
+def _checked(
+    model: nn.Module, asked: RankQuestion, per_machine: int, network: float
+) -> Fabric | None:
     """Return the links between the devices, if there are any, after checking the arguments."""
     require_module(model)
-    check_request(asked.of(model).question.fused_pass())
+    check_request(asked.scan_of(model).question.fused_pass())
     if asked.input_shape is not None:
         example_inputs(
             model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta")
@@ -154,14 +156,14 @@ def _ddp_notes(model: nn.Module) -> list[Note]:
 
 def _own(
     model: nn.Module,
-    asked: Asked,
+    asked: RankQuestion,
     fabric: Fabric | None,
     place: Mapping[str, int],
     names: Mapping[tuple[int, ...], str],
 ) -> RankPlan:
     import torch.distributed as distributed
 
-    scan, rank = asked.of(model), distributed.get_rank()
+    scan, rank = asked.scan_of(model), distributed.get_rank()
     try:
         with shards_on_host():
             return rank_plan(scan, scan.steps, scan.memory, rank, place, names, fabric)

@@ -26,7 +26,7 @@ from torchscan.analyses.mesh_parts import (
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
-from torchscan.ranks.plan import Asked
+from torchscan.ranks.plan import RankQuestion
 from torchscan.ranks.ring_passes import record_ring
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.expert_parallel import divide_experts
@@ -101,7 +101,7 @@ class LocalQuestion:
     dtype: torch.dtype
     sizes: StorageSizes
     #: the step of a number of sequences
-    step: Callable[[int], Asked]
+    step: Callable[[int], RankQuestion]
     #: changes the copy before it is sharded, apart from checkpoints
     change: Callable[[nn.Module, Sequence[nn.Module]], None]
     #: divides layers along "tp"
@@ -219,27 +219,13 @@ class LocalPasses:
         shapes: dict[str, tuple[ParameterShape, ...]] = {}
 
         def apply(model: nn.Module, devices: Any) -> None:
-            model.train()
-            layers = {path: model.get_submodule(path) for path in paths}
-            question.change(model, list(layers.values()))
-            for path, choice in checkpoints.items():
-                if choice:
-                    checkpoint_layers(model, [layers[path]], choice)
-            if inner.tp > 1:
-                question.divide(model, devices)
-                sum_gradients(model)
-            experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
-            found = _Shapes(question.sizes, experts)
-            if inner.gathers_in_8_bits:
-                hold_in_8_bits(model)
-                found.gather_in_8_bits(layers_gathered_in_8_bits(model))
-            shapes.update(found.of(model, layers))
+            shapes.update(self._shard(model, devices, inner, checkpoints))
 
         step = question.step(sequences)
         mesh = {"ep": inner.ep, "tp": inner.tp} if inner.ep > 1 else {"tp": inner.tp}
         with pretended(mesh, 0) as devices, question.around():
             model = sharded(short, apply, devices, training=True, dtype=question.dtype)
-            trace = step.of(model).steps
+            trace = step.scan_of(model).steps
         rates, fabric = Rates(question.fabric.device), question.fabric
         roofline = roofline_of(
             trace,
@@ -261,6 +247,27 @@ class LocalPasses:
             attentions={path: local.attention_shapes(path) for path in paths},
             optimizer=local.optimizer(),
         )
+
+    def _shard(
+        self, model: nn.Module, devices: Any, inner: LocalMesh, checkpoints: Mapping[str, Any]
+    ) -> dict[str, tuple[ParameterShape, ...]]:
+        """Change and divide a model as one rank has it, and return the shapes of its parameters."""
+        question = self._question
+        model.train()
+        layers = {path: model.get_submodule(path) for path in checkpoints}
+        question.change(model, list(layers.values()))
+        for path, choice in checkpoints.items():
+            if choice:
+                checkpoint_layers(model, [layers[path]], choice)
+        if inner.tp > 1:
+            question.divide(model, devices)
+            sum_gradients(model)
+        experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
+        found = _Shapes(question.sizes, experts)
+        if inner.gathers_in_8_bits:
+            hold_in_8_bits(model)
+            found.gather_in_8_bits(layers_gathered_in_8_bits(model))
+        return found.of(model, layers)
 
 
 def _place_of(sequences: float) -> float:

@@ -21,7 +21,7 @@ from torchscan.precisions import Precision
 from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
 from torchscan.ranks.mesh_candidates import MeshStep
 from torchscan.ranks.mesh_options import MeshOptions
-from torchscan.ranks.plan import Asked, planned
+from torchscan.ranks.plan import RankQuestion, planned
 from torchscan.ranks.sharding_kinds import ShardingPlan
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -148,18 +148,14 @@ class MeshQuestion:
             rank = planned(short, mesh, apply, 0, asked, self.fabric, self.dtype)
         return Short(rank, numbers, paths, self.fabric)
 
-    def _step(self, sequences: int, length: int, recipe: Recipe) -> Asked:
+    def _step(self, sequences: int, length: int, recipe: Recipe) -> RankQuestion:
         tokens = torch.zeros(sequences, length, dtype=torch.long)
         kwargs: dict[str, Any] = {"input_ids": tokens, "labels": tokens}
         if _takes(self.module, "use_cache"):
             kwargs["use_cache"] = False
-        return Asked(
-            input_shape=None,
-            dtype=None,
+        return RankQuestion(
             device=self.device.name,
-            args=None,
             kwargs=kwargs,
-            batch_size=1,
             training=True,
             loss=_loss_of,
             optimizer=self.optimizer,

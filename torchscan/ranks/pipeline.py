@@ -19,7 +19,7 @@ from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
 from torchscan.progress import progress as told
-from torchscan.ranks.plan import Asked, held_in, planned, rank_plan
+from torchscan.ranks.plan import RankQuestion, held_in, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.request import require_module, require_positive
@@ -103,16 +103,10 @@ def pipeline(
         require_module(each)
     number = len(stages) if num_ranks is None else num_ranks
     _require(schedule, microbatches, number, len(stages))
-    if (mesh is None) != (apply is None):
-        raise InputError(
-            Argument("mesh"),
-            " and ",
-            Argument("apply"),
-            " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
-        )
+    _require_both(mesh, apply)
     gpu = device_named(device, is_timed=True)
     fabric = Fabric(device=gpu, per_machine=per_machine, network=1e9 * network_gbs)
-    asked = Asked(
+    asked = RankQuestion(
         input_shape=input_shape,
         dtype=dtype,
         device=fabric.device.name,
@@ -120,7 +114,6 @@ def pipeline(
         kwargs=kwargs,
         batch_size=batch_size,
         training=True,
-        loss=None,
         optimizer=optimizer,
         accumulate=True,
         holds_output=True,  # torch's stages keep what they return
@@ -131,7 +124,7 @@ def pipeline(
             asked,
             loss,
         )
-    rooflines = [each.plan.roofline for each in found if each.plan.roofline is not None]
+    assumptions, warnings = _notes_of(found)
     return plan_of_stages(
         schedule,
         microbatches,
@@ -141,17 +134,35 @@ def pipeline(
         batch_size=batch_size if input_shape is not None else None,
         device=fabric.device.name,
         mesh=None if mesh is None else dict(mesh),
-        assumptions=(
-            *dict.fromkeys(
-                note
-                for each in rooflines
-                for note in each.assumptions
-                if note.code != "collectives-hidden"
-            ),
-            *_ASSUMPTIONS,
-        ),
-        warnings=tuple(dict.fromkeys(note for each in rooflines for note in each.warnings)),
+        assumptions=(*assumptions, *_ASSUMPTIONS),
+        warnings=tuple(warnings),
     )
+
+
+def _notes_of(stages: Iterable[StagePlan]) -> tuple[dict[Note, None], dict[Note, None]]:
+    """Return the assumptions and warnings of all stages, each once."""
+    assumptions: dict[Note, None] = {}
+    warnings: dict[Note, None] = {}
+    for stage in stages:
+        roofline = stage.plan.roofline
+        if roofline is not None:
+            assumptions |= dict.fromkeys(roofline.assumptions)
+            warnings |= dict.fromkeys(roofline.warnings)
+    hidden = [note for note in assumptions if note.code == "collectives-hidden"]
+    for note in hidden:
+        del assumptions[note]
+    return assumptions, warnings
+
+
+def _require_both(mesh: Mapping[str, int] | None, apply: Apply | None) -> None:
+    """Raise an InputError if there is a mesh without a function that shards, or the reverse."""
+    if (mesh is None) != (apply is None):
+        raise InputError(
+            Argument("mesh"),
+            " and ",
+            Argument("apply"),
+            " go together: give both, and apply(stage, mesh) shards a stage over the mesh",
+        )
 
 
 def _require(schedule: object, microbatches: int, num_ranks: int, stages: int) -> None:
@@ -203,12 +214,12 @@ class _Pipeline:
             else self.fabric.transfer_time(here, there, size)
         )
 
-    def recorded(self, stage: int, asked: Asked) -> RankPlan:
+    def recorded(self, stage: int, asked: RankQuestion) -> RankPlan:
         """The first device of a stage."""
         module = self.stages[stage]
         if self.mesh is not None and self.apply is not None:
             return planned(module, self.mesh, self.apply, 0, asked, self.fabric)
-        scan = asked.of(module)
+        scan = asked.scan_of(module)
         return rank_plan(
             scan,
             scan.steps,
@@ -221,7 +232,7 @@ class _Pipeline:
 
 
 def _recorded(
-    pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] | None
+    pipeline: _Pipeline, asked: RankQuestion, loss: Callable[[Any], Tensor] | None
 ) -> list[StagePlan]:
     found = []
     for number in range(len(pipeline.stages)):

@@ -122,7 +122,7 @@ def plan(
             precision of FSDP, give a ``MixedPrecisionPolicy`` in ``apply``.
         progress: show what takes more than a second, in a terminal or a notebook.
     """
-    asked = Asked(
+    asked = RankQuestion(
         input_shape=input_shape,
         dtype=dtype,
         device=device,
@@ -165,18 +165,18 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The arguments of the pass that each rank runs."""
+class RankQuestion:
+    """The arguments of a :class:`Question` that each rank asks about its part of the model."""
 
-    input_shape: Shapes | None
-    dtype: DTypes | None
-    device: str | None
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    batch_size: int
-    training: bool
-    loss: Callable[[Any], Tensor] | None
-    optimizer: OptimizerChoice | None
+    input_shape: Shapes | None = None
+    dtype: DTypes | None = None
+    device: str | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    batch_size: int = 1
+    training: bool = False
+    loss: Callable[[Any], Tensor] | None = None
+    optimizer: OptimizerChoice | None = None
     accumulate: bool = False
     holds_output: bool = False
     precision: Precision | None = None
@@ -188,8 +188,8 @@ class Asked:
         if self.recipe.weights in PREPARED and self.precision is not None:
             prepare_for_training(module)
 
-    def of(self, module: nn.Module) -> Scan:
-        """The question about a model that follows the recipe already."""
+    def scan_of(self, module: nn.Module) -> Scan:
+        """Return the scan of a model that follows the recipe already."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         del given["recipe"]
         step = self.recipe.of_step
@@ -206,16 +206,11 @@ class Asked:
 
 
 def _chosen(ranks: object, size: int) -> list[int]:
-    chosen: Any = (
-        [0, size // 2, size - 1]
-        if ranks == "ends"
-        else ranks
-        if isinstance(ranks, list | tuple | range)
-        else [ranks]
-    )
-    if not chosen or not all(
-        isinstance(each, int) and not isinstance(each, bool) and 0 <= each < size for each in chosen
-    ):
+    chosen: Any = ranks if isinstance(ranks, list | tuple | range) else [ranks]
+    if ranks == "ends":
+        chosen = [0, size // 2, size - 1]
+    are_ranks = all(type(each) is int and 0 <= each < size for each in chosen)
+    if not chosen or not are_ranks:
         raise InputError.of_value("ranks", ranks, f"give ranks from 0 to {size - 1}, or 'ends'")
     return list(dict.fromkeys(chosen))
 
@@ -225,7 +220,7 @@ def planned(
     mesh: Mapping[str, int],
     apply: Apply,
     rank: int,
-    asked: Asked,
+    asked: RankQuestion,
     fabric: Fabric | None,
     dtype: torch.dtype | None = None,
 ) -> RankPlan:
@@ -234,7 +229,7 @@ def planned(
         model = sharded(
             build, apply, devices, training=asked.training, dtype=dtype, change=asked.change
         )
-        scan = asked.of(model)
+        scan = asked.scan_of(model)
         try:
             with warnings.catch_warnings():
                 # it is about writing to the output, which nothing does here
@@ -307,7 +302,7 @@ def held_in(trace: Trace) -> list[Any]:
     ]
 
 
-def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
+def plan_of(mesh: Mapping[str, int], asked: RankQuestion, found: Sequence[RankPlan]) -> Plan:
     """Return the plan of several ranks. Statements about all follow from the first one's trace."""
     first = found[0]
     unknown = operators_without_formula(first.trace, call_costs(first.trace))

@@ -25,6 +25,7 @@ from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, InputError, TorchscanError, Value
 from torchscan.generation import opened_generation
+from torchscan.generation_setting import GenerationOptions
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.notes import Note
 from torchscan.precisions import Precision
@@ -305,10 +306,7 @@ class _ServingQuestion:
     def _opened(
         self, layout: ModelLayout, checks: dict[Length, LayerCheck]
     ) -> AbstractContextManager[_Answer]:
-        return opened_generation(
-            self.module,
-            self.prompt,
-            self.new,
+        options = GenerationOptions(
             device=self.device.name,
             precision=self.precision,
             weights=self.weights,
@@ -318,8 +316,8 @@ class _ServingQuestion:
             expert_parallel=layout.expert_parallel,
             per_machine=self.per_machine,
             network_gbs=self.network_gbs,
-            checks=checks,
         )
+        return opened_generation(self.module, self.prompt, self.new, options, checks)
 
     def _estimate(
         self, answer: _Answer, compute: Compute | None, growth: int

@@ -51,12 +51,13 @@ class Attempt:
         return self.name == "abstract"
 
     def without_graph(self, request: PassRequest) -> Attempt:
-        """In inference mode operators arrive whole; where they are wanted in pieces, gradients are merely off."""
-        return (
-            replace(self, grad_mode=torch.no_grad, is_decomposed=True)
-            if request.is_decomposed
-            else self
-        )
+        """Return the attempt without gradients: in inference mode, unless operators are decomposed.
+
+        In inference mode, composite operators arrive fused.
+        """
+        if not request.is_decomposed:
+            return self
+        return replace(self, grad_mode=torch.no_grad, is_decomposed=True)
 
     def with_graph(self) -> Attempt:
         """For a model that computes gradients, or whose gradients are asked for."""
@@ -78,19 +79,16 @@ class Attempt:
             return RealExecution()
         return AbstractExecution(NO_FLOATS if self.is_decomposed else CONCRETE_FLOATS, device_type)
 
-    @contextlib.contextmanager
-    def without_autocast(
-        self, followed: str | None, assume: Callable[[Note], None]
-    ) -> Iterator[None]:
-        """Switch off an active autocast: it casts parameters, which have a device, but not meta tensors.
+    def ignored_autocasts(self, request: PassRequest) -> set[str]:
+        """Return the kinds of device whose active autocast is switched off for the pass.
 
-        Except on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
+        It casts parameters, which have a device, but no meta tensors. Of a decomposed pass, the
+        autocast on the target device is followed: see :mod:`torchscan.recording.training.autocast`.
         """
-        with contextlib.ExitStack() as stack:
-            for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
-                assume(Note.of("autocast-ignored", device=device))
-                stack.enter_context(torch.autocast(device, enabled=False))
-            yield
+        if not self.is_abstract:
+            return set()
+        followed = {request.device_type} if request.is_decomposed else set()
+        return set(_autocast_devices()) - followed
 
 
 #: whether a model without data is built again, with data, if its pass asks for values

@@ -8,9 +8,8 @@ generate a token: it multiplies the queries with the matrix that would expand th
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from torchscan.notes import Note
 from torchscan.recording.execution.engine_operators import fused_attention, latent_attention
-from torchscan.recording.patches import overridden, replaced
+from torchscan.recording.patches import Contexts, overridden, replaced
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import is_sharded_type, local_part
 
@@ -34,30 +33,28 @@ _Expand = Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]]
 _Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
-@contextlib.contextmanager
 def attention_of_engines(
     modules: Iterable[nn.Module], assume: Callable[[Note], object]
-) -> Iterator[None]:
-    """Let models of transformers attend as engines do; ``assume`` gets a note of what differs."""
+) -> Contexts:
+    """Yield contexts in which models of transformers attend as engines do.
+
+    ``assume`` gets a note of each difference.
+    """
     library, masking = "transformers.modeling_utils", "transformers.masking_utils"
     interface = getattr(sys.modules.get(library), "AttentionInterface", None)
     masks = getattr(sys.modules.get(masking), "AttentionMaskInterface", None)
     if masks is None or not hasattr(interface, "get_interface"):
-        yield
         return
     engine = _EngineAttention(assume)
     kinds = dict.fromkeys(
         type(module) for module in modules if all(hasattr(module, name) for name in _LATENT)
     )
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(overridden(interface, "get_interface", engine.choosing))
-        for name in _REPLACED:
-            if name in masks._global_mapping:
-                without_mask = engine.without_causal_mask
-                stack.enter_context(replaced(masks._global_mapping, name, without_mask))
-        for kind in kinds:
-            stack.enter_context(overridden(kind, "expand_kv", engine.postponing))
-        yield
+    yield overridden(interface, "get_interface", engine.choosing)
+    for name in _REPLACED:
+        if name in masks._global_mapping:
+            yield replaced(masks._global_mapping, name, engine.without_causal_mask)
+    for kind in kinds:
+        yield overridden(kind, "expand_kv", engine.postponing)
 
 
 class _EngineAttention:

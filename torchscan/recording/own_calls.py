@@ -10,23 +10,28 @@ from typing import Any
 from torch import nn
 
 from torchscan.recording.call_tree import CallTree
+from torchscan.recording.patches import Contexts
 from torchscan.recording.undo import interruptible, is_recording, run_at_end_of_pass
 
 
-@contextlib.contextmanager
-def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Iterator[None]:
-    """Let the tree follow what these modules compute before, after or in place of ``nn.Module.__call__``.
+def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Contexts:
+    """Yield contexts in which the tree follows what classes compute around ``nn.Module.__call__``.
 
-    Their classes get another ``__call__`` for as long as this takes.
+    They may compute before, after or in place of it. Each class gets another ``__call__``.
     """
-    kinds = dict.fromkeys(type(module) for module in modules if _has_own_call(module))
-    with contextlib.ExitStack() as stack:
-        for kind in kinds:
-            restore = partial(_restore_call, kind, *_defined_in(kind))
-            run_at_end_of_pass(restore)
-            stack.callback(restore)
-            type.__setattr__(kind, "__call__", _followed(kind, tree))
+    for kind in dict.fromkeys(type(module) for module in modules if _has_own_call(module)):
+        yield _own_call_followed(kind, tree)
+
+
+@contextlib.contextmanager
+def _own_call_followed(kind: type[nn.Module], tree: CallTree) -> Iterator[None]:
+    restore = partial(_restore_call, kind, *_defined_in(kind))
+    run_at_end_of_pass(restore)
+    type.__setattr__(kind, "__call__", _followed(kind, tree))
+    try:
         yield
+    finally:
+        restore()
 
 
 def _has_own_call(module: nn.Module) -> bool:

@@ -1,13 +1,17 @@
-"""Putting something else in a place of torch's for as long as a pass takes."""
+"""Replacement of functions and values of torch, or of a model, for as long as a pass takes."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from torchscan.recording.undo import run_at_end_of_pass
+
+#: contexts to enter one after the other
+Contexts = Iterator[AbstractContextManager[object]]
 
 
 @contextlib.contextmanager
@@ -29,13 +33,12 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
 
 @contextlib.contextmanager
 def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
-    """Put something in the place of an attribute, one that an object has from its class, or a class from its base, too."""
+    """Replace an attribute, also one that an object has from its class, or a class from its base."""
     before = getattr(owner, name)
-    put_back = (
-        partial(setattr, owner, name, before)
-        if name in vars(owner)
-        else partial(_remove, owner, name)
-    )
+    if name in vars(owner):
+        put_back = partial(setattr, owner, name, before)
+    else:
+        put_back = partial(_remove, owner, name)
     run_at_end_of_pass(put_back)
     setattr(owner, name, by(before))
     try:

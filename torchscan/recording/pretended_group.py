@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import Argument, InputError, Value
-from torchscan.recording.patches import overridden
+from torchscan.recording.patches import Contexts, overridden
 from torchscan.recording.training.offloading import shards_on_host
 from torchscan.torch_versions import (
     chunking_verbs,
@@ -38,15 +38,39 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 @contextlib.contextmanager
 def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
-    """The mesh, as process number ``rank`` of it sees it. Afterwards there is no group, as before."""
+    """Simulate a mesh as one of its ranks sees it. Afterwards there is no group, as before."""
     size = size_of(mesh)
     if not 0 <= rank < size:
         raise InputError(
             Argument("rank"),
             f" is {rank!r}: the mesh {_format_mesh(mesh)} has ranks 0 to {size - 1}",
         )
+    _require_groups()
     import torch.distributed as distributed
     from torch.distributed.device_mesh import init_device_mesh
+
+    hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
+    cache = os.environ.get(_CACHE)
+    distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
+    try:
+        with contextlib.ExitStack() as stack:
+            for context in _contexts_of_group():
+                stack.enter_context(context)
+            forget_placements()
+            stack.callback(_open.pop)
+            _open.append(stack)
+            yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+    finally:
+        distributed.destroy_process_group()
+        forget_placements()
+        sys.excepthook = hook
+        if cache is None:
+            os.environ.pop(_CACHE, None)
+
+
+def _require_groups() -> None:
+    """Raise an InputError if torch cannot simulate a process group, or has a real one."""
+    import torch.distributed as distributed
 
     if not distributed.is_available():
         raise InputError(
@@ -62,29 +86,18 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
             "a process group already exists: call plan() before init_process_group(), or in "
             "another process"
         )
-    hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
-    cache = os.environ.get(_CACHE)
-    distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
-    try:
-        with contextlib.ExitStack() as stack:
-            for verb in chunking_verbs():
-                stack.enter_context(overridden(*verb, lambda _: _Chunks))
-            for verb in reducing_verbs():
-                stack.enter_context(overridden(*verb, with_buckets_without_data))
-            for verb in pinning_verbs():
-                stack.enter_context(overridden(*verb, _left_where_it_is))
-            stack.enter_context(shards_on_host())
-            stack.enter_context(_without_complaints())
-            forget_placements()
-            stack.callback(_open.pop)
-            _open.append(stack)
-            yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
-    finally:
-        distributed.destroy_process_group()
-        forget_placements()
-        sys.excepthook = hook
-        if cache is None:
-            os.environ.pop(_CACHE, None)
+
+
+def _contexts_of_group() -> Contexts:
+    """Yield contexts in which FSDP2 works on tensors without data."""
+    for verb in chunking_verbs():
+        yield overridden(*verb, lambda _: _Chunks)
+    for verb in reducing_verbs():
+        yield overridden(*verb, with_buckets_without_data)
+    for verb in pinning_verbs():
+        yield overridden(*verb, _left_where_it_is)
+    yield shards_on_host()
+    yield _without_complaints()
 
 
 #: what is entered until the simulated group ends, of groups in their order

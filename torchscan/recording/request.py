@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from torchscan.errors import Argument, Give, InputError, PythonOnly, TorchName
-from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
-from torchscan.recording.bookkeeping.tensors import own_copy
-from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
+from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.handover import Handover
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -101,58 +100,7 @@ class PassRequest(Inputs):
         """True if torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
-    def inputs(
-        self, device: torch.device, kept: Collection[int]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
-        """The arguments of the forward pass, and by the identity of those tensors that torchscan made what they were made of.
 
-        Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
-        """
-        owned: list[tuple[Tensor, Tensor]] = []
-
-        def own(tensor: Tensor) -> Tensor:
-            copied = (
-                tensor
-                if id(tensor) in kept
-                else self._laid_out(own_copy(tensor, on_meta=device.type == "meta"))
-            )
-            if copied is not tensor:
-                owned.append((copied, tensor))
-            return copied
-
-        args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
-        if self.input_shape is not None:
-            args, named = example_inputs(
-                self.module, self.input_shape, self.dtype, self.batch_size, device
-            )
-            args, named = (
-                tuple(map(self._laid_out, args)),
-                {name: self._laid_out(each) for name, each in named.items()},
-            )
-            kwargs |= named
-            owned.extend((each, each) for each in (*args, *named.values()))
-        return args, kwargs, {id(made): original for made, original in owned}
-
-    def _laid_out(self, tensor: Tensor) -> Tensor:
-        """Images as convolutions take them; other tensors of as many dimensions, such as masks, stay as they are."""
-        if (
-            not self.channels_last
-            or tensor.layout is not torch.strided
-            or tensor.dim() not in CHANNELS_LAST
-        ):
-            return tensor
-        is_image = tensor.is_floating_point() and tensor.shape[1] in self._channels
-        return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()]) if is_image else tensor
-
-    @property
-    def _channels(self) -> set[int]:
-        """The numbers of channels that convolutions take."""
-        return {
-            module.in_channels for module in self.module.modules() if isinstance(module, _ON_IMAGES)
-        }
-
-
-_ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 #: by the number of dimensions
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -212,12 +160,16 @@ def check_request(request: PassRequest) -> None:
             request.backward,
             "give True, or a function that computes a loss from the output",
         )
-    for name, value, allowed in (
-        ("mode", request.mode, get_args(Mode)),
-        ("execute", request.execute, get_args(Execute)),
-    ):
-        if value not in allowed:
-            raise InputError.of_choice(name, value, allowed)
+    if request.mode not in get_args(Mode):
+        raise InputError.of_choice("mode", request.mode, get_args(Mode))
+    if request.execute not in get_args(Execute):
+        raise InputError.of_choice("execute", request.execute, get_args(Execute))
+    _require_one_input(request)
+    _check_arguments(request)
+
+
+def _require_one_input(request: PassRequest) -> None:
+    """Raise if there is no input, or the same one is given twice."""
     if request.input_shape is not None and request.args is not None:
         raise InputError(
             Argument("input_shape"),
@@ -226,33 +178,28 @@ def check_request(request: PassRequest) -> None:
             " are both given: give shapes or complete arguments (kwargs go with either)",
         )
     if request.input_shape is None and request.args is None and request.kwargs is None:
+        no_arguments = (" (", Give("args", ()), " if forward takes none)")
+        complete = (", or ", Give("args"), " and ", Give("kwargs"), *no_arguments)
         raise InputError(
             "the model has no input: give ",
             Give("input_shape", (3, 224, 224)),
             ", for example",
-            PythonOnly(
-                (
-                    ", or ",
-                    Give("args"),
-                    " and ",
-                    Give("kwargs"),
-                    " (",
-                    Give("args", ()),
-                    " if forward takes none)",
-                )
-            ),
+            PythonOnly(complete),
         )
-    twice = set(request.kwargs or ()) & set(
-        request.input_shape if isinstance(request.input_shape, Mapping) else ()
-    )
-    if twice:
-        raise InputError(
-            f"{min(twice)!r} is in ",
-            Argument("input_shape"),
-            " and in ",
-            Argument("kwargs"),
-            ": give it once",
-        )
+    if isinstance(request.input_shape, Mapping):
+        twice = set(request.kwargs or ()) & set(request.input_shape)
+        if twice:
+            raise InputError(
+                f"{min(twice)!r} is in ",
+                Argument("input_shape"),
+                " and in ",
+                Argument("kwargs"),
+                ": give it once",
+            )
+
+
+def _check_arguments(request: PassRequest) -> None:
+    """Raise if arguments of the forward pass have another form than a call takes."""
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
         raise InputError(
             "an argument is inside vmap or grad: call torchscan outside of them, with plain tensors"

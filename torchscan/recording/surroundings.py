@@ -5,12 +5,14 @@ Function modes stay, because the default device is one.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import torch
 
 from torchscan.errors import InputError
-from torchscan.recording.undo import Undo
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.undo import Undo, run_at_end_of_pass
 from torchscan.torch_versions import (
     traces,
     without_functorch,
@@ -19,9 +21,14 @@ from torchscan.torch_versions import (
     without_python_dispatcher,
 )
 
+#: the most calls of Python that one module inside another takes while it is recorded, instead of 3
+_CALLS_PER_LEVEL = 8
+#: deeper models would use up the memory for calls, which the limit on recursion protects
+_MAX_LEVELS = 1_200
+
 
 def refuse_tracers() -> None:
-    """A program of everything that torch does is being written down, in a way that can't be stepped out of."""
+    """Raise an InputError if a tracer writes down all that torch does: no pass can step out of it."""
     tracer = traces()
     if tracer is not None:
         raise InputError(
@@ -30,7 +37,7 @@ def refuse_tracers() -> None:
 
 
 def leave_surroundings(undo: Undo) -> None:
-    """Until the pass is over: modes of operators, vmap and grad, hooks for gradients, inference, and looking for anomalies."""
+    """Leave modes, transformations, hooks for gradients and anomaly detection until the pass ends."""
     for context in (
         without_functorch,
         without_python_dispatcher,
@@ -40,3 +47,11 @@ def leave_surroundings(undo: Undo) -> None:
         undo.enter(context, is_of_process=False)
     undo.enter(partial(torch.inference_mode, False), is_of_process=False)
     undo.enter(partial(torch.autograd.set_detect_anomaly, False))
+
+
+def make_room_for_nesting(inventory: Inventory) -> None:
+    """Raise Python's limit on recursion, until the pass ends, by what nested modules take."""
+    limit = sys.getrecursionlimit()
+    levels = max(path.count(".") for path in inventory.modules)
+    run_at_end_of_pass(partial(sys.setrecursionlimit, limit))
+    sys.setrecursionlimit(limit + _CALLS_PER_LEVEL * min(levels, _MAX_LEVELS))

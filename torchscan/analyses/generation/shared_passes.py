@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.generation.cache_size import CacheSize
-from torchscan.once import once
+from torchscan.once import forget, once
 from torchscan.precisions import Precision
 from torchscan.recording.engine_plan import LATENT
 from torchscan.recording.engine_sharding import as_engines_shard
@@ -201,8 +201,7 @@ class SharedPasses:
         """Forget all passes, and record all layers from now on."""
         self._checks[self._length] = self._check._replace(is_equal=False)
         self._by_batch.clear()
-        for name in ("alone", "folded", "_short", "whole_matrices"):
-            vars(self).pop(name, None)
+        forget(self, "alone", "folded", "_short", "whole_matrices")
 
     @property
     def is_loop(self) -> bool:

@@ -22,10 +22,10 @@ from torchscan.errors import NeedsValuesError
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
-from torchscan.recording.execution.draws import drawn_by
 from torchscan.recording.execution.picks import (
     about_after,
     choices_asked_for,
+    drawn_by,
     is_majority,
     of_result,
     what_is_read,

@@ -8,9 +8,8 @@ that the target device would choose; torch has its gradient too.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torchscan.recording.execution.recurrent_kernels import (
     recurrent_on_cuda,
 )
 from torchscan.recording.execution.shape_rules import runs_in_one_kernel
-from torchscan.recording.patches import replaced
+from torchscan.recording.patches import Contexts, replaced
 from torchscan.torch_versions import (
     HAS_FUSED_RMS_NORM,
     WRITTEN_IN_PYTHON,
@@ -239,16 +238,16 @@ _ASK_FOR_OVERRIDES = {
 }
 
 
-@contextlib.contextmanager
-def functions_let_through() -> Iterator[None]:
-    """Functions of torch's that are written in Python do not ask for overrides, in this thread: what they call does."""
+def functions_let_through() -> Contexts:
+    """Yield contexts in which functions that torch has in Python do not ask for overrides.
+
+    This holds in the present thread. The functions that they call do ask.
+    """
     thread = threading.get_ident()
 
     def elsewhere(ask: Callable[..., bool]) -> Callable[..., bool]:
         return lambda *values: threading.get_ident() != thread and ask(*values)
 
-    with contextlib.ExitStack() as stack:
-        for module in WRITTEN_IN_PYTHON:
-            for name in _ASK_FOR_OVERRIDES & vars(module).keys():
-                stack.enter_context(replaced(vars(module), name, elsewhere))
-        yield
+    for module in WRITTEN_IN_PYTHON:
+        for name in _ASK_FOR_OVERRIDES & vars(module).keys():
+            yield replaced(vars(module), name, elsewhere)

@@ -1,12 +1,15 @@
-"""Numbers and lists that become tensors while a model runs on shapes alone.
+"""Functions that a model calls on tensors while it runs on shapes alone.
 
-Activations are on the meta device then, so ``torch.tensor([3, 4], device=x.device)`` makes a tensor there, which knows nothing
-of its values. They are noted beside it.
+Activations are on the meta device then, so ``torch.tensor([3, 4], device=x.device)`` creates a
+tensor there, without values: they are noted beside it. A branch that compares devices, or asks for
+one, gets the model's own device, so that it is the branch that is taken on data. torch's own code
+gets the true answer, which decides how a meta tensor is copied or shown.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,15 +18,26 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
-from torchscan.recording.execution.whereabouts import ASKING_WHERE, answer_device_query
+from torchscan.recording.places import is_of_user
 from torchscan.torch_versions import without_tracing
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
-_NOTICED = _MAKERS | ASKING_WHERE
+_PROPERTIES: Any = Tensor
+#: the answers that a tensor on a device gives, by the functions that ask
+_DEVICE_ANSWERS: Mapping[Any, Callable[[torch.device], object]] = {
+    _PROPERTIES.device.__get__: lambda device: device,
+    _PROPERTIES.is_meta.__get__: lambda _: False,
+    _PROPERTIES.is_cpu.__get__: lambda device: device.type == "cpu",
+    _PROPERTIES.is_cuda.__get__: lambda device: device.type == "cuda",
+}
+_NOTICED = _MAKERS | _DEVICE_ANSWERS.keys()
 
 
 class KnownConstants(TorchFunctionMode):
-    """While entered, tensors that functions make of numbers keep their values, and all are where the model is: ``home``."""
+    """Context in which tensors made of numbers keep their values, and all report the model's device.
+
+    That device is ``home``.
+    """
 
     def __init__(self, table: TensorTable, home: torch.device | None) -> None:
         super().__init__()
@@ -37,7 +51,7 @@ class KnownConstants(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, and take note of what it was given."""
+        """Call the function, and note the values that it was given."""
         if func not in _NOTICED:
             return func(*args, **kwargs) if kwargs else func(*args)
         answer = answer_device_query(func, self._home)
@@ -46,6 +60,16 @@ class KnownConstants(TorchFunctionMode):
         made = func(*args, **(kwargs or {}))
         note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
         return made
+
+
+def answer_device_query(func: Callable[..., Any], home: torch.device | None) -> object:
+    """Return the answer if a line of the user's, two calls up, asks for a tensor's device.
+
+    It is None if no such line asks, or the model has no device.
+    """
+    if home is None or func not in _DEVICE_ANSWERS or not is_of_user(sys._getframe(2)):
+        return None
+    return _DEVICE_ANSWERS[func](home)
 
 
 def note_values(
@@ -57,16 +81,16 @@ def note_values(
     *,
     largest_floats: int,
 ) -> None:
-    """If ``func`` has made a meta tensor of integers, or of so many floating-point numbers, what they are."""
+    """Note the values if ``func`` has made a meta tensor of few numbers.
+
+    There may be as many integers as keep their values, and ``largest_floats`` others.
+    """
     if func not in _MAKERS or not made.is_meta:
         return
     data = kwargs["data"] if "data" in kwargs else args[-1]
-    if isinstance(data, Tensor) or made.numel() > (
-        largest_floats if made.is_floating_point() else CONCRETE_INTEGERS
-    ):
+    largest = largest_floats if made.is_floating_point() else CONCRETE_INTEGERS
+    if isinstance(data, Tensor) or made.numel() > largest:
         return
-    with (
-        without_tracing(),
-        contextlib.suppress(RuntimeError, TypeError, ValueError),
-    ):  # a list of tensors without values
+    # a list of tensors has no values
+    with without_tracing(), contextlib.suppress(RuntimeError, TypeError, ValueError):
         table.enter_constant_with(made, torch.tensor(data, dtype=made.dtype, device="cpu"))

@@ -1,4 +1,4 @@
-"""Propagation of assumed indices through operators.
+"""Propagation of assumed indices and random numbers through operators.
 
 *Picks* are the picked indices, *hits* tell whether a given choice was picked, *marks* tell it for
 each choice, *loads* are the numbers of picks and their positions. Comparing turns picks into hits;
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
-from torchscan.recording.execution.draws import after_fractions
 from torchscan.torch_versions import OpOverloadPacket, aten
 from torchscan.trace.events import TensorSpec
 
@@ -48,6 +48,10 @@ _COUNTED_RESULTS: Mapping[OpOverloadPacket, tuple[int, ...]] = {
     **dict.fromkeys((aten._unique2, aten.unique_dim, aten.unique_consecutive), (0, 2)),
 }
 
+#: arguments that are false, or zero, where no random numbers are drawn
+_SWITCHES = frozenset({"p", "dropout", "dropout_p", "train", "training"})
+_FRACTIONS = frozenset({aten.rand, aten.rand_like})
+
 
 def what_is_read(request: OpRequest, position: int, assumed: Assumed) -> About:
     """Return the kind of information that a call gets from an operand that it reads."""
@@ -71,7 +75,9 @@ def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
     if assumed.about in (About.LOAD, About.MARKS, About.HITS):
         return _after_hits(request, position, assumed)
     if assumed.about is About.FRACTIONS:
-        return after_fractions(request)
+        # No fraction is below zero: a layer that is never dropped is not a matter of chance.
+        is_certain = request.op is aten.lt.Scalar and request.args[1] <= 0
+        return About.IDS if is_certain else About.DRAWN
     return assumed.about
 
 
@@ -138,3 +144,27 @@ def _reduced(request: OpRequest, position: int) -> int:
     )
     axes = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
     return math.prod(shape[axis] for axis in axes)
+
+
+# -- random numbers ------------------------------------------------------------------------------
+
+
+def drawn_by(request: OpRequest) -> About | None:
+    """Return the kind of the random numbers in a call's results, or None if it draws none.
+
+    Dropout that is switched off draws none.
+    """
+    if not request.traits.may_draw or _is_switched_off(request):
+        return None
+    return About.FRACTIONS if request.op.overloadpacket in _FRACTIONS else About.DRAWN
+
+
+def _is_switched_off(request: OpRequest) -> bool:
+    switches = [value for name, value in _arguments_of(request).items() if name in _SWITCHES]
+    return any(isinstance(value, int | float) and not value for value in switches)
+
+
+def _arguments_of(request: OpRequest) -> dict[str, Any]:
+    schema = request.op._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema}
+    return {**defaults, **dict(zip(defaults, request.args, strict=False)), **request.kwargs}

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.amp import autocast_mode
 from torch.cuda.amp import common as cuda_autocast
 
-from torchscan.recording.patches import replaced
+from torchscan.recording.patches import Contexts, replaced
 from torchscan.recording.switches import autocast_contexts
 
 _CONVOLUTIONS = frozenset(
@@ -296,9 +296,8 @@ _ASKED_OF_A_DEVICE = (
 )
 
 
-@contextlib.contextmanager
-def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Iterator[None]:
-    """Answer questions about autocast on the meta device for the device that it represents.
+def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Contexts:
+    """Yield contexts that answer for the meta device as for the device that it represents.
 
     Questions about the device that meta tensors report, the model's own, are answered in the same
     way. A model that names that device itself gets the same answer, because the two cases look
@@ -314,25 +313,17 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Ite
             *map(meant, args), **{name: meant(each) for name, each in kwargs.items()}
         )
 
-    with contextlib.ExitStack() as stack:
-        for name in _ASKED_OF_A_DEVICE:
-            stack.enter_context(replaced(vars(torch), name, of_device_type))
-        # torch.autocast reads the one, torch.utils.checkpoint the other
-        for namespace in (autocast_mode, torch.amp):
-            if "is_autocast_available" in vars(namespace):
-                entry = replaced(vars(namespace), "is_autocast_available", of_device_type)
-                stack.enter_context(entry)
-        if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
-            stack.enter_context(
-                replaced(
-                    vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False
-                )
-            )
-            # the device that is asked about has bfloat16, whatever this machine has
-            stack.enter_context(
-                replaced(vars(torch.cuda), "is_bf16_supported", lambda _: lambda *_args: True)
-            )
-        yield
+    for name in _ASKED_OF_A_DEVICE:
+        yield replaced(vars(torch), name, of_device_type)
+    # torch.autocast reads the one, torch.utils.checkpoint the other
+    for namespace in (autocast_mode, torch.amp):
+        if "is_autocast_available" in vars(namespace):
+            yield replaced(vars(namespace), "is_autocast_available", of_device_type)
+    if device_type == "cuda":
+        # torch.autocast("cuda") asks about this machine, which may have no such device
+        is_missing = "amp_definitely_not_available"
+        yield replaced(vars(cuda_autocast), is_missing, lambda _: lambda: False)
+        yield replaced(vars(torch.cuda), "is_bf16_supported", lambda _: lambda *_args: True)
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from torch.utils.checkpoint import (
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.patches import overridden
+from torchscan.recording.patches import Contexts, overridden
 from torchscan.torch_versions import OpOverload, import_compiler
 
 #: torchtitan's choice of operators, there called "op"
@@ -41,19 +40,16 @@ _KEPT_BY_TORCHTITAN = (
 )
 
 
-@contextlib.contextmanager
-def checkpointed(modules: Collection[nn.Module]) -> Iterator[None]:
-    """Let each module keep only its arguments, as ``torch.utils.checkpoint`` does."""
+def checkpointed(modules: Mapping[str, nn.Module], paths: Collection[str]) -> Contexts:
+    """Yield contexts in which modules with these paths keep only their arguments."""
 
     def again(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
-    if modules:
+    if paths:
         import_compiler()
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(overridden(module, "forward", again))
-        yield
+    for path in paths:
+        yield overridden(modules[path], "forward", again)
 
 
 def checkpoint_layers(model: nn.Module, layers: Sequence[nn.Module], choice: Any) -> None:

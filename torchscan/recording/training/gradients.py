@@ -33,9 +33,8 @@ from torchscan.recording.bookkeeping.tensors import (
 )
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
-from torchscan.recording.execution.known_constants import note_values
+from torchscan.recording.execution.known_constants import answer_device_query, note_values
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
-from torchscan.recording.execution.whereabouts import answer_device_query
 from torchscan.recording.training.autocast import Autocast
 from torchscan.recording.undo import WAITING, deliver_interrupts, interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from torchscan.errors import Argument
@@ -17,7 +18,6 @@ from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, ki
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
-from torchscan.recording.training.gradient_clipping import clip_gradients
 from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
@@ -34,12 +34,14 @@ from torchscan.recording.training.optimizers import (
 )
 from torchscan.recording.training.repeated import repeated_step
 from torchscan.torch_versions import (
+    groups_of_shards,
     is_placed_elsewhere,
     is_sharded_type,
     local_part,
     outside_of_everything,
     placed_like,
     stands_for_itself,
+    sum_over,
     without_torch_function,
 )
 
@@ -101,7 +103,7 @@ def optimize(
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
         if request.clips_gradients:
             sharded = map(substitutes.of, map(attrgetter("tensor"), parameters.values()))
-            clip_gradients(list(updated.values()), sharded, is_gpu=device_type == "cuda")
+            _clip_gradients(list(updated.values()), sharded, is_gpu=device_type == "cuda")
         if request.updates_on_host:
             copied = () if request.parameters_on_host else updated.values()
             update_on_host(optimizer, copied, recorder)
@@ -139,6 +141,26 @@ def update_on_host(optimizer: Optimizer, copied: Iterable[Tensor], recorder: Rec
     size = sum(each.numel() * each.element_size() for _, _, each in state_of(optimizer))
     recorder.assume(Note.of("optimizer-on-host", size=size))
     offload_update(copied)
+
+
+def _clip_gradients(parts: Sequence[Tensor], parameters: Iterable[Tensor], *, is_gpu: bool) -> None:
+    """Clip the norm of all gradients as ``clip_grad_norm_`` does.
+
+    Of sharded gradients, torch sums the squared norms of all ranks: a scalar for each dimension of
+    their mesh along which any of them is divided.
+
+    Args:
+        parts: this rank's parts of the parameters, which hold its parts of the gradients.
+        parameters: the parameters, which are DTensors if they are sharded, with such gradients.
+        is_gpu: use kernels that take many tensors at once, as torch does by default on a GPU.
+    """
+    gradients = [each.grad for each in parts if each.grad is not None]
+    norm = get_total_norm(gradients, foreach=is_gpu)
+    sharded = map(attrgetter("grad"), parameters)
+    for group in groups_of_shards(sharded):
+        total = sum_over(norm**2, group)
+        norm = total**0.5
+    clip_grads_with_norm_(parts, 1.0, norm, foreach=is_gpu)
 
 
 def _refuse_sparse(slots: Iterable[Slot]) -> None:

@@ -1,0 +1,131 @@
+"""The trace of a pass, built from what its recorder saw, and its provenance."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchscan._version import __version__
+from torchscan.errors import Give, warn_user
+from torchscan.notes import Note
+from torchscan.plain import to_plain
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.parameter_records import (
+    parameter_records,
+    rank_share,
+    unseen_parameters,
+)
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.running import PassRun
+from torchscan.recording.unpacked import with_quantized, with_unpacked
+from torchscan.torch_versions import is_sharded_type
+from torchscan.trace.events import ParameterRecord, Processes, Provenance
+from torchscan.trace.trace import Trace
+
+
+def build_trace(run: PassRun) -> Trace:
+    """Return the trace of a pass that succeeded, and warn about tensors that the model kept."""
+    recorder, inventory = run.recorder, run.inventory
+    recorder.values.report()
+    if run.attempt.buffers:
+        run.assume(Note.of("rebuilt-buffers"))
+    unread = unseen_parameters(inventory, recorder.took_packed)
+    for weights in unread:
+        run.assume(Note.of("weights-not-counted", weights=to_plain(weights)))
+
+    # before the rest of the trace: this may enter parameters that the pass did not use
+    records = parameter_records(inventory, recorder.table, recorder.took_packed)
+    parameters = with_quantized(records, inventory.slots, inventory.modules)
+    share = rank_share(parameters)
+    if share is not None:
+        run.assume(share)
+    _warn_of_leaked(recorder.table)
+    trace = _trace_with(run, parameters, unread)
+    return with_unpacked(trace, inventory.slots, inventory.modules)
+
+
+def build_partial_trace(run: PassRun) -> Trace | None:
+    """Return the trace of a pass that failed, or None if none can be built.
+
+    An error while it is built must not hide why the pass failed.
+    """
+    recorder = run.recorder
+    with contextlib.suppress(Exception):
+        records = parameter_records(run.inventory, recorder.table, recorder.took_packed)
+        return _trace_with(run, records, unread=())
+    return None
+
+
+def _trace_with(
+    run: PassRun, parameters: tuple[ParameterRecord, ...], unread: Sequence[Note]
+) -> Trace:
+    request, attempt, recorder = run.request, run.attempt, run.recorder
+    storages = recorder.table.storages.records()
+    provenance = Provenance(
+        execution=attempt.name,
+        reasons=attempt.reasons,
+        mode=request.mode,
+        backward=request.has_backward,
+        batch_size=request.batch_size if request.from_shapes else None,
+        inputs=tuple(recorder.inputs),
+        assumptions=tuple(run.assumptions),
+        unrecorded_modules=tuple(sorted(recorder.tree.unrecorded_modules)),
+        unreadable_weights=tuple(unread),
+        torchscan_version=__version__,
+        torch_version=torch.__version__,
+        processes=_processes_of(run.inventory) if run.inventory.is_sharded else None,
+    )
+    return Trace(
+        modules=recorder.module_calls(),
+        ops=recorder.op_calls(),
+        tensors=tuple(recorder.table.records),
+        storages=storages,
+        parameters=parameters,
+        provenance=provenance,
+    )
+
+
+def _warn_of_leaked(table: TensorTable) -> None:
+    """Warn about meta tensors that outlive the pass: with them, the model would fail later."""
+    for generation in (0, 2):  # only cycles hold some of them, and most of those cycles are young
+        if table.find_leaked():
+            gc.collect(generation)
+    leaked = table.find_leaked()
+    if leaked:
+        shapes = ", ".join(str(list(spec.shape)) for spec in leaked[:3])
+        warn_user(
+            f"the model keeps {len(leaked)} meta tensor(s) where torchscan cannot remove them "
+            f"({shapes}; in a functools.lru_cache?): clear them before you use the model, or give ",
+            Give("execute", "real"),
+        )
+
+
+# -- ranks ---------------------------------------------------------------------------------------
+
+
+def _processes_of(inventory: Inventory) -> Processes:
+    """Return this rank, the mesh and the placements of sharded parameters."""
+    from torch.distributed import get_rank
+
+    sharded: dict[str, Any] = {
+        slot.path: slot.tensor for slot in inventory.slots if is_sharded_type(type(slot.tensor))
+    }
+    mesh: dict[str, int] = {}
+    for tensor in sharded.values():
+        mesh |= _sizes_of(tensor.device_mesh)
+    return Processes(get_rank(), mesh, {path: _placed(each) for path, each in sharded.items()})
+
+
+def _sizes_of(mesh: Any) -> Mapping[str, int]:
+    names = mesh.mesh_dim_names or map(str, range(mesh.ndim))
+    return dict(zip(names, mesh.shape, strict=True))
+
+
+def _placed(tensor: Any) -> str:
+    names = _sizes_of(tensor.device_mesh)
+    pairs = zip(names, tensor.placements, strict=True)
+    return ", ".join(f"{name}: {placement}" for name, placement in pairs)
