@@ -18,7 +18,7 @@ from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.table import Cell, Screen, Table, check_width
-from torchscan.report.text import fit_columns, grid, paragraphs, totals_of
+from torchscan.report.text import fit_columns, format_rows, format_totals, wrap_paragraphs
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
@@ -81,12 +81,12 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     by_kind, *verdict = table.totals
     return "\n\n".join(
         [
-            *paragraphs(table.summary, width),
+            *wrap_paragraphs(table.summary, width),
             _legend(by_kind, screen),
             *([_chart(estimate, screen)] if estimate.timeline else []),
-            *([grid(table, screen)] if table.rows else []),
-            *(totals_of(each, width) for each in verdict),
-            *paragraphs(table.remarks, width),
+            *([format_rows(table, screen)] if table.rows else []),
+            *(format_totals(each, width) for each in verdict),
+            *wrap_paragraphs(table.remarks, width),
         ]
     )
 
@@ -259,7 +259,7 @@ _COLUMNS = (
 
 def _legend(by_kind: Table, screen: Screen) -> str:
     """Return the bytes of each kind beside its symbol in the chart."""
-    rows = totals_of(by_kind, screen.width - 2).split("\n")
+    rows = format_totals(by_kind, screen.width - 2).split("\n")
     kinds = [row.cells[0].value for row in by_kind.rows]
     signs = [in_colour("█", kind) if screen.has_colours else SIGNS[kind] for kind in kinds]
     return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))

@@ -48,10 +48,10 @@ def select_layers(
 
 
 def _find_matching(layers: list[Layer], pattern: str) -> list[Layer]:
-    matching = []
-    for layer in layers:
-        if fnmatchcase(layer["path"], pattern) or fnmatchcase(layer["type"], pattern):
-            matching.append(layer)
+    def matches(layer: Layer) -> bool:
+        return fnmatchcase(layer["path"], pattern) or fnmatchcase(layer["type"], pattern)
+
+    matching = list(filter(matches, layers))
     if not matching:
         some = ", ".join(layer["path"] for layer in layers[1:4]) or "(none)"
         raise InputError(
