@@ -66,7 +66,8 @@ def _write_rows(table: Table) -> str:
     largest: list[float | None] = []
     for index, column in enumerate(table.columns):
         largest.append(_largest(table, index) if column.summable else None)
-    body, foot = [], []
+    body: list[str] = []
+    foot: list[str] = []
     for row in table.rows:
         part = foot if row.is_total else body
         part.append(_write_row(row, table, largest))
