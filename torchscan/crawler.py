@@ -21,11 +21,11 @@ from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments, ScanArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.report.aggregate import folded_to
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.columns import needed_for, require_device, usual_columns
 from torchscan.report.export import check_layout, info_table
 from torchscan.report.info import Info
+from torchscan.report.select import folded_to
 from torchscan.report.table import Cut, Table
 from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan

@@ -105,10 +105,9 @@ def _put_costs(options: argparse.Namespace) -> None:
 
 def _put_layers(options: argparse.Namespace) -> None:
     from torchscan.hardware.device_specs import can_estimate_for
-    from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
     from torchscan.report.export import check_layout
-    from torchscan.report.select import select_layers
+    from torchscan.report.select import folded_to, select_layers
 
     has_device = can_estimate_for(options.device)
     columns = options.columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from torchscan.report.make_table import ColumnOf, make_table, number, totals_tab
 from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
 
-CallKind = Literal["added", "removed", "changed"]
+Change = Literal["added", "removed", "changed"]
 
 #: what is compared of a call, and what of a whole step, with what it is called
 _OF_CALLS = {"forward": "Forward", "backward": "Backward"}
@@ -26,7 +26,7 @@ _OF_STEPS = {
 }
 #: how often, at most, a time that is the same in both runs may be marked
 _MAX_CHANCE = 0.01
-_SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
+_SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
 _NONE = "–"
 
@@ -49,11 +49,10 @@ class TimeChange:
     @property
     def share(self) -> float | None:
         """The difference as a share of what it took before; None if that was nothing."""
-        return (
-            self.difference / _median(self.before)
-            if _median(self.before) and self.after is not None
-            else None
-        )
+        before = _median(self.before)
+        if not before or self.after is None:
+            return None
+        return self.difference / before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class CallChange:
     path: str
     invocation: int
     type_name: str
-    kind: CallKind
+    kind: Change
     #: time on the device, if there is one, else on the host
     forward: TimeChange
     backward: TimeChange
@@ -116,40 +115,79 @@ class RunComparison(RowsResult):
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     """Return the changes between two runs, with calls matched by module path and number."""
-    old, new = (
-        {(call.path, call.invocation): call for call in run.calls} for run in (before, after)
-    )
-    steps, alike = (before.steps, after.steps), (before.num_timed, after.num_timed)
-    changes = [_call(old.get(key), new.get(key), alike) for key in dict.fromkeys([*new, *old])]
-    ones, others = asdict(before.provenance), asdict(after.provenance)
+    old = {(call.path, call.invocation): call for call in before.calls}
+    new = {(call.path, call.invocation): call for call in after.calls}
+    steps = (before.steps, after.steps)
+    num_compared = (before.num_timed, after.num_timed)
+    keys = dict.fromkeys([*new, *old])
+    changes = [_compare_calls(old.get(key), new.get(key), num_compared) for key in keys]
+    changes.sort(key=lambda change: -abs(change.difference))
+    common = old.keys() & new.keys()
+    reshaped = [key for key in common if old[key].input_shapes != new[key].input_shapes]
+    provenance = asdict(before.provenance)
     return RunComparison(
         totals={
-            name: _time(getattr(before, name), getattr(after, name), steps) for name in _OF_STEPS
+            name: _compare_times(getattr(before, name), getattr(after, name), steps)
+            for name in _OF_STEPS
         },
-        calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
+        calls=tuple(changes),
         steps=steps,
-        num_compared=alike,
-        provenance={
-            name: (ones[name], others[name]) for name in ones if ones[name] != others[name]
-        },
+        num_compared=num_compared,
+        provenance=find_differences(provenance, asdict(after.provenance), provenance),
         on_device=(before.device is not None, after.device is not None),
-        num_reshaped=sum(
-            old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()
-        ),
+        num_reshaped=len(reshaped),
     )
 
 
-def _call(before: CallRun | None, after: CallRun | None, steps: tuple[int, int]) -> CallChange:
+def change_of(before: object | None, after: object | None) -> Change:
+    """Return how a row changed that is missing before, or after, if it is None there."""
+    if before is None:
+        return "added"
+    return "removed" if after is None else "changed"
+
+
+def find_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the values before and after of the names that differ."""
+    differences = {}
+    for name in names:
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            differences[name] = (old, new)
+    return differences
+
+
+def describe_differences(
+    what: str, differences: Mapping[str, tuple[Any, Any]], text: Callable[[Any], str] = str
+) -> list[str]:
+    """Return a sentence for each value that differs between two reports or runs."""
+    sentences = []
+    for name, (before, after) in differences.items():
+        values = f"{text(before)} before, {text(after)} now"
+        sentences.append(f"The {what} differ in {name.replace('_', ' ')}: {values}.")
+    return sentences
+
+
+def _compare_calls(
+    before: CallRun | None, after: CallRun | None, steps: tuple[int, int]
+) -> CallChange:
     call = after or before
     assert call is not None  # noqa: S101 - one of them is there
-    times = {name: _time(_of(before, name), _of(after, name), steps) for name in _OF_CALLS}
-    kind: CallKind = "added" if before is None else "removed" if after is None else "changed"
+    times = {
+        name: _compare_times(_latency_of(before, name), _latency_of(after, name), steps)
+        for name in _OF_CALLS
+    }
     return CallChange(
-        path=call.path, invocation=call.invocation, type_name=call.type_name, kind=kind, **times
+        path=call.path,
+        invocation=call.invocation,
+        type_name=call.type_name,
+        kind=change_of(before, after),
+        **times,
     )
 
 
-def _of(call: CallRun | None, name: str) -> Latency | None:
+def _latency_of(call: CallRun | None, name: str) -> Latency | None:
     if call is None:
         return None
     host: Latency = getattr(call, name)
@@ -157,13 +195,13 @@ def _of(call: CallRun | None, name: str) -> Latency | None:
     return host if device is None else device
 
 
-def _time(before: Latency | None, after: Latency | None, steps: tuple[int, int]) -> TimeChange:
-    is_apart = (
-        before is not None
-        and after is not None
-        and (after.min > before.max or after.max < before.min)
-    )
-    return TimeChange(before=before, after=after, is_clear=is_apart and _are_enough(steps))
+def _compare_times(
+    before: Latency | None, after: Latency | None, steps: tuple[int, int]
+) -> TimeChange:
+    is_clear = False
+    if before is not None and after is not None and _are_enough(steps):
+        is_clear = after.min > before.max or after.max < before.min
+    return TimeChange(before=before, after=after, is_clear=is_clear)
 
 
 def _are_enough(steps: tuple[int, int]) -> bool:
@@ -182,21 +220,18 @@ def _median(latency: Latency | None) -> float:
     return 0.0 if latency is None else latency.median
 
 
-# -- writing -------------------------------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 
 def run_comparison_table(comparison: RunComparison) -> Table:
     """The totals before and after, and the calls, those whose time changed most first."""
-    shown = [
-        name
-        for name in _OF_CALLS
-        if any(_medians(getattr(call, name)) for call in comparison.calls)
-    ]
-    columns = (
+    columns = [
         words("change", "", _sign),
         words("layer", "Layer", _name, min_width=12, truncate="head"),
-        *(column for name in shown for column in _columns(name)),
-    )
+    ]
+    for name in _OF_CALLS:
+        if any(_medians(getattr(call, name)) for call in comparison.calls):
+            columns += _columns(name)
     return make_table(
         "What changed",
         columns,
@@ -261,29 +296,17 @@ def _medians(change: TimeChange) -> float:
 
 def _remarks(comparison: RunComparison) -> list[str]:
     """Return what a reader must know to interpret the times."""
-    differ = [
-        f"The runs differ in {name.replace('_', ' ')}: {before} before, {after} now."
-        for name, (before, after) in comparison.provenance.items()
-    ]
-    reshaped = (
-        f"{comparison.num_reshaped} calls had inputs of different shapes."
-        if comparison.num_reshaped
-        else ""
-    )
-    notes = [*_spread(comparison), _where(comparison), reshaped, *differ]
-    return [note for note in notes if note]
+    remarks = _explain_marks(comparison)
+    if any(comparison.on_device):
+        times = {(True, True): "", (True, False): " before", (False, True): " now"}
+        when = times[comparison.on_device]
+        remarks.append(f"Times of calls are device times{when}; the totals are host times.")
+    if comparison.num_reshaped:
+        remarks.append(f"{comparison.num_reshaped} calls had inputs of different shapes.")
+    return remarks + describe_differences("runs", comparison.provenance)
 
 
-def _where(comparison: RunComparison) -> str:
-    """The totals are always those of the host."""
-    times = {(True, True): "", (True, False): " before", (False, True): " now"}
-    when = times.get(comparison.on_device)
-    return (
-        "" if when is None else f"Times of calls are device times{when}; the totals are host times."
-    )
-
-
-def _spread(comparison: RunComparison) -> list[str]:
+def _explain_marks(comparison: RunComparison) -> list[str]:
     """Return what the values are of, and which changes are marked."""
     before, after = comparison.steps
     medians = f"Medians of {before} steps before and {after} now."

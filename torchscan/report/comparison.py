@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, cast, get_args, overload
 
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.inspecting.run import Inspected
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import (
+    Change,
     RunComparison,
+    change_of,
     compare_runs,
+    describe_differences,
+    find_differences,
     run_comparison_table,
 )
 from torchscan.report.data import require_info
-from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
+from torchscan.report.info_data import (
+    COST_SUMS,
+    SUMS,
+    FigureKey,
+    InfoDict,
+    Layer,
+    Shape,
+    Shapes,
+    data_of,
+    summed,
+)
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_text
 from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
 from torchscan.wrong_arguments import explain_wrong_types
 
-Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
 QuestionKey = Literal[
     "inputs", "batch_size", "mode", "backward", "convention", "torchscan_version", "torch_version"
 ]
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
+#: a path, and the number of the call
+_LayerKey = tuple[str, int]
 #: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
 #: what must agree; otherwise the figures differ because the questions do
@@ -58,14 +73,16 @@ class LayerChange:
 
     def difference(self, *keys: str) -> int:
         """Return the sum of these values after, minus the sum before."""
-        return _sum(self.after, keys) - _sum(self.before, keys)
+        after = 0 if self.after is None else summed(self.after, keys)
+        before = 0 if self.before is None else summed(self.before, keys)
+        return after - before
 
     def changes(self, *keys: str) -> bool:
         """Return whether any of these values differs."""
-        return any(_sum(self.after, [key]) != _sum(self.before, [key]) for key in keys)
+        return any(self.difference(key) for key in keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data; of each layer, only what is compared."""
+        """Return plain JSON-serializable data; of each layer, only what is compared."""
         sides = {"before": _plain(self.before), "after": _plain(self.after)}
         return {"path": self.path, "call": self.call, "change": self.kind, **sides}
 
@@ -93,34 +110,32 @@ class Comparison(RowsResult):
         return not self.layers and all(before == after for before, after in self.totals.values())
 
     def grown(self, *keys: str) -> list[LayerChange]:
-        """The layers whose figures grew, largest growth first."""
-        return sorted(
-            (each for each in self.layers if each.difference(*keys) > 0),
-            key=lambda each: -each.difference(*keys),
-        )
+        """Return the layers whose values grew, largest growth first."""
+        grown = [each for each in self.layers if each.difference(*keys) > 0]
+        return sorted(grown, key=lambda each: -each.difference(*keys))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
+        """Return plain JSON-serializable data."""
         return {
-            "totals": {
-                key: {"before": before, "after": after}
-                for key, (before, after) in self.totals.items()
-            },
+            "totals": {key: _both(each) for key, each in self.totals.items()},
             "layers": [each.to_dict() for each in self.layers],
-            "complete": {"before": self.complete[0], "after": self.complete[1]},
-            "without_formula": {
-                "before": dict(self.without_formula[0]),
-                "after": dict(self.without_formula[1]),
-            },
-            "passes": {
-                key: {"before": before, "after": after}
-                for key, (before, after) in self.passes.items()
-            },
+            "complete": _both(self.complete),
+            "without_formula": _both(tuple(map(dict, self.without_formula))),
+            "passes": {key: _both(each) for key, each in self.passes.items()},
         }
 
     def __repr__(self) -> str:
         """Short: there may be thousands of layers."""
         return f"<Comparison: {len(self.layers)} layers changed>"
+
+
+def _both(sides: tuple[Any, ...]) -> dict[str, Any]:
+    before, after = sides
+    return {"before": before, "after": after}
+
+
+def _plain(layer: Layer | None) -> dict[str, Any] | None:
+    return None if layer is None else {key: layer[key] for key in _COMPARED}
 
 
 @overload
@@ -145,79 +160,68 @@ def compare(before: Any, after: Any) -> Comparison | RunComparison:
 
 
 def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
-    for which, report in (("the report before", before), ("the report after", after)):
-        require_info(report, which)
+    require_info(before, "the report before")
+    require_info(after, "the report after")
     _require_whole(before, after)
-    one, other = data_of(before), data_of(after)
-    old, new = (
-        {(layer["path"], layer["call"]): layer for layer in info["layers"]} for info in (one, other)
-    )
-    changes = [_change(key, old.get(key), new.get(key)) for key in _in_order(list(old), list(new))]
+    old, new = data_of(before), data_of(after)
     return Comparison(
-        totals={key: (one["overall"][key], other["overall"][key]) for key in SUMS},
-        layers=tuple(change for change in changes if change is not None),
-        passes={
-            key: (one["provenance"].get(key), other["provenance"].get(key))
-            for key in _QUESTION
-            if one["provenance"].get(key) != other["provenance"].get(key)
-        },
-        complete=(one["overall"]["complete"], other["overall"]["complete"]),
-        without_formula=(one["without_formula"], other["without_formula"]),
+        totals={key: (old["overall"][key], new["overall"][key]) for key in SUMS},
+        layers=tuple(_compare_layers(old["layers"], new["layers"])),
+        passes=find_differences(old["provenance"], new["provenance"], _QUESTION),
+        complete=(old["overall"]["complete"], new["overall"]["complete"]),
+        without_formula=(old["without_formula"], new["without_formula"]),
     )
 
 
 def _require_whole(before: InfoDict, after: InfoDict) -> None:
-    """Layers left out of a report would look added or removed."""
+    """Raise an InputError if layers were left out, which would look added or removed."""
     if "selection" in before or "selection" in after:
         raise InputError(
             "a report has only selected layers, and comparing needs all: give complete reports"
         )
     if before.get("max_depth") != after.get("max_depth"):
-        depths = [report.get("max_depth", "all") for report in (before, after)]
+        depths = f"{before.get('max_depth', 'all')} and {after.get('max_depth', 'all')}"
         raise InputError(
-            f"reports are folded to different depths, {depths[0]} and {depths[1]}: give two with "
-            "the same depth"
+            f"reports are folded to different depths, {depths}: give two with the same depth"
         )
 
 
-# -- comparing -----------------------------------------------------------------------------------------------------------
+# -- comparing -----------------------------------------------------------------------------------
 
 
-def _in_order(
-    old: Sequence[tuple[str, int]], new: Sequence[tuple[str, int]]
-) -> list[tuple[str, int]]:
-    """In the order of the calls now; what is gone comes where it was, after the layer that preceded it."""
-    there = set(new)
-    gone: dict[tuple[str, int] | None, list[tuple[str, int]]] = {}
-    last = None
+def _compare_layers(before: Sequence[Layer], after: Sequence[Layer]) -> Iterator[LayerChange]:
+    """Yield the layers that changed."""
+    old: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in before}
+    new: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in after}
+    for key in _merge_orders(list(old), list(new)):
+        one, other = old.get(key), new.get(key)
+        if _plain(one) != _plain(other):
+            path, call = key
+            kind = change_of(one, other)
+            yield LayerChange(path=path, call=call, kind=kind, before=one, after=other)
+
+
+def _merge_orders(old: Sequence[_LayerKey], new: Sequence[_LayerKey]) -> list[_LayerKey]:
+    """Return all keys in the order of the calls now.
+
+    A layer that is gone comes after the remaining layer that preceded it, or else first.
+    """
+    remaining = set(new)
+    first: list[_LayerKey] = []
+    gone_after: dict[_LayerKey, list[_LayerKey]] = {key: [] for key in new}
+    gone = first
     for key in old:
-        if key in there:
-            last = key
+        if key in remaining:
+            gone = gone_after[key]
         else:
-            gone.setdefault(last, []).append(key)
-    return [*gone.get(None, ()), *(each for key in new for each in (key, *gone.get(key, ())))]
+            gone.append(key)
+    merged = first
+    for key in new:
+        merged += [key, *gone_after[key]]
+    return merged
 
 
-def _change(key: tuple[str, int], before: Layer | None, after: Layer | None) -> LayerChange | None:
-    if (
-        before is not None
-        and after is not None
-        and all(before[each] == after[each] for each in _COMPARED)
-    ):
-        return None
-    kind: Change = "added" if before is None else "removed" if after is None else "changed"
-    return LayerChange(path=key[0], call=key[1], kind=kind, before=before, after=after)
-
-
-def _plain(layer: Layer | None) -> dict[str, Any] | None:
-    return None if layer is None else {key: layer[key] for key in _COMPARED}
-
-
-def _sum(layer: Layer | None, keys: Sequence[str]) -> int:
-    return 0 if layer is None else summed(layer, keys)
-
-
-# -- writing -------------------------------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------
 
 _PARAMS = ("grad_params", "nograd_params")
 _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
@@ -232,21 +236,19 @@ _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
 
 @explain_wrong_types
 def comparison_table(comparison: Comparison | RunComparison) -> Table:
-    """The totals before and after, and the layers that changed; of runs all calls, those whose time changed most first."""
-    return (
-        run_comparison_table(comparison)
-        if isinstance(comparison, RunComparison)
-        else _report_table(comparison)
-    )
+    """Return a table of the totals before and after, and of the layers that changed.
 
-
-def _report_table(comparison: Comparison) -> Table:
+    Of runs it has all calls, those whose time changed most first.
+    """
+    if isinstance(comparison, RunComparison):
+        return run_comparison_table(comparison)
+    no_change = [] if comparison.layers else ["No layer changed."]
     columns = (
         words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
         words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
         number("params", "Params", lambda change: _figure(change, _PARAMS, units.exact)),
         number("macs", "MACs", lambda change: _figure(change, ("macs",), units.count)),
-        words("what", "", _other, min_width=12, truncate="tail"),
+        words("what", "", _describe_change, min_width=12, truncate="tail"),
     )
     return make_table(
         "What changed",
@@ -254,7 +256,7 @@ def _report_table(comparison: Comparison) -> Table:
         comparison.layers,
         totals=[_totals(comparison)],
         totals_first=True,
-        remarks=[*([] if comparison.layers else ["No layer changed."]), *_remarks(comparison)],
+        remarks=[*no_change, *_remarks(comparison)],
         noun="layers changed",
     )
 
@@ -263,94 +265,109 @@ def _report_table(comparison: Comparison) -> Table:
 def format_comparison(
     comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80
 ) -> str:
-    """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
+    """Return the difference as text, or as Markdown for a comment on a pull request.
+
+    Totals come first, then the layers that changed.
+    """
     table = comparison_table(comparison)
     if markdown:
         return table.write("github")
     hidden = len(table.rows) - _MAX_ROWS
     noun = "calls" if isinstance(comparison, RunComparison) else "layers"
     more = [f"… and {hidden} more {noun}"] if hidden > 0 else []
-    return replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks]).write(
-        "text", width=width
-    )
+    short = replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks])
+    return short.write("text", width=width)
 
 
 def _totals(comparison: Comparison) -> Table:
     rows = []
     for key, name, keys, text in _TOTALS:
-        before, after = (sum(comparison.totals[each][which] for each in keys) for which in (0, 1))
+        sides = zip(*(comparison.totals[each] for each in keys), strict=True)
+        before, after = map(sum, sides)
         is_cost = not set(keys).isdisjoint(COST_SUMS)
-        bounds = ["≥ " if is_cost and not complete else "" for complete in comparison.complete]
-        change = growth(before, after) if not any(bounds) else "?"
-        sides = [
-            Cell(value, f"{bound}{text(value)}")
-            for value, bound in zip((before, after), bounds, strict=True)
-        ]
-        rows.append(
-            [Cell(key, name), *sides, Cell(None if any(bounds) else after - before, change)]
-        )
+        change = Cell(after - before, growth(before, after))
+        cells = []
+        for value, is_complete in zip((before, after), comparison.complete, strict=True):
+            bound = ""
+            if is_cost and not is_complete:
+                bound = "≥ "
+                change = Cell(None, "?")
+            cells.append(Cell(value, f"{bound}{text(value)}"))
+        rows.append([Cell(key, name), *cells, change])
     return totals_table(rows, ("", "before", "after", ""))
 
 
 def growth(before: float, after: float) -> str:
-    """``100, 103 -> "+3.00 %"``."""
+    """Return the growth in percent: ``100, 103 -> "+3.00 %"``."""
     if before == after:
         return "="
-    return f"{100 * (after - before) / before:+.2f} %".replace("-", "−") if before else "new"
+    if not before:
+        return "new"
+    return f"{100 * (after - before) / before:+.2f} %".replace("-", "−")
 
 
 def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]) -> Cell:
-    """The difference; its text shows both sides."""
-    layers = [layer for layer in (change.before, change.after) if layer is not None]
-    figures = [summed(layer, keys) for layer in layers]
-    bounds = ["≥ " if keys[0] in COST_SUMS and not layer["complete"] else "" for layer in layers]
-    has_text = len({*zip(bounds, figures, strict=True)}) == len(layers) and any((*figures, *bounds))
-    texts = [f"{bound}{text(figure)}" for bound, figure in zip(bounds, figures, strict=True)]
-    return Cell(
-        None if any(bounds) else change.difference(*keys), " → ".join(texts) if has_text else ""
-    )
+    """Return the difference; its text shows both sides."""
+    difference: int | None = change.difference(*keys)
+    sides = []
+    has_value = False
+    for layer in (change.before, change.after):
+        if layer is None:
+            continue
+        value = summed(layer, keys)
+        bound = ""
+        if keys[0] in COST_SUMS and not layer["complete"]:
+            bound = "≥ "
+            difference = None
+        has_value = has_value or bool(value) or bool(bound)
+        sides.append((bound, value))
+    has_text = has_value and len(set(sides)) == len(sides)
+    texts = [f"{bound}{text(value)}" for bound, value in sides]
+    return Cell(difference, " → ".join(texts) if has_text else "")
 
 
-def _other(change: LayerChange) -> str:
-    """The type of an added or removed layer; for a changed one, its type or shape, or else a figure that no column shows."""
+def _describe_change(change: LayerChange) -> str:
+    """Return the type of an added or removed layer, or what changed of another one.
+
+    That is its type or a shape, or else a value that no column shows.
+    """
     before, after = change.before, change.after
     if before is None or after is None:
         return change.layer["type"]
-    texts = [f"{before['type']} → {after['type']}"] if before["type"] != after["type"] else []
-    shapes = [(key, after[key]) for key in _SHAPES if before[key] != after[key]]
-    texts += [f"{key.partition('_')[0]} now {_short(shape)}" for key, shape in shapes][:1]
-    if not texts and not change.changes("macs", *_PARAMS):
-        texts = [
-            f"{key.replace('_', ' ')} {before[key]:,} → {after[key]:,}"
-            for key in SUMS
-            if change.changes(key)
-        ][:1]
-    return ", ".join(texts)
+    texts = []
+    if before["type"] != after["type"]:
+        texts.append(f"{before['type']} → {after['type']}")
+    for key in _SHAPES:
+        if before[key] != after[key]:
+            texts.append(f"{key.removesuffix('_shape')} now {_format_shapes(after[key])}")
+            break
+    if texts or change.changes("macs", *_PARAMS):
+        return ", ".join(texts)
+    for name in SUMS:
+        if change.changes(name):
+            return f"{name.replace('_', ' ')} {before[name]:,} → {after[name]:,}"
+    return ""
 
 
-def _short(value: Any) -> str:
-    is_one = isinstance(value, list) and not any(isinstance(each, list) for each in value)
-    return units.shape(value) if is_one else "–" if value is None else f"{len(value)} tensors"
+def _format_shapes(shapes: Shapes) -> str:
+    if shapes is None:
+        return "–"
+    if any(isinstance(each, list) for each in shapes):
+        return f"{len(shapes)} tensors"
+    return units.shape(cast("Shape", shapes))
 
 
 def _remarks(comparison: Comparison) -> list[str]:
     """Return what a reader must know to interpret the values."""
-    bounds = [
-        unknown_cost_text(", ".join(names), when)
-        for when, names in zip((" before", " now"), comparison.without_formula, strict=True)
-        if names
-    ]
-    return bounds + [
-        f"The reports differ in {key.replace('_', ' ')}: {_format_value(before)} before, "
-        f"{_format_value(after)} now."
-        for key, (before, after) in comparison.passes.items()
-    ]
+    remarks = []
+    for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
+        if names:
+            remarks.append(unknown_cost_text(", ".join(names), when))
+    return remarks + describe_differences("reports", comparison.passes, _format_value)
 
 
 def _format_value(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
-    return (
-        ", ".join(f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value)
-        or "none"
-    )
+    inputs = [f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value]
+    return ", ".join(inputs) or "none"

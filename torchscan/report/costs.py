@@ -27,49 +27,43 @@ By = Literal["operator", "module"]
 
 @explain_wrong_types
 def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Table:
-    """Costs, largest first; a module's include those of everything it calls. The last row is the whole pass."""
+    """Return a table of costs, the largest first, with the total in the last row.
+
+    A module's costs include those of everything that it calls.
+    """
     if by not in get_args(By):
         raise InputError.of_choice("by", by, get_args(By))
     if top is not None and top < 1:
         raise InputError.of_value("top", top, "give a positive number of rows")
-    costs = (
-        by_operator(trace)
-        if by == "operator"
-        else {path: cost for path, cost in by_module(trace).items() if path}
-    )
-    ordered = sorted(
-        costs.items(),
-        key=lambda item: (item[1].flops, item[1].bytes_read + item[1].bytes_written),
-        reverse=True,
-    )
+    costs = by_operator(trace) if by == "operator" else by_module(trace)
+    named = [(name, cost) for name, cost in costs.items() if name]
+    ordered = sorted(named, key=_size_of, reverse=True)
     shown, total = ordered[:top], total_cost(trace)
-    hidden = (
-        [f"{len(shown)} of {len(ordered)} are shown; the total includes all."]
-        if len(shown) < len(ordered)
-        else []
-    )
-    unknown, missed = (
-        operators_without_formula(trace, call_costs(trace)),
-        trace.provenance.unrecorded_modules,
-    )
-    bounds = [
-        write(", ".join(names))
-        for write, names in ((unknown_cost_text, unknown), (unrecorded_text, missed))
-        if names
-    ]
-    inside = (
-        ["A module's costs include everything that it calls, so rows overlap."]
-        if by == "module"
-        else []
-    )
+    remarks = []
+    if by == "module":
+        remarks.append("A module's costs include everything that it calls, so rows overlap.")
+    if len(shown) < len(ordered):
+        remarks.append(f"{len(shown)} of {len(ordered)} are shown; the total includes all.")
+    unknown = operators_without_formula(trace, call_costs(trace))
+    if unknown:
+        remarks.append(unknown_cost_text(", ".join(unknown)))
+    unrecorded = trace.provenance.unrecorded_modules
+    if unrecorded:
+        remarks.append(unrecorded_text(", ".join(unrecorded)))
     return make_table(
         f"Cost of one pass by {by}",
         _columns(by, total.flops),
         [*shown, ("total", total)],
         [*({} for _ in shown), {"is_total": True}],
-        remarks=[*inside, *hidden, *bounds],
+        remarks=remarks,
         noun=f"{by}s",
     )
+
+
+def _size_of(row: tuple[str, OpCost]) -> tuple[float, float]:
+    """Return FLOPs and bytes of a row, by which rows are sorted."""
+    _, cost = row
+    return cost.flops, cost.bytes_read + cost.bytes_written
 
 
 def _columns(by: By, total_flops: float) -> list[ColumnOf[tuple[str, OpCost]]]:

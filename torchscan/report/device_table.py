@@ -12,7 +12,7 @@ from torchscan import units
 from torchscan.hardware.device_specs import RATES, Device
 from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.table import Cell, Screen, Table
-from torchscan.report.text import grid
+from torchscan.report.text import format_rows
 
 #: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
@@ -60,7 +60,7 @@ def _grade(key: str) -> int:
 def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
     """All devices as text. In a narrow terminal names lose their makers and columns leave."""
     table = devices_table(devices)
-    if width is not None and max(map(len, grid(table, Screen(_WIDTH)).splitlines())) > width:
+    if width is not None and max(map(len, format_rows(table, Screen(_WIDTH)).splitlines())) > width:
         table = _without_makers(table)
     return table.write("text", width=width or _WIDTH)
 

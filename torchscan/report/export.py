@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar, get_args
+from typing import NamedTuple, get_args
 
 from torchscan.errors import Give, InputError, Text, write_choices
 from torchscan.report.columns import (
@@ -23,7 +23,6 @@ from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
 from torchscan.wrong_arguments import explain_wrong_types
 
-C = TypeVar("C")
 _NAME = Column(key="layer", heading="Layer", is_number=False, min_width=20)
 
 
@@ -35,25 +34,36 @@ def info_table(
     *,
     fold_repeats: bool | None = None,
 ) -> Table:
-    """The layers as a tree, each with its own figures and the sums over everything it calls; a selection is a list.
+    """Return the layers as a tree, with their own values and the sums over all that they call.
 
-    With ``fold_repeats`` equal blocks that follow each other are one row, and layers that do nothing are left out; None: where
-    that saves half of the rows.
+    A selection is a list. With ``fold_repeats``, equal blocks that follow each other are one row,
+    and layers without operators are hidden; None: if that saves half of the rows.
     """
     check_columns(columns)
-    data, names = data_of(info), DEFAULT_COLUMNS if columns is None else columns
-    layers, is_listed = data["layers"], "selection" in data
+    names = DEFAULT_COLUMNS if columns is None else columns
+    data = data_of(info)
+    layers = data["layers"]
+    is_listed = "selection" in data
     check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
-    headings, cells, sums = _written(
-        [COLUMNS[name] for name in names], shown.lines, data["overall"], truncate, is_listed
-    )
+    written = []
+    headings = [_NAME]
+    for index, name in enumerate(names):
+        column = _write_column(COLUMNS[name], shown.lines, data["overall"], is_listed=is_listed)
+        # Columns of one priority are hidden one after the other, the last one first.
+        priority = column.heading.priority and 100 * column.heading.priority + index
+        headings.append(replace(column.heading, priority=priority))
+        written.append(column)
+
+    rows = []
+    for index, line in enumerate(shown.lines):
+        cells = [column.cells[index] for column in written]
+        sums = [column.sums[index] for column in written]
+        rows.append(_row(line, cells, sums, is_listed=is_listed))
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(_NAME, truncate=truncate), *headings],
-        rows=[
-            _row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)
-        ],
+        columns=[replace(heading, truncate=truncate) for heading in headings],
+        rows=rows,
         totals=[totals_of(data)],
         remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
         source=source_of(data["provenance"]),
@@ -62,14 +72,14 @@ def info_table(
 
 
 def _folding(shown: Lines) -> list[str]:
-    is_folded = any(line.repeats > 1 for line in shown.lines)
-    hidden = ", ".join(
-        f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items()
-    )
-    return [
-        *([FOLDED] if is_folded else []),
-        *([f"Hidden layers without operators: {hidden}."] if hidden else []),
-    ]
+    """Return remarks on rows of several layers, and on hidden layers."""
+    remarks = []
+    if any(line.repeats > 1 for line in shown.lines):
+        remarks.append(FOLDED)
+    hidden = [f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items()]
+    if hidden:
+        remarks.append(f"Hidden layers without operators: {', '.join(hidden)}.")
+    return remarks
 
 
 @explain_wrong_types
@@ -83,11 +93,12 @@ def format_info(
     width: int = 80,
     fold_repeats: bool | None = None,
 ) -> str:
-    """The table of layers and, below it, the totals.
+    """Return the table of layers and, below it, the totals.
 
-    ``receptive_field`` and ``effective_rf_stats`` add columns to the usual ones, as in :func:`summary`. ``columns`` are those
-    to show beside the layer's name instead. What does not fit ``width`` is cut at ``wrap_mode`` (the head of a text, its middle
-    or its tail), and columns that still find no room are left out. ``fold_repeats`` as in :func:`summary`.
+    ``receptive_field`` and ``effective_rf_stats`` add columns to the usual ones, as in
+    :func:`summary`. ``columns`` are shown beside the layer's name instead. Texts that do not fit
+    ``width`` are truncated at ``wrap_mode`` (their head, middle or tail), and columns that still
+    have no room are hidden. ``fold_repeats`` as in :func:`summary`.
     """
     check_layout(columns, wrap_mode, width)
     shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
@@ -95,7 +106,7 @@ def format_info(
 
 
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
-    """Refuse a layout that does not exist."""
+    """Raise an InputError for a layout that does not exist."""
     if wrap_mode not in get_args(Cut):
         raise InputError.of_value("wrap_mode", wrap_mode, _advise_on_wrap_mode(wrap_mode))
     check_width(width)
@@ -129,31 +140,32 @@ def info_part(info: InfoDict, columns: Sequence[str] | None = None) -> str:
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
     has_fields = any(layer["rf"] is not None for layer in layers)
     has_times = any("time_estimate" in layer for layer in layers)
-    return [*usual_columns(False, False, has_times), "flops", *(["rf"] if has_fields else [])]
+    fields = ["rf"] if has_fields else []
+    return [*usual_columns(False, False, has_times), "flops", *fields]
 
 
-# -- rows ----------------------------------------------------------------------------------------------------------------
+# -- rows ----------------------------------------------------------------------------------------
 
 
-def _written(
-    columns: Iterable[LayerColumn], lines: Sequence[Line], whole: Sums, cut: Cut, is_listed: bool
-) -> tuple[list[Column], list[list[Cell]], list[list[Cell | None]]]:
-    """Each column with its unit, and line by line the cells of the layers and those of all that they call."""
-    headings, cells, sums = [], [], []
-    for place, each in enumerate(columns):
-        totals = [line.total for line in lines] if each.is_of_all and not is_listed else []
-        column, found = each.written([*(line.own for line in lines), *totals], whole)
-        grade = (
-            column.priority and 100 * column.priority + place
-        )  # one after the other, the last first
-        headings.append(replace(column, truncate=cut, priority=grade))
-        cells.append(found[: len(lines)])
-        sums.append(found[len(lines) :] if totals else [None] * len(lines))
-    return headings, _turned(cells, len(lines)), _turned(sums, len(lines))
+class _WrittenColumn(NamedTuple):
+    """A column with its unit, and its cells line by line."""
+
+    heading: Column
+    cells: Sequence[Cell]
+    #: cells of each layer with all that it calls
+    sums: Sequence[Cell | None]
 
 
-def _turned(by_column: Sequence[Sequence[C]], lines: int) -> list[list[C]]:
-    return [[column[number] for column in by_column] for number in range(lines)]
+def _write_column(
+    column: LayerColumn, lines: Sequence[Line], whole: Sums, *, is_listed: bool
+) -> _WrittenColumn:
+    layers = [line.own for line in lines]
+    if not column.is_of_all or is_listed:
+        heading, cells = column.written(layers, whole)
+        return _WrittenColumn(heading, cells, [None] * len(lines))
+    layers += [line.total for line in lines]
+    heading, cells = column.written(layers, whole)
+    return _WrittenColumn(heading, cells[: len(lines)], cells[len(lines) :])
 
 
 def _row(line: Line, cells: Sequence[Cell], sums: Sequence[Cell | None], *, is_listed: bool) -> Row:

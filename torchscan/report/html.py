@@ -1,9 +1,10 @@
-"""A table as self-contained HTML: it folds, sorts, and takes the colours of the page around it."""
+"""Tables as self-contained HTML, which folds, sorts, and takes the colors of the page around it."""
 
 from __future__ import annotations
 
 import html
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -43,46 +44,54 @@ def _policy() -> str:
 
 
 def part_of(table: Table) -> str:
-    """A part of a page, as notebooks show it. A row shows the sum over everything below it."""
-    summary, remarks = (
-        "".join(f"<p>{_escape(text)}</p>" for text in texts)
-        for texts in (table.summary, table.remarks)
-    )
-    rows, totals = _rows(table) if table.rows else "", "".join(map(_totals, table.totals))
-    ready, script = (
-        ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
-    )
+    """Return a part of a page, as notebooks show it. A row shows the sum over all rows below it."""
+    rows = _write_rows(table) if table.rows else ""
+    totals = "".join(map(_write_totals, table.totals))
+    ready, script = ' data-ready="static"', ""
+    if rows:
+        ready, script = "", f"<script>{page_file('table.js')}</script>"
+    blocks = [totals, rows] if table.totals_first else [rows, totals]
     return (
         f'<div class="torchscan"{ready}><style>{page_file("table.css")}</style>\n'
-        f"{summary}{totals + rows if table.totals_first else rows + totals}\n{remarks}\n{script}</div>"
+        f"{_write_paragraphs(table.summary)}{''.join(blocks)}\n"
+        f"{_write_paragraphs(table.remarks)}\n{script}</div>"
     )
 
 
-def _rows(table: Table) -> str:
-    largest = [
-        _largest(table, at) if each.summable else None for at, each in enumerate(table.columns)
-    ]
-    body, foot = (
-        "\n".join(_row(row, table, largest) for row in table.rows if row.is_total == kind)
-        for kind in (False, True)
-    )
-    below = f"<tfoot>{foot}</tfoot>" if foot else ""
-    content = f"{_head(table, has_bars=True)}\n<tbody>{body}</tbody>{below}"
+def _write_paragraphs(texts: Iterable[str]) -> str:
+    return "".join(f"<p>{_escape(text)}</p>" for text in texts)
+
+
+def _write_rows(table: Table) -> str:
+    largest: list[float | None] = []
+    for index, column in enumerate(table.columns):
+        largest.append(_largest(table, index) if column.summable else None)
+    body: list[str] = []
+    foot: list[str] = []
+    for row in table.rows:
+        part = foot if row.is_total else body
+        part.append(_write_row(row, table, largest))
+    below = ""
+    if foot:
+        lines = "\n".join(foot)
+        below = f"<tfoot>{lines}</tfoot>"
+    above = "\n".join(body)
+    content = f"{_write_head(table, has_bars=True)}\n<tbody>{above}</tbody>{below}"
     return f'<div class="scroll"><table class="layers">{content}</table></div>\n'
 
 
-def _totals(table: Table) -> str:
+def _write_totals(table: Table) -> str:
     caption = f"<caption>{_escape(table.title)}</caption>" if table.title else ""
-    head = _head(table) if table.has_headings else ""
-    texts = [zip(table.columns, row.texts, strict=True) for row in table.rows]
-    body = "".join(
-        f"<tr>{''.join(f'<td{_class(each)}>{_escape(text)}</td>' for each, text in row)}</tr>"
-        for row in texts
-    )
-    return f'<table class="totals">{caption}{head}<tbody>{body}</tbody></table>\n'
+    head = _write_head(table) if table.has_headings else ""
+    rows = []
+    for row in table.rows:
+        cells = zip(table.columns, row.texts, strict=True)
+        written = [f"<td{_class(column)}>{_escape(text)}</td>" for column, text in cells]
+        rows.append(f"<tr>{''.join(written)}</tr>")
+    return f'<table class="totals">{caption}{head}<tbody>{"".join(rows)}</tbody></table>\n'
 
 
-def _head(table: Table, *, has_bars: bool = False) -> str:
+def _write_head(table: Table, *, has_bars: bool = False) -> str:
     headings = [
         f"<th{_class(each, has_bars=has_bars)}>{_escape(each.heading)}</th>"
         for each in table.columns
@@ -90,21 +99,23 @@ def _head(table: Table, *, has_bars: bool = False) -> str:
     return f"<thead><tr>{''.join(headings)}</tr></thead>"
 
 
-def _row(row: Row, table: Table, largest: list[float | None]) -> str:
+def _write_row(row: Row, table: Table, largest: Sequence[float | None]) -> str:
     sums = row.sums or [None] * len(row.cells)
     bars = [None] * len(largest) if row.is_total else largest
     cells = zip(row.cells[1:], sums[1:], table.columns[1:], bars[1:], strict=True)
+    written = [_write_cell(*each) for each in cells]
     name, full = _escape(row.name), _escape(row.full_name or row.name)
     label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
     first = f'<td style="--depth: {row.indent}" data-value="{full}">{label}</td>'
     kind = ' class="best"' if row.is_best else ""
-    return (
-        f'<tr{kind} data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
-    )
+    return f'<tr{kind} data-depth="{row.depth}">{first}{"".join(written)}</tr>'
 
 
-def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
-    """The sum, if there is one, with a bar as long as its share of the ``largest``; and its own figure for a sorted list."""
+def _write_cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
+    """Return a cell with the sum, if there is one, and a bar as long as its share of the largest.
+
+    A sorted list shows the own value of the row.
+    """
     shown = total or own
     text = _escape(shown.text)
     attributes = f'{_class(column, has_bars=True)} data-value="{_sortable(own, column)}"'
@@ -133,29 +144,23 @@ def _sortable(cell: Cell, column: Column) -> str:
     if not column.is_number:
         return "" if value is None else _escape(cell.text)
     while isinstance(value, list | dict):
-        value = next(iter(value.values() if isinstance(value, dict) else value), None)
-    return "" if value is None else "Infinity" if value == "global" else _escape(str(value))
+        values = value.values() if isinstance(value, dict) else value
+        value = next(iter(values), None)
+    if value is None:
+        return ""
+    return "Infinity" if value == "global" else _escape(str(value))
 
 
-def _largest(table: Table, at: int) -> float:
-    """The largest below the root, which would dwarf everything; in a list, the largest of all rows."""
-    inner = (
-        [row for row in table.rows if row.depth]
-        or [row for row in table.rows if not row.is_total]
-        or table.rows
-    )
-    return (
-        max(
-            (
-                cell.value or 0
-                for row in inner
-                for cell in (row.sums or row.cells)[at : at + 1]
-                if cell
-            ),
-            default=0,
-        )
-        or 1
-    )
+def _largest(table: Table, index: int) -> float:
+    """Return the largest value below the root, which would dwarf all others, or else of all rows.
+
+    It is never 0, so that shares of it can be computed.
+    """
+    deep = [row for row in table.rows if row.depth]
+    parts = [row for row in table.rows if not row.is_total]
+    cells = [(row.sums or row.cells)[index] for row in deep or parts or table.rows]
+    values = [cell.value or 0 for cell in cells if cell is not None]
+    return max(values, default=0) or 1
 
 
 def _escape(text: str) -> str:

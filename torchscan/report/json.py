@@ -31,4 +31,4 @@ def table_content(table: Table) -> dict[str, Any]:
 
 def _rows(table: Table) -> list[dict[str, Any]]:
     keys = [column.key for column in table.columns]
-    return [dict(zip(keys, [cell.value for cell in row.cells], strict=True)) for row in table.rows]
+    return [dict(zip(keys, row.values, strict=True)) for row in table.rows]

@@ -1,9 +1,10 @@
-"""A table in LaTeX, for a paper: booktabs, a short caption, and a note that says what was counted, and by what."""
+"""Tables in LaTeX, for a paper: with booktabs, a short caption, and notes on what was counted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from torchscan.escapes import printable
 from torchscan.report.table import Column, Row, Screen, Table, writes
@@ -40,34 +41,43 @@ _SIGNS = {
     "·": r"$\cdot$",
     **{sign: f"$^{{{power}}}$" for power, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
-#: of the signs below U+0180 those that the fonts of OT1, or of T1 too, do not have
+#: characters below U+0180 that the fonts of OT1, or of T1 too, do not have
 _NO_FONT = frozenset("«»ÐðÞþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")
-_LETTERS = (
+_GREEK_NAMES = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho varsigma "
-    "sigma tau upsilon phi chi psi omega"
+    "sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 )
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-#: letters of formulas; those that look like Latin ones are these
+_NAMES_BY_LETTER = dict(
+    zip("αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _GREEK_NAMES.split(), strict=True)
+)
+#: Greek letters, in formulas; for those that look like Latin ones, these
 _GREEK = {
-    **{
-        sign: rf"$\{name}$"
-        for sign, name in zip("αβγδεζηθικλμνξπρςστυφχψω", _LETTERS.split(), strict=True)
-    },
-    **{sign: rf"$\{name}$" for sign, name in zip("ΓΔΘΛΞΠΣΥΦΨΩ", _CAPITALS.split(), strict=True)},
+    **{letter: rf"$\{name}$" for letter, name in _NAMES_BY_LETTER.items()},
     **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True)),
 }
-#: of hyphens and commas the second, which would make another sign of both; of spaces those that would get lost
+#: characters to escape; second hyphens and commas, which would form a ligature; spaces that TeX drops
 _ESCAPED = re.compile(r"[^A-Za-z0-9 ,-]|(?<=-)-|(?<=,),|^ | $|(?<= ) ")
 #: rows that fit a page with the totals
-_PAGE = 40
-_NEEDS = r"\usepackage{booktabs}"
-#: characters of \footnotesize that one column of a two-column page has room for
-_COLUMN = 55
-_FIGURE = re.compile(r"(\d+)(?:\.(\d+))?")
+_PAGE_ROWS = 40
+#: characters of \footnotesize that fit one column of a two-column page
+_COLUMN_WIDTH = 55
+_NUMBER = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+class _Parts(NamedTuple):
+    """The parts of a table as LaTeX."""
+
+    specification: str
+    #: the caption, and the label if there is one
+    head: list[str]
+    headings: str
+    body: list[str]
+    #: what was counted, or nothing
+    note: list[str]
 
 
 @writes("latex")
-def latex_of(
+def format_latex(
     table: Table,
     _: Screen | None = None,
     *,
@@ -77,112 +87,127 @@ def latex_of(
     wide: bool | None = None,
     siunitx: bool = False,
 ) -> str:
-    r"""A floating table with a short caption, and a note below it that says what was counted, and by what.
+    r"""Return a floating table with a short caption, and a note below it on what was counted.
 
     Args:
-        table: what is written.
-        caption: LaTeX already; by default what the table shows.
-        label: what ``\ref`` calls it.
-        long: over several pages, which also needs longtable; by default with more rows than a page.
-        wide: over both columns of a two-column page, ``table*``; by default where one column has no room for it.
-        siunitx: align figures at their points, which also needs siunitx.
+        table: the table to write.
+        caption: in LaTeX; by default the title of the table.
+        label: the name for ``\ref``.
+        long: over several pages, which needs longtable; by default with more rows than a page.
+        wide: over both columns of a two-column page, ``table*``; by default if it does not fit one.
+        siunitx: align numbers at their points, which needs siunitx.
     """
-    is_long = len(table.rows) > _PAGE if long is None else long
-    is_wide = _characters(table) > _COLUMN if wide is None else wide
-    said = [
-        f"{printable(text).rstrip('.')}."
-        for text in (*table.summary, *table.remarks, table.source)
-        if text
-    ]
-    head = [
-        rf"\caption{{{caption or escape(f'{printable(table.title)}.')}}}",
-        *([rf"\label{{{label}}}"] if label else []),
-    ]
-    titles = _line([_heading(column, siunitx) for column in table.columns])
-    body = [*(_row(row, table.columns, siunitx) for row in table.rows), *_totals(table)]
-    specification = f"@{{}}{''.join(_alignments(table, siunitx))}@{{}}"
-    note = (
-        [rf"\par\smallskip{{\footnotesize\raggedright {' '.join(map(escape, said))}\par}}"]
-        if said
-        else []
+    if long is None:
+        long = len(table.rows) > _PAGE_ROWS
+    if wide is None:
+        wide = _count_characters(table) > _COLUMN_WIDTH
+    parts = _Parts(
+        specification=f"@{{}}{''.join(_alignments(table, siunitx))}@{{}}",
+        head=_write_head(table, caption, label),
+        headings=_line([_heading(column, siunitx) for column in table.columns]),
+        body=[*(_row(row, table.columns, siunitx) for row in table.rows), *_totals(table)],
+        note=_write_note(table),
     )
-    lines = (
-        _over_pages(specification, head, titles, body, note)
-        if is_long
-        else _floating(specification, head, titles, body, note, "table*" if is_wide else "table")
-    )
-    needs = [
-        _NEEDS,
-        *([r"\usepackage{longtable}"] if is_long else []),
-        *([r"\usepackage{siunitx}"] if siunitx else []),
-    ]
-    return "\n".join([f"% needs {' '.join(needs)}", *lines])
+    packages = [r"\usepackage{booktabs}"]
+    if long:
+        packages.append(r"\usepackage{longtable}")
+        lines = _write_long_table(parts)
+    else:
+        lines = _write_floating_table(parts, "table*" if wide else "table")
+    if siunitx:
+        packages.append(r"\usepackage{siunitx}")
+    return "\n".join([f"% needs {' '.join(packages)}", *lines])
 
 
-def _floating(
-    specification: str, head: list[str], titles: str, body: list[str], note: list[str], kind: str
-) -> list[str]:
-    opening = [
-        rf"\begin{{{kind}}}",
-        r"\centering",
-        *head,
-        r"\medskip\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\begin{{tabular}}{{{specification}}}",
-    ]
+def _write_head(table: Table, caption: str | None, label: str | None) -> list[str]:
+    """Return the commands for the caption and the label."""
+    title = caption or escape(f"{printable(table.title)}.")
+    head = [rf"\caption{{{title}}}"]
+    if label:
+        head.append(rf"\label{{{label}}}")
+    return head
+
+
+def _write_note(table: Table) -> list[str]:
+    """Return the sentences above and below the table as one paragraph, if there are any."""
+    texts = filter(None, (*table.summary, *table.remarks, table.source))
+    sentences = [escape(f"{printable(text).rstrip('.')}.") for text in texts]
+    if not sentences:
+        return []
+    return [rf"\par\smallskip{{\footnotesize\raggedright {' '.join(sentences)}\par}}"]
+
+
+def _write_floating_table(parts: _Parts, environment: str) -> list[str]:
     return [
-        *opening,
+        rf"\begin{{{environment}}}",
+        r"\centering",
+        *parts.head,
+        r"\medskip\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\begin{{tabular}}{{{parts.specification}}}",
         r"\toprule",
-        titles,
+        parts.headings,
         r"\midrule",
-        *body,
+        *parts.body,
         r"\bottomrule",
         r"\end{tabular}",
-        *note,
-        rf"\end{{{kind}}}",
+        *parts.note,
+        rf"\end{{{environment}}}",
     ]
 
 
-def _over_pages(
-    specification: str, head: list[str], titles: str, body: list[str], note: list[str]
-) -> list[str]:
-    opening = [
+def _write_long_table(parts: _Parts) -> list[str]:
+    *first, last = parts.head
+    repeated = [r"\toprule", parts.headings, r"\midrule"]
+    (note,) = parts.note or [""]
+    return [
         r"{\footnotesize",
-        rf"\begin{{longtable}}{{{specification}}}",
-        *head[:-1],
-        rf"{head[-1]} \\",
+        rf"\begin{{longtable}}{{{parts.specification}}}",
+        *first,
+        rf"{last} \\",
+        *repeated,
+        r"\endfirsthead",
+        *repeated,
+        r"\endhead",
+        r"\bottomrule",
+        r"\endfoot",
+        *parts.body,
+        r"\end{longtable}",
+        f"{note}}}",
     ]
-    repeated = [r"\toprule", titles, r"\midrule"]
-    heads = [*repeated, r"\endfirsthead", *repeated, r"\endhead", r"\bottomrule", r"\endfoot"]
-    return [*opening, *heads, *body, r"\end{longtable}", *(f"{each}}}" for each in note or [""])]
 
 
-def _characters(table: Table) -> int:
+def _count_characters(table: Table) -> int:
     """Return the approximate width of a table, in characters with the space between columns."""
-    texts = [[column.heading for column in table.columns], *(row.texts for row in table.rows)]
-    indents = [0, *(row.indent for row in table.rows)]
-    names = [len(each[0]) + 2 * indent for each, indent in zip(texts, indents, strict=True)]
-    return max(names) + sum(
-        2 + max(len(each[at]) for each in texts) for at in range(1, len(table.columns))
-    )
+    names = [len(row.name) + 2 * row.indent for row in table.rows]
+    width = max([len(table.columns[0].heading), *names])
+    rows = [row.texts for row in table.rows]
+    for index, column in enumerate(table.columns[1:], start=1):
+        texts = [row[index] for row in rows]
+        width += 2 + max(map(len, [column.heading, *texts]))
+    return width
 
 
 def _alignments(table: Table, siunitx: bool) -> list[str]:
-    """Figures to the right, or at their points."""
-    return [
-        "l" if not column.is_number else _at_points(table, at) if siunitx else "r"
-        for at, column in enumerate(table.columns)
-    ]
+    """Return the alignment of each column: numbers to the right, or at their points."""
+    alignments = []
+    rows = [row.texts for row in table.rows]
+    for index, column in enumerate(table.columns):
+        if not column.is_number:
+            alignments.append("l")
+        elif siunitx:
+            alignments.append(_align_at_points([row[index] for row in rows]))
+        else:
+            alignments.append("r")
+    return alignments
 
 
-def _at_points(table: Table, at: int) -> str:
-    """``S[table-format=5.1]``: with the most digits that there are before the point and after it."""
-    figures = filter(
-        None, (_FIGURE.fullmatch(row.texts[at].replace(",", "")) for row in table.rows)
-    )
-    digits = [(len(each[1]), len(each[2] or "")) for each in figures]
+def _align_at_points(texts: Iterable[str]) -> str:
+    """Return the column with the most digits before and after the point: ``S[table-format=5.1]``."""
+    numbers = filter(None, (_NUMBER.fullmatch(text.replace(",", "")) for text in texts))
+    digits = [(len(match[1]), len(match[2] or "")) for match in numbers]
     if not digits:
         return "r"
-    before, after = (max(each[place] for each in digits) for place in (0, 1))
+    before, after = map(max, zip(*digits, strict=True))
     return f"S[table-format={before}.{after}]" if after else f"S[table-format={before}]"
 
 
@@ -192,22 +217,25 @@ def _heading(column: Column, siunitx: bool) -> str:
 
 
 def _totals(table: Table) -> list[str]:
-    """Rows across the whole width, below a rule, kept on one page."""
-    texts = [
-        text for each in table.totals for text in (printable(each.title), *_sentences(each)) if text
-    ]
-    rows = [
-        _line([rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{escape(text)}}}"]) for text in texts
-    ]
-    return [r"\midrule", *(f"{row}*" for row in rows[:-1]), *rows[-1:]] if rows else []
+    """Return totals as lines across all columns, below a rule, kept on one page."""
+    texts: list[str] = []
+    for each in table.totals:
+        texts += filter(None, (printable(each.title), *_sentences(each)))
+    if not texts:
+        return []
+    span = rf"\multicolumn{{{len(table.columns)}}}{{l}}"
+    *lines, last = [_line([f"{span}{{{escape(text)}}}"]) for text in texts]
+    return [r"\midrule", *(f"{line}*" for line in lines), last]
 
 
 def _sentences(totals: Table) -> list[str]:
-    """``MACs: before 16, after 20, +25.00 %``."""
-    headings = [column.heading for column in totals.columns[1:]]
-    figures = [zip(headings, row.texts[1:], strict=True) for row in totals.rows]
-    said = [[f"{heading} {text}".strip() for heading, text in each if text] for each in figures]
-    return [f"{row.name}: {', '.join(each)}" for row, each in zip(totals.rows, said, strict=True)]
+    """Return a sentence for each row: ``MACs: before 16, after 20, +25.00 %``."""
+    sentences = []
+    for row in totals.rows:
+        cells = zip(totals.columns[1:], row.texts[1:], strict=True)
+        values = [f"{column.heading} {text}".strip() for column, text in cells if text]
+        sentences.append(f"{row.name}: {', '.join(values)}")
+    return sentences
 
 
 def _row(row: Row, columns: Sequence[Column], siunitx: bool) -> str:
@@ -220,11 +248,11 @@ def _row(row: Row, columns: Sequence[Column], siunitx: bool) -> str:
 
 
 def _cell(text: str, is_aligned: bool) -> str:
-    """Siunitx takes a figure as it is, and all else in braces."""
+    """Return the text of a cell; siunitx takes all but numbers in braces."""
     if not is_aligned:
         return escape(text)
-    figure = text.replace(",", "")
-    return figure if _FIGURE.fullmatch(figure) else f"{{{escape(text)}}}"
+    number = text.replace(",", "")
+    return number if _NUMBER.fullmatch(number) else f"{{{escape(text)}}}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -232,12 +260,16 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it is written. Characters that pdflatex has no font for are named by number."""
-    return _ESCAPED.sub(lambda found: _sign(found[0]), text)
+    """Return text that LaTeX sets as it is written.
+
+    Characters that pdflatex has no font for are named by number.
+    """
+    return _ESCAPED.sub(lambda match: _escape_sign(match[0]), text)
 
 
-def _sign(sign: str) -> str:
-    if sign in _GREEK:
-        return _GREEK[sign]
+def _escape_sign(sign: str) -> str:
+    command = _GREEK.get(sign) or _SIGNS.get(sign)
+    if command is not None:
+        return command
     has_font = ord(sign) < 0x180 and sign.isprintable() and sign not in _NO_FONT
-    return _SIGNS.get(sign, sign if has_font else f"{{[}}U+{ord(sign):04X}]")
+    return sign if has_font else f"{{[}}U+{ord(sign):04X}]"

@@ -18,7 +18,7 @@ from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.table import Cell, Screen, Table, check_width
-from torchscan.report.text import fit_columns, grid, paragraphs, totals_of
+from torchscan.report.text import fit_columns, format_rows, format_totals, wrap_paragraphs
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
@@ -48,16 +48,16 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     """
     groups = _groups_of(_keeping(estimate.layers))
     shown = _shown_groups(groups, estimate)
+    totals = [_by_kind(estimate)]
+    if estimate.verdict is not None:
+        totals.append(_verdict(estimate.verdict))
     return make_table(
         "Layers that keep the most",
         _COLUMNS,
         shown,
         [{"repeats": len(group.paths)} for group in shown],
         summary=[_peak(estimate)],
-        totals=[
-            _by_kind(estimate),
-            *([_verdict(estimate.verdict)] if estimate.verdict is not None else []),
-        ],
+        totals=totals,
         totals_first=True,
         remarks=[
             *_left_out(groups, shown),
@@ -70,35 +70,35 @@ def memory_table(estimate: MemoryEstimate) -> Table:
 
 @explain_wrong_types
 def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = False) -> str:
-    """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict.
+    """Return the estimate as text, with ``colours`` for a terminal.
 
-    With ``colours`` for a terminal that has them.
+    It has the peak by kind, memory over time, the layers that keep the most, and the verdict.
     """
     check_width(width)
     screen = Screen(max(width, _MIN_WIDTH), colours)
     width = screen.width
     table = fit_columns(memory_table(estimate), width)
     by_kind, *verdict = table.totals
-    return "\n\n".join(
-        [
-            *paragraphs(table.summary, width),
-            _legend(by_kind, screen),
-            *([_chart(estimate, screen)] if estimate.timeline else []),
-            *([grid(table, screen)] if table.rows else []),
-            *(totals_of(each, width) for each in verdict),
-            *paragraphs(table.remarks, width),
-        ]
-    )
+    blocks = [*wrap_paragraphs(table.summary, width), _legend(by_kind, screen)]
+    if estimate.timeline:
+        blocks.append(_chart(estimate, screen))
+    if table.rows:
+        blocks.append(format_rows(table, screen))
+    blocks += [format_totals(each, width) for each in verdict]
+    blocks += wrap_paragraphs(table.remarks, width)
+    return "\n\n".join(blocks)
 
 
-# -- table ---------------------------------------------------------------------------------------------------------------
+# -- table ---------------------------------------------------------------------------------------
 
 
 def _peak(estimate: MemoryEstimate) -> str:
-    in_layer = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
-    where = f"at {estimate.peak_operator} {in_layer if estimate.peak_phase != 'optimizer' else 'in the step of the optimizer'}"
+    place = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
+    if estimate.peak_phase == "optimizer":
+        place = "in the step of the optimizer"
     batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
-    return f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}"
+    peak = units.memory(estimate.peak_bytes)
+    return f"Peak memory {peak} at {estimate.peak_operator} {place}{batch}"
 
 
 def _by_kind(estimate: MemoryEstimate) -> Table:
@@ -142,11 +142,9 @@ def closeness(verdict: Verdict | None) -> list[str]:
     if verdict is None or not verdict.is_close:
         return []
     least, most = map(units.memory, verdict.cuda_context_range)
-    return [
-        f"With a context of {most} it would not fit."
-        if verdict.fits
-        else f"With a context of {least} it would fit."
-    ]
+    if verdict.fits:
+        return [f"With a context of {most} it would not fit."]
+    return [f"With a context of {least} it would fit."]
 
 
 def _range_text(size: int, least_and_most: tuple[int, int]) -> str:
@@ -160,22 +158,24 @@ def _roughly(size: int) -> str:
 
 
 def _searched(largest: int, safe: int | None) -> str:
-    """Return the size that fits within the error margin, then the one that fits only if the estimate is exact."""
-    text = f"{units.exact(largest)}{' or more' if largest == LARGEST_BATCH else ''}"
+    """Return the size that fits within the error margin, then the one without the margin."""
+    text = units.exact(largest)
+    if largest == LARGEST_BATCH:
+        text += " or more"
     if safe is None or safe == largest:
         return text
     return f"{units.exact(safe)}, or {text} if the estimate is exact"
 
 
 class _LayerGroup(NamedTuple):
-    """Layers that keep equally much, in equal blocks of the model: one row."""
+    """One row: layers that keep equally much, in equal blocks of the model."""
 
-    #: of several layers with a star in place of the numbers that differ: "layer1.*.bn3"
+    #: path of the layer; with several, stars replace numbers that differ: "layer1.*.bn3"
     path: str
     type_name: str
-    #: of all of them
+    #: bytes that all of them keep
     activation_bytes: int
-    #: the greatest of them
+    #: the largest of their peaks
     peak_bytes: int
     paths: tuple[str, ...]
 
@@ -183,9 +183,10 @@ class _LayerGroup(NamedTuple):
 def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     """Return the layers that keep something and contain no other such layer."""
     keeping = [layer for layer in layers if layer.activation_bytes]
-    outer = {
-        above for layer in keeping if layer.path for above in ("", *enclosing_modules(layer.path))
-    }
+    outer: set[str] = set()
+    for layer in keeping:
+        if layer.path:
+            outer.update(("", *enclosing_modules(layer.path)))
     return [layer for layer in keeping if layer.path not in outer]
 
 
@@ -211,33 +212,30 @@ def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
 
 
 def _shown_groups(groups: Sequence[_LayerGroup], estimate: MemoryEstimate) -> list[_LayerGroup]:
-    """Return the groups that keep the most, and the layer at the peak, which may keep nothing itself."""
+    """Return the groups that keep the most, and the layer at the peak, which may keep nothing."""
     shown = list(groups[:_LAYERS])
-    is_shown = any(estimate.peak_layer in group.paths for group in shown)
-    at_peak = [
-        layer
-        for layer in estimate.layers
-        if layer.path == estimate.peak_layer and layer.path and not is_shown
-    ]
-    inner = {path for group in groups for path in group.paths}
-    for layer in at_peak:
-        # What a layer keeps includes what those inside of it keep, which have rows of their own.
-        own = layer.activation_bytes if layer.path in inner else 0
-        shown.append(_group_of([replace(layer, activation_bytes=own)]))
+    peak = estimate.peak_layer
+    if not peak or any(peak in group.paths for group in shown):
+        return shown
+    is_innermost = any(peak in group.paths for group in groups)
+    for layer in estimate.layers:
+        if layer.path == peak:
+            # A layer's bytes include those of the layers inside it, which have separate rows.
+            own = layer.activation_bytes if is_innermost else 0
+            shown.append(_group_of([replace(layer, activation_bytes=own)]))
     return shown
 
 
 def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> list[str]:
-    seen = {path for group in shown for path in group.paths}
-    rest = [
-        (path, group.activation_bytes // len(group.paths))
-        for group in groups
-        for path in group.paths
-        if path not in seen
-    ]
-    if not rest:
+    """Return a remark on the layers that have no row, if there are any."""
+    shown_paths = {path for group in shown for path in group.paths}
+    number = kept = 0
+    for group in groups:
+        hidden = [path for path in group.paths if path not in shown_paths]
+        number += len(hidden)
+        kept += len(hidden) * (group.activation_bytes // len(group.paths))
+    if not number:
         return []
-    number, kept = len(rest), sum(size for _, size in rest)
     layers = "1 more layer keeps" if number == 1 else f"{number:,} more layers keep"
     return [f"{layers} {units.memory(kept)}; --format json and to_dict() list all."]
 
@@ -254,57 +252,58 @@ _COLUMNS = (
 )
 
 
-# -- chart in a terminal -------------------------------------------------------------------------------------------------
+# -- chart in a terminal -------------------------------------------------------------------------
 
 
 def _legend(by_kind: Table, screen: Screen) -> str:
     """Return the bytes of each kind beside its symbol in the chart."""
-    rows = totals_of(by_kind, screen.width - 2).split("\n")
+    rows = format_totals(by_kind, screen.width - 2).split("\n")
     kinds = [row.cells[0].value for row in by_kind.rows]
-    signs = [in_colour("█", kind) if screen.has_colours else SIGNS[kind] for kind in kinds]
+    if screen.has_colours:
+        signs = [in_colour("█", kind) for kind in kinds]
+    else:
+        signs = [SIGNS[kind] for kind in kinds]
     return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))
 
 
 def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
-    """One column for several moments: the one with the most."""
+    """Return memory over time; a column shows the largest of several moments."""
     columns = list(columns_of(estimate.timeline, screen.width - _LABEL_WIDTH))
     sizes = [[moment.by_kind[kind] for kind in STACK] for moment in columns]
     labels = _labels(max(moment.total for moment in columns))
     rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
-    lines = [
-        f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip()
-        for label, row in zip(labels, rows, strict=True)
-    ]
-    return "\n".join(
-        [
-            _peak_mark(estimate, columns, screen.width),
-            *lines,
-            " " * _LABEL_WIDTH + axis([each.phase for each in columns]),
-        ]
-    )
+    lines = [_peak_mark(estimate, columns, screen.width)]
+    for label, row in zip(labels, rows, strict=True):
+        lines.append(f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip())
+    lines.append(" " * _LABEL_WIDTH + axis([moment.phase for moment in columns]))
+    return "\n".join(lines)
 
 
 def _labels(top: int) -> list[str]:
-    """Round numbers beside the rows that reach them, from the top down."""
+    """Return a label for each row from the top down: the round number that it reaches, or ""."""
     size, unit = units.unit_of_memory(top)
-    found = {math.ceil(_PLOT_HEIGHT * tick * size / top) - 1: tick for tick in ticks(top / size, 4)}
-    return [
-        f"{found[row]:g} {unit}" if row in found else "" for row in reversed(range(_PLOT_HEIGHT))
-    ]
+    labels: dict[int, str] = {}
+    for tick in ticks(top / size, 4):
+        row = math.ceil(_PLOT_HEIGHT * tick * size / top) - 1
+        labels[row] = f"{tick:g} {unit}"
+    return [labels.get(row, "") for row in reversed(range(_PLOT_HEIGHT))]
 
 
 def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:
-    """``▼ peak, layer4.2.relu`` above the column, or to the left of it."""
+    """Return ``▼ peak, layer4.2.relu`` above the column, with the text where there is room."""
     place = _LABEL_WIDTH + max(range(len(columns)), key=lambda column: columns[column].total)
-    said = f"peak, {_layer_name(estimate.peak_layer)}"
-    if place + 2 + len(said) <= width:
-        return f"{'':{place}}▼ {said}"
-    return f"{said} ▼".rjust(place + 1) if len(said) + 2 <= place else f"{'':{place}}▼"
+    label = f"peak, {_layer_name(estimate.peak_layer)}"
+    if place + 2 + len(label) <= width:
+        return " " * place + f"▼ {label}"
+    if len(label) + 2 <= place:
+        return f"{label} ▼".rjust(place + 1)
+    return " " * place + "▼"
 
 
 def columns_of(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
-    """The largest moment of each of so many stretches."""
+    """Yield the largest moment of each of ``count`` stretches."""
     count = min(count, len(timeline))
     for column in range(count):
-        begin, end = column * len(timeline) // count, (column + 1) * len(timeline) // count
+        begin = column * len(timeline) // count
+        end = (column + 1) * len(timeline) // count
         yield max(timeline[begin:end], key=lambda moment: moment.total)

@@ -17,29 +17,33 @@ _WHAT = {
 
 @explain_wrong_types
 def suggestions_table(suggestions: Suggestions) -> Table:
-    """The pass as it is, then the changes that help, the best first; the remarks name those that don't."""
+    """Return the pass as it is, then the changes that help, the best first.
+
+    A remark names the changes without effect.
+    """
     rows = (suggestions.baseline, *suggestions.suggestions)
     metric = suggestions.metric
     fits = words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits)))
     unit = "s" if metric == "time_estimate" else "B"
-    has_verdict = len({suggestion.fits for suggestion in rows}) > 1
     columns = [
         words("change", "Change", min_width=8, truncate="tail"),
         number(metric, _WHAT[metric], _value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
-        *([fits] if has_verdict else []),
-        words(
-            "how", "How", lambda each: str(each.how or ""), min_width=8, wrap=True
-        ),  # code to type is never truncated
     ]
+    has_verdict = len({suggestion.fits for suggestion in rows}) > 1
+    if has_verdict:
+        columns.append(fits)
+    # Code to type wraps, so that it is never truncated.
+    columns.append(words("how", "How", lambda each: str(each.how or ""), min_width=8, wrap=True))
+    remarks = []
+    if suggestions.ineffective:
+        remarks.append(f"No effect: {'; '.join(map(str, suggestions.ineffective))}.")
     return make_table(
         "Suggestions",
         columns,
         rows,
         summary=[suggestions.question],
-        remarks=[f"No effect: {'; '.join(map(str, suggestions.ineffective))}."]
-        if suggestions.ineffective
-        else [],
+        remarks=remarks,
         noun="changes",
     )
 

@@ -1,9 +1,11 @@
-"""Configs that would make transformers or timm download something, or run code from the hub, and how they are refused."""
+"""Configs in the cache of the Hugging Face hub; downloads and code from the hub are refused."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +19,51 @@ from torchscan.targets.parsing import Target
 _BUILT_IN = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 _MAX_BYTES = 16 * 2**20
+#: ``meta-llama/Llama-3.1-8B``, ``gpt2``; with a branch, a tag or a commit, ``gpt2@main``
+_MODEL = re.compile(
+    r"(?P<name>\w[\w.\-]*(?:/\w[\w.\-]*)?)(?:@(?P<revision>\w[\w.\-]*(?:/\w[\w.\-]*)*))?", re.ASCII
+)
+_NO_FILE = "it is not a file"
+_FROM = "torchscan reads configs from disk or from the hub's cache, and downloads nothing"
+
+
+def cached_config(target: Target) -> Path:
+    """Return the path of the config of the model that the target names."""
+    match = _MODEL.fullmatch(target.place)
+    if match is None or target.place.endswith(".json"):
+        raise InputError.about(target, f"there is no file {target.place!r}: {_FROM}")
+    name, revision = match["name"], match["revision"]
+    path = _find_in_cache(target, name, revision)
+    if path is None:
+        option = f" --revision {revision}" if revision else ""
+        raise InputError.about(
+            target,
+            f"{_NO_FILE}, and not in the hub's cache; {_FROM}: run hf download {name} "
+            f"config.json{option}, or give the path of a config",
+        )
+    return path
+
+
+def _find_in_cache(target: Target, name: str, revision: str | None) -> Path | None:
+    try:
+        from huggingface_hub import constants, try_to_load_from_cache
+    except ImportError as error:
+        raise InputError.about(
+            target,
+            f"{_NO_FILE}, and the hub's cache needs huggingface_hub: pip install huggingface_hub, "
+            "or give the path of a config",
+        ) from error
+    # huggingface_hub reads the environment on import, and it may have changed since then.
+    folder = os.path.expanduser(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
+    try:
+        path = try_to_load_from_cache(name, "config.json", cache_dir=folder, revision=revision)
+    except (OSError, ValueError) as error:  # for example a name that no model can have
+        message = str(error).partition("\n")[0]
+        raise InputError.about(
+            target, f"{_NO_FILE}, and reading the hub's cache failed: {message}"
+        ) from error
+    # Besides None there is a marker for files that the hub is known not to have.
+    return Path(path) if isinstance(path, str) else None
 
 
 def read_config(path: Path, target: Target) -> dict[str, Any]:

@@ -9,8 +9,12 @@ from typing import Any
 
 from torchscan.errors import InputError, warn_user
 from torchscan.targets.built import Built
-from torchscan.targets.hub_access import missing_part, read_config, refuse_foreign_code
-from torchscan.targets.hub_cache import cached_config
+from torchscan.targets.hub_access import (
+    cached_config,
+    missing_part,
+    read_config,
+    refuse_foreign_code,
+)
 from torchscan.targets.importing import imported, near, path_of
 from torchscan.targets.inputs import InputSpec
 from torchscan.targets.parsing import Target

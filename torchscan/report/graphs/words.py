@@ -6,19 +6,21 @@ from torchscan.analyses.module_graph import GraphNode, ModuleGraph
 from torchscan.escapes import printable
 from torchscan.report.columns import sizes
 
-#: characters
-_LONGEST = 36
+#: characters of a name
+_MAX_LENGTH = 36
 
 
 def name_of(node: GraphNode) -> str:
-    """With how many it stands for, and whether the pass failed in it."""
+    """Return the name, with the number of calls and whether the pass failed in the node."""
     times = f" ×{len(node.calls)}" if len(node.calls) > 1 else ""
-    return f"{_short(node.name)}{times}{' (failed)' if node.failed else ''}"
+    failed = " (failed)" if node.failed else ""
+    return f"{_shorten(node.name)}{times}{failed}"
 
 
 def below_name(graph: ModuleGraph, at: int) -> str:
-    """The type of a module, and the shape of what leaves it."""
-    return " · ".join(filter(None, (_short(graph.nodes[at].type_name), shape_of(graph, at))))
+    """Return the type of a module, and the shape of its output."""
+    texts = (_shorten(graph.nodes[at].type_name), shape_of(graph, at))
+    return " · ".join(filter(None, texts))
 
 
 def shape_of(graph: ModuleGraph, at: int) -> str:
@@ -28,21 +30,27 @@ def shape_of(graph: ModuleGraph, at: int) -> str:
     """
     leaving = [tensor for edge in graph.edges if edge.source == at for tensor in edge.tensors]
     entering = [tensor for edge in graph.edges if edge.target == at for tensor in edge.tensors]
-    known = list(
-        dict.fromkeys(
-            _sizes(graph, tensor)
-            for tensor in leaving or ([] if graph.nodes[at].failed else entering)
-        )
-    )
-    return "" if not known else known[0] if len(known) == 1 else f"{known[0]} +{len(known) - 1}"
+    tensors = leaving
+    if not leaving and not graph.nodes[at].failed:
+        tensors = entering
+    shapes = list(dict.fromkeys(_sizes(graph, tensor) for tensor in tensors))
+    if not shapes:
+        return ""
+    first, *others = shapes
+    return f"{first} +{len(others)}" if others else first
 
 
 def _sizes(graph: ModuleGraph, tensor: int) -> str:
     """Return a shape, without the batch dimension if torchscan made the batch."""
     shape = list(graph.specs[tensor].shape)
-    return sizes([-1, *shape[1:]] if shape and shape[0] == graph.batch_size else shape)
+    if shape and shape[0] == graph.batch_size:
+        shape[0] = -1
+    return sizes(shape)
 
 
-def _short(text: str) -> str:
-    said = printable(text)
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST // 2]}…{said[-_LONGEST // 2 :]}"
+def _shorten(text: str) -> str:
+    shown = printable(text)
+    if len(shown) <= _MAX_LENGTH:
+        return shown
+    half = _MAX_LENGTH // 2
+    return f"{shown[:half]}…{shown[-half:]}"

@@ -11,8 +11,13 @@ from torchscan import units
 from torchscan.analyses.roofline import Limiter, OperatorLoad, Roofline
 from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
-from torchscan.report.pictures.pyplot import pyplot
-from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
+from torchscan.report.pictures.style import (
+    Size,
+    drawing,
+    import_pyplot,
+    inks_of,
+    place_legend_below,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -112,7 +117,9 @@ def points_of(roofline: Roofline) -> list[_Point]:
 def _area(roofline: Roofline, point: _Point) -> float:
     """In proportion to the type, too."""
     share = point.time / roofline.time_estimate
-    return float(max(_SMALLEST, _LARGEST * share) * (pyplot().rcParams["font.size"] / 10) ** 2)
+    return float(
+        max(_SMALLEST, _LARGEST * share) * (import_pyplot().rcParams["font.size"] / 10) ** 2
+    )
 
 
 def _spot(roofline: Roofline, point: _Point) -> Spot:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable_text
 from torchscan.report.colours import COLOURS, DARK_COLOURS
-from torchscan.report.pictures.pyplot import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +60,7 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
             f" is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()",
         )
     across, up, points = _SIZES[size]
-    plt = pyplot()
+    plt = import_pyplot()
     grounds = (
         [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]]
         if ax is None
@@ -88,11 +87,20 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
             figure.draw_without_rendering()
 
 
+def import_pyplot() -> Any:
+    """Return matplotlib's ``pyplot``, or raise an error that says how to install it."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("drawing needs matplotlib: run pip install matplotlib") from error
+    return plt
+
+
 def _new_axes(width: float, height: float) -> Axes:
     """Return the axes of a new figure, which pyplot manages unless ``detached_figures`` says not to."""
     options: Any = {"figsize": (width, height), "layout": "constrained"}
     if not _is_detached.get():
-        axes: Axes = pyplot().subplots(**options)[1]
+        axes: Axes = import_pyplot().subplots(**options)[1]
         return axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -158,7 +166,7 @@ def place_legend_below(ax: Axes, columns: int) -> None:
     """The legend in a line or two below the axes and what is written there."""
     from matplotlib.transforms import ScaledTranslation
 
-    points = pyplot().rcParams["font.size"] * (3.6 if ax.get_xlabel() else 2.2)
+    points = import_pyplot().rcParams["font.size"] * (3.6 if ax.get_xlabel() else 2.2)
     figure: Any = ax.figure
     place = ax.transAxes + ScaledTranslation(0, -points / 72, figure.dpi_scale_trans)
     ax.legend(
