@@ -43,10 +43,8 @@ def reserved(module: nn.Module | None = None, **options: Any) -> list[float]:
     steps = Scan(
         module or model(), (1024,), batch_size=2048, training=True, device="H200", **options
     ).steps
-    return [
-        size / MIB
-        for size in Placement(steps, MemoryTimeline(steps), device_named("H200")).reserved_by_step()
-    ]
+    placement = Placement(steps, MemoryTimeline(steps), device_named("H200"))
+    return [allocator.peak_reserved / MIB for allocator in placement.replay.run()]
 
 
 def test_a_step_without_an_optimizer() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from torchscan import InputError, MissingFormulaError, crawl_module, format_info, record
-from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
+from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.types import OpCost
 
 
@@ -42,18 +42,10 @@ def test_by_module_counts_what_is_below_it_and_every_call() -> None:
     assert costs == {"": body + ADD, "body": body, "body.0": LINEAR + LINEAR, "body.1": RELU + RELU}
 
 
-def test_by_module_and_operator() -> None:
-    costs = by_module_and_operator(record(Twice(), (4,)))
-    assert costs["body"] == {"aten.linear": LINEAR + LINEAR, "aten.relu": RELU + RELU}
-    assert costs["body.1"] == {"aten.relu": RELU + RELU}
-    assert costs[""]["aten.add"] == ADD
-
-
 def test_all_of_them_agree_with_the_total_and_with_the_layers() -> None:
     trace = record(Twice(), (4,))
     total = total_cost(trace)
     assert total == by_module(trace)[""] == sum(by_operator(trace).values(), OpCost())
-    assert total == sum(by_module_and_operator(trace)[""].values(), OpCost())
     overall = crawl_module(Twice(), (4,))["overall"]
     assert (overall["macs"], overall["flops"], overall["dmas"]) == (
         total.macs,

@@ -13,7 +13,8 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from tests.recording.test_record import Calls
 from tests.sweeps import some_of
 from torchscan import analyze_roofline, crawl_module, record
-from torchscan.analyses.totals import by_module_and_operator, by_operator, total_cost
+from torchscan.analyses.module_costs import call_costs
+from torchscan.analyses.totals import by_operator, total_cost
 from torchscan.types import OpCost
 
 transformers = pytest.importorskip("transformers")
@@ -93,8 +94,13 @@ def cost_of_products(name: str, way: str, tokens: int) -> OpCost:
     trace = record(
         language_model(name, configuration(name), way), (tokens,), torch.long, execute="abstract"
     )
-    costs = by_module_and_operator(trace)["model.layers.0.mlp.experts"]
-    return sum((costs.get(operator, OpCost()) for operator in OPERATORS[way]), OpCost())
+    products = [
+        cost
+        for op, cost in zip(trace.ops, call_costs(trace), strict=True)
+        if op.signature.operator in OPERATORS[way]
+        and trace.path_of(op).startswith("model.layers.0.mlp.experts")
+    ]
+    return sum(products, OpCost())
 
 
 @pytest.mark.parametrize("tokens", [1, 3])

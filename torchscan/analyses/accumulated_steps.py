@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from torchscan.analyses.collectives import Collective
-from torchscan.analyses.roofline.analysis import group
+from torchscan.analyses.roofline.pass_loads import group
 from torchscan.analyses.roofline.roofline_result import GroupLoad, OperatorLoad, Roofline
 from torchscan.trace.events import Phase
 

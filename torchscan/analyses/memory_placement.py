@@ -107,10 +107,6 @@ class Placement:
             return True
         return isinstance(self._tried(room), CachingAllocator)
 
-    def reserved_by_step(self) -> tuple[int, ...]:
-        """Bytes in segments after each step, on a device without limits."""
-        return tuple([allocator.peak_reserved for allocator in self.replay.run()])
-
     def verdict(self) -> Verdict:
         """The numbers of the estimate."""
         on_device = self._on_device

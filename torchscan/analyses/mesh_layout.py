@@ -82,11 +82,6 @@ class MeshLayout:
         return self._group("replicate", "replicate")
 
     @property
-    def sequence_parts(self) -> GroupSpec:
-        """The first rank's group for parts of the same sequences."""
-        return self._group("cp", "cp")
-
-    @property
     def tensor_parts(self) -> GroupSpec:
         """The first rank's group for parts of layers."""
         return self._group("tp", "tp")

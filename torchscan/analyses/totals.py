@@ -1,4 +1,4 @@
-"""The cost of a pass: in total, per module, per operator, and per operator within each module.
+"""The cost of a pass: in total, per module and per operator.
 
 ``convention`` counts MACs by the rules of another tool: see docs/coming-from.md. ``phase``
 restricts the count to the forward or the backward pass.
@@ -56,19 +56,6 @@ def by_module(
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
             _add(costs, path, cost)
-    return costs
-
-
-@explain_wrong_types
-def by_module_and_operator(
-    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
-) -> dict[str, dict[str, OpCost]]:
-    """Path of a module -> operator -> the cost of its calls in the module and in everything that it calls."""
-    around = enclosing_paths(trace)
-    costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
-    for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
-        for path in around[op.module_call]:
-            _add(costs[path], op.signature.operator, cost)
     return costs
 
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -87,17 +87,15 @@ class Device(Result):
 
     @property
     def cuda_context_bytes(self) -> int:
-        """Bytes of the context, kernels and libraries of a process, assumed if they are not known."""
-        return CONTEXT if self.known_cuda_context_bytes is None else self.known_cuda_context_bytes
+        """Bytes of the context, kernels and libraries of a process, or an assumption."""
+        known = self.known_cuda_context_bytes
+        return CONTEXT if known is None else known
 
     @property
     def cuda_context_range(self) -> tuple[int, int]:
         """Smallest and largest expected ``cuda_context_bytes``."""
-        return (
-            CONTEXT_RANGE
-            if self.known_cuda_context_bytes is None
-            else (self.known_cuda_context_bytes, self.known_cuda_context_bytes)
-        )
+        known = self.known_cuda_context_bytes
+        return CONTEXT_RANGE if known is None else (known, known)
 
     @property
     def room_bytes(self) -> int:
@@ -128,9 +126,8 @@ class Device(Result):
 
     def is_unverified(self, figure: str) -> bool:
         """Return whether a number, such as "bandwidth_gbs" or "fp16", has no source."""
-        return figure in self.unverified or (
-            figure in self.flops_per_second and "dense_tflops" in self.unverified
-        )
+        is_rate = figure in self.flops_per_second
+        return figure in self.unverified or (is_rate and "dense_tflops" in self.unverified)
 
 
 @explain_wrong_types
@@ -172,14 +169,23 @@ def device_named(name: str | None, *, is_timed: bool = False) -> Device:
         )
     if _CPU.fullmatch(lower):
         return _own_cpu()
+    return _device_of_catalog(name, is_timed=is_timed)
+
+
+def _device_of_catalog(name: str, *, is_timed: bool) -> Device:
+    """Return the known device of this name, alias or unambiguous part of a name."""
     known = known_devices()
-    matches = (
-        [full for full in known if lower == full.lower()]
-        or [full for full, device in known.items() if lower in map(str.lower, device.aliases)]
-        or _meant(name, [full for full in known if is_part(name, full)])
-    )
+    lower = name.lower()
+    matches = [full for full in known if full.lower() == lower]
+    if not matches:
+        matches = [
+            full for full, device in known.items() if lower in map(str.lower, device.aliases)
+        ]
+    if not matches:
+        matches = _prefer_short_names(name, [full for full in known if is_part(name, full)])
     if len(matches) == 1:
         return known[matches[0]]
+
     near = [full for full in known if _has_words(name, full)]
     if not near and lower not in _KINDS:
         near = _most_similar(name, known)
@@ -198,12 +204,13 @@ _CPU = re.compile(r"cpu(:\d+)?")
 _KINDS = ("gpu", "xpu", "hip", "hpu", "npu", "xla")
 
 
-def _meant(name: str, fitting: list[str]) -> list[str]:
+def _prefer_short_names(name: str, fitting: list[str]) -> list[str]:
     """Return the devices whose short name is among the words, or all that fit if there is none."""
-    shorts = (
-        {full: known_devices()[full].short_name for full in fitting} if len(fitting) > 1 else {}
-    )
-    return [full for full, short in shorts.items() if _has_words(short, name)] or fitting
+    if len(fitting) < 2:
+        return fitting
+    known = known_devices()
+    meant = [full for full in fitting if _has_words(known[full].short_name, name)]
+    return meant or fitting
 
 
 #: similarity that a name needs to be suggested for an unknown one; 1 means equal
@@ -213,18 +220,17 @@ _ALIKE = 0.6
 def _most_similar(name: str, known: Iterable[str]) -> list[str]:
     """Return the three known names with the most similar words."""
     likeness = {full: _likeness(_words(name), _words(full)) for full in known}
-    return sorted(
-        (full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full]
-    )[:3]
+    similar = [full for full in likeness if likeness[full] >= _ALIKE]
+    similar.sort(key=lambda full: -likeness[full])
+    return similar[:3]
 
 
 def _likeness(words: Collection[str], others: Collection[str]) -> float:
     """Return the mean similarity of each word to the most similar one of the others."""
-    nearest = [
-        max(difflib.SequenceMatcher(None, word, other).ratio() for other in others)
-        for word in words
-    ]
-    return sum(nearest) / max(len(nearest), 1)
+    total = 0.0
+    for word in words:
+        total += max(difflib.SequenceMatcher(None, word, other).ratio() for other in others)
+    return total / max(len(words), 1)
 
 
 def _own_cpu() -> Device:
@@ -246,7 +252,8 @@ def is_torch_device(device: object) -> bool:
 def can_estimate_for(device: object) -> TypeGuard[str]:
     """Return whether that names a device: not None, and not a CPU that was not measured.
 
-    In other tools ``device="cpu"`` names the place where the model runs. Here it asks for no estimate.
+    In other tools ``device="cpu"`` names the place where the model runs. Here it asks for no
+    estimate.
     """
     if device is None:
         return False
@@ -254,8 +261,13 @@ def can_estimate_for(device: object) -> TypeGuard[str]:
 
 
 def known_devices() -> dict[str, Device]:
-    """All devices: the package's, those in the user's file and registered ones. Later ones replace earlier ones."""
-    return {**_of_package(), **_of_user(user_file()), **_registered}
+    """Return all devices: the package's, those in the user's file and registered ones.
+
+    Later ones replace earlier ones.
+    """
+    path = user_file()
+    of_user = {name: _device(name, entry, str(path)) for name, entry in _read(path).items()}
+    return {**_of_package(), **of_user, **_registered}
 
 
 _registered: dict[str, Device] = {}
@@ -284,7 +296,8 @@ def register_device(
         name: as ``torch.cuda.get_device_name()`` returns it. Replaces any device of that name.
         memory_gb: memory, in 2^30 bytes.
         bandwidth_gbs: memory bandwidth, in 10^9 bytes per second.
-        dense_tflops: peak rates in 10^12 operations per second, without sparsity: ``{"fp32": 35.6, "fp16": 71.2}``.
+        dense_tflops: peak rates in 10^12 operations per second, without sparsity:
+            ``{"fp32": 35.6, "fp16": 71.2}``.
         capability: CUDA's compute capability, such as 8.6.
         multiprocessors: their number, which determines how much of the device small kernels use.
         boost_mhz: boost clock, in MHz.
@@ -318,7 +331,10 @@ def register_device(
 
 
 def user_file() -> Path:
-    """The user's device file: ``$TORCHSCAN_DEVICES``, or ``torchscan/devices.json`` in the configuration folder."""
+    """Return the user's device file.
+
+    It is ``$TORCHSCAN_DEVICES``, or ``torchscan/devices.json`` in the configuration folder.
+    """
     if USER_FILE in os.environ:
         return Path(os.environ[USER_FILE])
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -326,7 +342,10 @@ def user_file() -> Path:
 
 
 def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
-    """Add an entry to the user's device file. A new file replaces the old one, so that nothing is lost."""
+    """Add an entry to the user's device file.
+
+    A new file replaces the old one, so that nothing is lost.
+    """
     path = user_file()
     _device(name, entry, str(path))
     entries = {**_read(path), name: dict(entry)}
@@ -348,7 +367,7 @@ def require_writable(path: Path) -> None:
 
 
 def known_entry(name: str) -> dict[str, Any]:
-    """The package's entry for a device, as in its file; empty if there is none."""
+    """Return the package's entry for a device, as in its file; empty if there is none."""
     return dict(_content()["devices"].get(name, {}))
 
 
@@ -372,7 +391,7 @@ def at_hand() -> Device:
 
 
 def cpu_name() -> str:
-    """The model name of this machine's CPU."""
+    """Return the model name of this machine's CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -439,25 +458,24 @@ def _sysctl(name: str) -> str:
 
 
 def _with_properties(properties: Any) -> Device:
-    """The known device that torch describes: of those that have the same name, as all Jetson Orin do, the most similar."""
+    """Return the known device that torch describes.
+
+    Several have the same name, as all Jetson Orin do: then it is the most similar.
+    """
+
+    def difference(device: Device) -> tuple[int, int]:
+        multiprocessors = properties.multi_processor_count - (device.multiprocessors or 0)
+        return abs(multiprocessors), abs(properties.total_memory - device.memory_bytes)
+
     called = [device for device in known_devices().values() if _is_called(device, properties.name)]
-    return min(
-        called,
-        key=partial(_difference, properties),
-        default=Device(name=properties.name, memory_bytes=0),
-    )
+    unknown = Device(name=properties.name, memory_bytes=0)
+    return min(called, key=difference, default=unknown)
 
 
 def _is_called(device: Device, name: str) -> bool:
     """Return whether the device has this name. Older drivers leave out the vendor."""
-    return name.removeprefix("NVIDIA ") in {
-        each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)
-    }
-
-
-def _difference(properties: Any, device: Device) -> tuple[int, int]:
-    multiprocessors = properties.multi_processor_count - (device.multiprocessors or 0)
-    return abs(multiprocessors), abs(properties.total_memory - device.memory_bytes)
+    names = [each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)]
+    return name.removeprefix("NVIDIA ") in names
 
 
 #: words that tell one model from another, so a name must not leave them out
@@ -488,24 +506,19 @@ def _words(name: str) -> set[str]:
 
 @cache
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(
-        resources.files("torchscan.hardware").joinpath("devices.json").read_text()
-    )
+    file = resources.files("torchscan.hardware").joinpath("devices.json")
+    content: dict[str, Any] = json.loads(file.read_text())
     return content
 
 
 @cache
 def _of_package() -> dict[str, Device]:
     sources = _content()["sources"]
-    made = {}
+    devices = {}
     for name, entry in _content()["devices"].items():
-        read_on = {figure: sources[key] for figure, key in entry.get("source", {}).items()}
-        made[name] = _device(name, {**entry, "source": read_on}, "devices.json")
-    return made
-
-
-def _of_user(path: Path) -> dict[str, Device]:
-    return {name: _device(name, entry, str(path)) for name, entry in _read(path).items()}
+        source = {key: sources[number] for key, number in entry.get("source", {}).items()}
+        devices[name] = _device(name, {**entry, "source": source}, "devices.json")
+    return devices
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -513,10 +526,11 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text())
-        entries = content["devices"]
-        if not isinstance(entries, dict) or not all(
+        entries: dict[str, Any] = content["devices"]
+        is_nested = isinstance(entries, dict) and all(
             isinstance(each, dict) for each in entries.values()
-        ):
+        )
+        if not is_nested:
             raise TypeError("'devices' is not an object of objects")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -540,18 +554,18 @@ _NUMBERS = (
     "cuda_context_mb",
 )
 _DESCRIPTIONS = (
-    *(
-        "capability",
-        "vendor",
-        "arch",
-        "gddr_ecc",
-        "memory_type",
-        "l3_mb",
-        "pcie",
-        "aliases",
-        "short_name",
-    ),
-    *("source", "unverified", "note"),
+    "capability",
+    "vendor",
+    "arch",
+    "gddr_ecc",
+    "memory_type",
+    "l3_mb",
+    "pcie",
+    "aliases",
+    "short_name",
+    "source",
+    "unverified",
+    "note",
 )
 #: keys of older device files -> their names now
 _NEW_KEYS = {"context_mb": "cuda_context_mb"}
@@ -562,13 +576,9 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     entry = {_NEW_KEYS.get(key, key): value for key, value in entry.items()}
     _check(name, entry, where)
     context = entry.get("cuda_context_mb")
-    usable = (
-        1.0
-        if entry.get("is_measured")
-        else USABLE_WITH_GDDR_ECC
-        if entry.get("gddr_ecc")
-        else USABLE
-    )
+    usable = USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE
+    if entry.get("is_measured"):
+        usable = 1.0
     capability = entry.get("capability")
     return Device(
         name=name,
@@ -580,16 +590,14 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         arch=entry.get("arch", ""),
         multiprocessors=entry.get("multiprocessors"),
         clock_hz=_scaled(entry.get("boost_mhz"), 1e6),
-        flops_per_second={
-            precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()
-        },
+        flops_per_second={form: rate * 1e12 for form, rate in entry["dense_tflops"].items()},
         bytes_per_second=entry["bandwidth_gbs"] * 1e9,
         memory_type=entry.get("memory_type", ""),
         has_gddr_ecc=bool(entry.get("gddr_ecc")),
         l2_bytes=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
         link_bytes_per_second=_scaled(entry.get("link_gbs"), 1e9),
         link_devices=entry.get("link_devices"),
-        pcie_bytes_per_second=_pcie(entry.get("pcie", "")),
+        pcie_bytes_per_second=_to_pcie_rate(entry.get("pcie", "")),
         power_watts=entry.get("power_w"),
         source=entry.get("source", {}),
         unverified=tuple(entry.get("unverified", ())),
@@ -600,10 +608,16 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     )
 
 
-def _pcie(said: str) -> float | None:
-    """``"4.0x16" -> 31.5e9``: 8 · 2^(generation − 3) · 10^9 bits per second and lane, of 130 that are sent 128 of data."""
-    found = re.fullmatch(r"(\d)\.0x(\d+)", said)
-    return float(found[2]) * 2.0 ** (int(found[1]) - 3) * 8e9 * (128 / 130) / 8 if found else None
+def _to_pcie_rate(label: str) -> float | None:
+    """Return the bytes per second of a slot in one direction: 31.5e9 for "4.0x16".
+
+    A lane sends 8 · 2^(generation − 3) · 10^9 bits per second, of which 128 of 130 are data.
+    """
+    slot = re.fullmatch(r"(\d)\.0x(\d+)", label)
+    if slot is None:
+        return None
+    generation, lanes = int(slot[1]), float(slot[2])
+    return lanes * 2.0 ** (generation - 3) * 8e9 * (128 / 130) / 8
 
 
 def _scaled(figure: float | None, unit: float) -> float | None:
@@ -614,11 +628,9 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
     missing = [key for key in _REQUIRED if key not in entry]
     unknown = entry.keys() - {*_NUMBERS, *_OTHERS}
     if missing or unknown:
-        problem = (
-            f"lacks {', '.join(missing)}"
-            if missing
-            else f"has unknown keys: {', '.join(sorted(unknown))}"
-        )
+        problem = f"has unknown keys: {', '.join(sorted(unknown))}"
+        if missing:
+            problem = f"lacks {', '.join(missing)}"
         raise InputError.about(
             where, f"the device {name!r} {problem}: give {', '.join((*_NUMBERS, *_OTHERS))}"
         )
@@ -633,14 +645,9 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
             where,
             f"dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}",
         )
-    numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {
-        f"dense_tflops {key}": rates[key] for key in rates
-    }
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
+    numbers |= {f"dense_tflops {key}": rate for key, rate in rates.items()}
     for key, value in numbers.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value <= 0
-        ):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value <= 0:
             raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")

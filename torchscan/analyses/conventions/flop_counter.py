@@ -1,7 +1,8 @@
-"""torch.utils.flop_counter.FlopCounterMode, on CUDA or the meta device: two FLOPs for each product of a contraction.
+"""Counts of torch's FlopCounterMode on CUDA or the meta device: two FLOPs for each product.
 
-It takes composite operators apart until it meets a matrix product, a convolution or an attention kernel. On the CPU, it doesn't
-know the kernels of attention and of the LSTM, and reports nothing for them.
+It decomposes composite operators until it meets a matrix product, a convolution or an attention
+kernel. On the CPU, it doesn't know the kernels of attention and of the LSTM, and reports nothing
+for them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PRODUCTS = (
 
 
 def flop_counter(trace: Trace) -> list[int]:
-    """The numbers of FlopCounterMode."""
+    """Return the numbers of FlopCounterMode."""
     return by_operator(trace, _RULES)
 
 
@@ -48,16 +49,22 @@ def _unless_by_vector(signature: OpSignature) -> int:
 def _convolution_backward(signature: OpSignature) -> int:
     """The gradient of the weight of a grouped convolution counts as if it had no groups."""
     groups: int = argument(signature, "groups")
-    for_input, for_weight = (bool(wanted) for wanted in argument(signature, "output_mask")[:2])
-    once = products(signature) // max(for_input + for_weight, 1)
+    for_input, for_weight, _ = map(int, argument(signature, "output_mask"))
+    num_gradients = for_input + for_weight
+    once = products(signature) // max(num_gradients, 1)
     return 2 * once * (for_input + for_weight * groups)
 
 
 def _einsum(signature: OpSignature) -> int:
-    """Operands that share an index which the result lacks meet in matrix products; else they are multiplied by elements."""
-    terms, result = parse_equation(signature.args[0], [spec.shape for spec in signature.args[1]])
+    """Operands that share an index which the result lacks meet in matrix products.
+
+    Others are multiplied by elements.
+    """
+    equation, operands = signature.args[:2]
+    terms, result = parse_equation(equation, [spec.shape for spec in operands])
     uses = Counter(index for term in terms for index in term if index not in result)
-    return _two_per_product(signature) if any(count > 1 for count in uses.values()) else 0
+    has_shared = any(count > 1 for count in uses.values())
+    return _two_per_product(signature) if has_shared else 0
 
 
 _RULES = {

@@ -1,8 +1,9 @@
-"""ptflops with its default backend: hooks on modules of the classes that it knows, and wrappers around functions of torch.
+"""Counts of ptflops with its default backend: by hooks on modules, and by wrapped functions of torch.
 
-Modules that call such a function are counted twice. A record does not tell how an operator was called: activations, softmax,
-pools, resizing and matrix products count as if by their function (``F.relu(x)``, ``torch.matmul(x, y)``), additions and
-products as if by sign (``x + y``), which ptflops does not see.
+Modules that call such a function count twice. A trace does not tell how an operator was called:
+activations, softmax, pools, resizing and matrix products count as if by their function
+(``F.relu(x)``, ``torch.matmul(x, y)``), additions and products as if by sign (``x + y``), which
+ptflops does not see.
 """
 
 from __future__ import annotations
@@ -25,33 +26,36 @@ from torchscan.analyses.conventions.rules import (
     per_input,
     recurrence,
 )
-from torchscan.trace.events import OpCall, OpSignature, TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 
 
 def ptflops(trace: Trace) -> list[int]:
-    """The numbers of get_model_complexity_info: modules per sample, functions for the whole batch."""
+    """Return the numbers of get_model_complexity_info.
+
+    Modules count per sample, functions for the whole batch.
+    """
     samples = _samples(trace)
     rule = of_class(_MODULES)
     modules = by_module(trace, lambda layer: rule(layer) // samples)
     functions = by_operator(trace, _FUNCTIONS)
-    return [
-        of_module + (of_function if _is_seen(trace, op) else 0)
-        for of_module, of_function, op in zip(modules, functions, trace.ops, strict=True)
-    ]
+    macs: list[int] = []
+    for of_module, of_function, op in zip(modules, functions, trace.ops, strict=True):
+        unseen = _UNSEEN.get(trace.modules[op.module_call].type_name, ())
+        is_seen = op.signature.operator not in unseen
+        macs.append(of_module + of_function if is_seen else of_module)
+    return macs
 
 
 def _samples(trace: Trace) -> int:
-    """The length of the first positional argument."""
-    first = next(iter(trace.provenance.inputs), None)
-    return (
-        max(first.shape[0], 1)
-        if first is not None and first.name == "args[0]" and first.shape
-        else 1
-    )
+    """Return the length of the first positional argument, at least 1."""
+    for first in trace.provenance.inputs[:1]:
+        if first.name == "args[0]" and first.shape:
+            return max(first.shape[0], 1)
+    return 1
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------
+# -- modules -------------------------------------------------------------------------------------
 
 
 def _norm(layer: CountedModule) -> int:
@@ -92,36 +96,42 @@ _PER_UNIT = {"RNN": 1, "GRU": 7, "LSTM": 10}
 
 
 def _recurrent(layer: CountedModule) -> int:
-    """``steps · directions · Σ over layers (numel of weights and biases + what a unit does)``, of the forward direction."""
+    """``steps · directions · Σ over layers (numel of weights and biases + what a unit does)``.
+
+    Weights and biases are those of the forward direction.
+    """
     kind = layer.type_name.removesuffix("Cell")
     sizes = recurrence(layer)
-    weights = sum(elements for name, elements in layer.parameters.items() if _is_forward(name))
-    per_step = weights + sizes.layers * _PER_UNIT[kind] * sizes.hidden
-    steps = math.prod(layer.inputs[0].shape[: 1 if kind != layer.type_name else 2])
+    per_step = sizes.layers * _PER_UNIT[kind] * sizes.hidden
+    for name, elements in layer.parameters.items():
+        is_counted = name.startswith(("weight_ih", "weight_hh", "bias"))
+        if is_counted and not name.endswith("_reverse"):
+            per_step += elements
+
+    dims_of_steps = 2 if layer.type_name == kind else 1
+    steps = math.prod(layer.inputs[0].shape[:dims_of_steps])
     return steps * sizes.directions * per_step
 
 
-def _is_forward(name: str) -> bool:
-    return name.startswith(("weight_ih", "weight_hh", "bias")) and not name.endswith("_reverse")
-
-
 def _attention(layer: CountedModule) -> int:
-    """Scaling, three projections, scores, softmax, weighing, the output projection with its bias; per sample."""
+    """Scaling, three projections, scores, softmax, weighing, the output projection with its bias.
+
+    All of them are for one sample.
+    """
     query, key, value = layer.inputs[:3]
     scores = layer.operator_among(_SCORES)
     heads_of: TensorSpec = scores.args[_SCORES[scores.operator]]
     length, per_head = heads_of.shape[-2:]
     width, key_width, value_width = (each.shape[-1] for each in (query, key, value))
     samples = query.numel // (length * width)
-    keys, values = key.numel // (samples * key_width), value.numel // (samples * value_width)
+    keys = key.numel // (samples * key_width)
+    values = value.numel // (samples * value_width)
     heads = width // per_head
-    projections = (
-        length * width**2
-        + keys * key_width**2
-        + values * value_width**2
-        + length * value_width * (value_width + 1)
-    )
-    biases = (length + keys + values) * width if "in_proj_bias" in layer.parameters else 0
+    projections = length * width**2 + keys * key_width**2 + values * value_width**2
+    projections += length * value_width * (value_width + 1)
+    biases = 0
+    if "in_proj_bias" in layer.parameters:
+        biases = (length + keys + values) * width
     attending = heads * length * keys * (width // heads + 1 + value_width // heads)
     return samples * (length * width + projections + biases + attending)
 
@@ -149,7 +159,7 @@ _MODULES: Mapping[str, ModuleRule] = {
 }
 
 
-# -- functions -------------------------------------------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------
 
 
 def _product(signature: OpSignature) -> int:
@@ -165,13 +175,16 @@ def _added_product(signature: OpSignature) -> int:
 
 
 def _interpolation(signature: OpSignature) -> int:
-    """1 per output; where a scale was given ``numel(input) · Π scales``, although the sizes of the output are rounded down."""
-    scales = argument(signature, "scale_factors") if signature.op._overloadname == "vec" else None
-    return (
-        signature.outputs[0].numel
-        if scales is None
-        else int(signature.inputs[0].numel * math.prod(scales))
-    )
+    """1 per output; if a scale was given, ``numel(input) · Π scales``.
+
+    The latter differs where the sizes of the output are rounded down.
+    """
+    scales = None
+    if signature.op._overloadname == "vec":
+        scales = argument(signature, "scale_factors")
+    if scales is None:
+        return signature.outputs[0].numel
+    return int(signature.inputs[0].numel * math.prod(scales))
 
 
 _RESIZING = (
@@ -183,41 +196,27 @@ _RESIZING = (
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
-#: class -> operators that come from no wrapped function in it: these layers keep the activation that they were made with,
-#: and a linear layer shows its matrix product where a record has no composite operators
+#: class -> operators that come from no wrapped function in it: these layers keep the activation that
+#: they were made with, and a linear layer shows its matrix product in a trace without composite
+#: operators
 _UNSEEN: Mapping[str, Container[str]] = {
     **dict.fromkeys(
         ("TransformerEncoderLayer", "TransformerDecoderLayer"), ("aten.relu", "aten.gelu")
     ),
     **dict.fromkeys(("Linear", "MultiheadAttention"), ("aten.mm", "aten.addmm")),
 }
-
-
-def _is_seen(trace: Trace, op: OpCall) -> bool:
-    unseen = _UNSEEN.get(trace.modules[op.module_call].type_name, ())
-    return op.signature.operator not in unseen
-
-
-_FUNCTIONS: Mapping[str, OperatorRule] = {
-    **dict.fromkeys(
-        ("aten.relu", "aten.prelu", "aten.elu", "aten.relu6", "aten.gelu", "aten.silu"),
-        per_input(1),
-    ),
-    **dict.fromkeys(("aten.softmax", "aten._softmax"), per_input(1)),
-    **{
-        f"aten.{kind}_pool{axes}d": per_input(1)
+_POINTWISE = ("relu", "prelu", "elu", "relu6", "gelu", "silu", "softmax", "_softmax")
+_POOLS = (
+    *(
+        f"{kind}_pool{axes}d"
         for kind in ("max", "avg", "adaptive_max", "adaptive_avg")
         for axes in _AXES
-    },
-    **dict.fromkeys(("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d"), per_input(1)),
-    **dict.fromkeys(
-        (
-            "aten.max_pool1d_with_indices",
-            "aten.max_pool2d_with_indices",
-            "aten.max_pool3d_with_indices",
-        ),
-        per_input(1),
     ),
+    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+    *("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+)
+_FUNCTIONS: Mapping[str, OperatorRule] = {
+    **{f"aten.{name}": per_input(1) for name in (*_POINTWISE, *_POOLS)},
     **{f"aten.{mode}": _interpolation for mode in _RESIZING},
     **dict.fromkeys(("aten.matmul", "aten.mm", "aten.bmm"), _product),
     **dict.fromkeys(("aten.addmm", "aten.baddbmm"), _added_product),

@@ -1,4 +1,4 @@
-"""thop: a hook on each module of a class that it knows, and nothing for whatever is called in another way."""
+"""Counts of thop: by a hook on each module of a class that it knows; other calls count nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PER_RESIZED = {"nearest": 1, "linear": 5, "bilinear": 11, "bicubic": 259}
 
 
 def thop(trace: Trace) -> list[int]:
-    """The numbers of thop.profile."""
+    """Return the numbers of thop.profile."""
     return by_module(trace, of_class(_RULES))
 
 
@@ -35,9 +35,8 @@ def _convolution(layer: CountedModule) -> int:
     operator = layer.operator_with("groups")
     weight: TensorSpec = argument(operator, "weight")
     groups: int = argument(operator, "groups")
-    return (
-        layer.outputs[0].numel * (layer.inputs[0].shape[1] // groups) * math.prod(weight.shape[2:])
-    )
+    channels = layer.inputs[0].shape[1] // groups
+    return layer.outputs[0].numel * channels * math.prod(weight.shape[2:])
 
 
 def _linear(layer: CountedModule) -> int:
@@ -52,7 +51,8 @@ def _normalisation(layer: CountedModule) -> int:
 
 def _softmax(layer: CountedModule) -> int:
     """Over n elements n exponentials, n − 1 additions, n divisions."""
-    summed: int = layer.inputs[0].shape[argument(layer.operator_with("dim"), "dim")]
+    dim: int = argument(layer.operator_with("dim"), "dim")
+    summed = layer.inputs[0].shape[dim]
     return layer.inputs[0].numel // summed * (3 * summed - 1)
 
 
@@ -89,20 +89,28 @@ _CELLS = {"RNN": _rnn_cell, "GRU": _gru_cell, "LSTM": _lstm_cell}
 
 def _cell(layer: CountedModule) -> int:
     """One step of each sample."""
-    given = layer.inputs[0].shape
-    return given[0] * _CELLS[layer.type_name.removesuffix("Cell")](given[-1], recurrence(layer))
+    shape = layer.inputs[0].shape
+    cell = _CELLS[layer.type_name.removesuffix("Cell")]
+    return shape[0] * cell(shape[-1], recurrence(layer))
 
 
 def _recurrent(layer: CountedModule) -> int:
-    """One step of each sample, of each layer in each direction; later layers read both directions of the one before."""
-    sizes, cell = recurrence(layer), _CELLS[layer.type_name]
+    """One step of each sample, of each layer in each direction.
+
+    Later layers read both directions of the one before.
+    """
+    sizes = recurrence(layer)
+    cell = _CELLS[layer.type_name]
     first = cell(layer.inputs[0].shape[-1], sizes)
     later = cell(sizes.hidden * sizes.directions, sizes)
     return _steps(layer) * sizes.directions * (first + (sizes.layers - 1) * later)
 
 
 def _steps(layer: CountedModule) -> int:
-    """Samples times steps. A packed sequence comes with how many samples each step has; as many as at first are counted."""
+    """Samples times steps.
+
+    A packed sequence comes with the number of samples of each step, of which the first one counts.
+    """
     data, *others = layer.inputs
     if others and others[0].dtype is torch.int64:
         return others[0].numel * layer.outputs[-1].shape[-2]

@@ -8,10 +8,11 @@ traffic at full bandwidth; no operator can be faster than the slowest of the thr
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
+from torchscan.analyses.roofline.analysis import roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.analyses.roofline.numbers import numbers_of, require_float8, require_format
+from torchscan.analyses.roofline.pass_loads import group, rounded
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 
