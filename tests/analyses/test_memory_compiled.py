@@ -161,6 +161,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "three layers": lambda: nn.Sequential(*[Perceptron(F.gelu) for _ in range(3)]),
     "swiglu": lambda: nn.Sequential(*[SwiGlu() for _ in range(2)]),
     "dropout": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(), nn.Linear(WIDTH, 8)),
+    "dropout in place": lambda: nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.Dropout(inplace=True), nn.Linear(WIDTH, 8)
+    ),
     "loss": Loss,
 }
 

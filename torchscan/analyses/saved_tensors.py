@@ -193,15 +193,20 @@ class CompiledGraph:
 
     def _is_computed_again(self, storage: int) -> bool:
         """Return whether the partitioner may compute it again in the backward pass."""
-        maker = self.maker(storage)
-        op = self.trace.ops[maker]
-        name = op.signature.operator.removeprefix("aten.")
-        if not self.is_fusible(maker) or name in _KEPT or name.startswith(_RANDOM):
+        writers = self.writers[storage]
+        in_forward = writers[: bisect.bisect_left(writers, self.first_backward)]
+        if not all(self._can_run_again(each) for each in in_forward):
             return False
+        maker = self.maker(storage)
         if any(not self.can_fuse(maker, each) for each in self.backward_readers(storage)):
             return False
-        read = sum(spec.stored_bytes for spec in op.signature.inputs)
+        read = sum(spec.stored_bytes for spec in self.trace.ops[maker].signature.inputs)
         return self.trace.storages[storage].size * _REDUCTION >= read
+
+    def _can_run_again(self, index: int) -> bool:
+        """Return whether a call gives the same values again and becomes part of a kernel."""
+        name = self.trace.ops[index].signature.operator.removeprefix("aten.").removesuffix("_")
+        return self.is_fusible(index) and name not in _KEPT and not name.startswith(_RANDOM)
 
     @once
     def _distances(self) -> dict[int, int]:
@@ -246,8 +251,10 @@ class CompiledGraph:
             waiting.remove(nearest)
             if not is_fused:
                 return made
-            near = [user for user in self.users[storage] if self.maker(user) <= last]
-            for user in near:
+            for user in self.users[storage]:
                 later = self.maker(user)
-                waiting.add((later, user, self.can_fuse(made, later)))
+                # a call in place writes to a storage that was created before: following it would
+                # lead back here
+                if made < later <= last:
+                    waiting.add((later, user, self.can_fuse(made, later)))
         return last
