@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import gcd
+from math import ceil, gcd
 from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.device_specs import Device
+from torchscan.once import once
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.sequences import (
@@ -19,6 +20,11 @@ from torchscan.recording.sequences import (
     with_complete_arguments,
     with_length,
 )
+
+#: guesses by Newton's steps before bisection
+_NUM_STEPS = 6
+#: by how much a size within the margin may be smaller than one that is not
+_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +73,10 @@ class _Fit(NamedTuple):
 
     #: bytes at each moment
     required_bytes: tuple[int, ...]
-    fits: bool
-    fits_within_margin: bool
+    #: bytes beyond what the device has: the pass fits if there are none
+    excess: int
+    #: the same if everything takes the most that it may
+    excess_within_margin: int
 
 
 class SizeSearch:
@@ -81,52 +89,66 @@ class SizeSearch:
         self._known = {sizes.asked: _fit_of(asked)}
 
     def largest(self) -> int:
-        """Return the largest size that fits by the estimate."""
+        """Return the largest size that fits by the estimate: one more does not."""
         return self._sizes.unit * self._largest()
 
-    def _largest(self) -> int:
-        """Return it in units.
-
-        The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect.
-        """
-        size, most = self._sizes.asked, self._sizes.most
-        low, high = (size, most + 1) if self._fit(size).fits else (0, size)
-        guess = min(max(self._bound_by_growth(), low + 1), high - 1)
-        step = 1 + guess // 256
-        while guess > low:
-            if self._fit(guess).fits:
-                low = guess
-                break
-            high, guess, step = guess, guess - step, 2 * step
-        while high - low > 1:
-            guess = (low + high) // 2 if high <= most else min(low + step, most)
-            low, high = (guess, high) if self._fit(guess).fits else (low, guess)
-            step *= 2
-        return low
-
     def largest_within_margin(self) -> int:
-        """Return a size that fits even if everything takes the most that it may, at most 1 % below the largest one."""
+        """Return a size that fits even if everything takes the most that it may.
+
+        A size that is at most 1 % larger does not. Workspaces of cuDNN shrink at some sizes, so
+        that a much larger one may fit again.
+        """
         return self._sizes.unit * self._largest_within_margin()
 
+    def _largest(self) -> int:
+        def excess_of(size: int) -> int:
+            return self._fit(size).excess
+
+        size, most = self._sizes.asked, self._sizes.most
+        low, high = (size, most + 1) if excess_of(size) <= 0 else (0, size)
+        return self._close_in(low, high, self._bound_by_growth(), excess_of, tolerance=0)
+
     def _largest_within_margin(self) -> int:
+        def excess_of(size: int) -> int:
+            return self._fit(size).excess_within_margin
+
         largest = self._largest()
-        if largest == 0 or self._fit(largest).fits_within_margin:
+        if largest == 0 or excess_of(largest) <= 0:
             return largest
-        low = max(
-            (
-                size
-                for size, fit in self._known.items()
-                if size < largest and fit.fits_within_margin
-            ),
-            default=0,
+        smaller = [size for size in self._known if size < largest and excess_of(size) <= 0]
+        guess = largest - self._step_of(excess_of(largest))
+        return self._close_in(
+            max(smaller, default=0), largest, guess, excess_of, tolerance=_TOLERANCE
         )
-        high = min(
-            size for size, fit in self._known.items() if size > low and not fit.fits_within_margin
-        )
-        while high - low > max(1, low // 100):
-            guess = (low + high) // 2
-            low, high = (guess, high) if self._fit(guess).fits_within_margin else (low, guess)
+
+    def _close_in(
+        self, low: int, high: int, guess: int, excess_of: Callable[[int], int], tolerance: float
+    ) -> int:
+        """Return a size without excess, with one that is at most ``tolerance`` larger and has some.
+
+        ``low`` has none and ``high`` has some. Newton's steps lead near the limit; excess does not
+        grow evenly there, so that bisection finds the rest.
+        """
+        num_guesses = 0
+        while high - low > max(1, int(tolerance * low)):
+            guess = min(max(guess, low + 1), high - 1)
+            excess = excess_of(guess)
+            if excess > 0:
+                high = guess
+            else:
+                low = guess
+            num_guesses += 1
+            if num_guesses >= _NUM_STEPS:
+                guess = (low + high) // 2
+            elif excess > 0:
+                guess -= self._step_of(excess)
+            else:
+                guess += max(self._step_of(-excess), int(tolerance * low))
         return low
+
+    def _step_of(self, excess: int) -> int:
+        """Return the number of sizes by which this excess grows, at least 1."""
+        return max(1, ceil(excess / self._growth)) if self._growth > 0 else 1
 
     def _fit(self, size: int) -> _Fit:
         if size not in self._known:
@@ -137,15 +159,20 @@ class SizeSearch:
 
     def _bound_by_growth(self) -> int:
         """Return the largest size for which ``a + b·size`` bytes fit the device at every moment."""
-        small, large = self._pair(self._sizes.asked)
-        needed = [self._fit(size).required_bytes for size in (small, large)]
-        if len(needed[0]) != len(needed[1]):
-            needed = [(max(each),) for each in needed]
-        bounds = [
-            _bound(self._device.room_bytes, (small, large), pair)
-            for pair in zip(*needed, strict=True)
-        ]
+        sizes = self._pair(self._sizes.asked)
+        small, large = (self._fit(size).required_bytes for size in sizes)
+        if len(small) != len(large):
+            small, large = (max(small),), (max(large),)
+        room = self._device.room_bytes
+        bounds = [_bound(room, sizes, pair) for pair in zip(small, large, strict=True)]
         return max(min(bounds, default=0), 0)
+
+    @once
+    def _growth(self) -> float:
+        """The bytes by which the peak grows from a size to the next one."""
+        small, large = self._pair(self._sizes.asked)
+        grown = max(self._fit(large).required_bytes) - max(self._fit(small).required_bytes)
+        return grown / (large - small)
 
     def _pair(self, known: int) -> tuple[int, int]:
         """Two sizes to compare. A model may treat a single sample differently."""
@@ -155,7 +182,7 @@ class SizeSearch:
 
 
 def _fit_of(placement: Placement) -> _Fit:
-    return _Fit(placement.required_bytes, placement.fits, placement.fits_within_margin)
+    return _Fit(placement.required_bytes, placement.excess_bytes, placement.excess_within_margin)
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

@@ -61,15 +61,20 @@ class Placement:
         """True if the pass fits on the device."""
         return isinstance(self._on_device, CachingAllocator)
 
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes in segments beyond what the device has; below 0: bytes that stay free."""
+        on_device = self._on_device
+        if isinstance(on_device, OutOfMemory):
+            return on_device.demand - self._room_bytes
+        return on_device.peak_reserved - self._room_bytes
+
     @once
-    def fits_within_margin(self) -> bool:
-        """True if the device has room even if context and workspaces take the most."""
-        _, most = self._context_range
-        return (
-            self.fits
-            and self._most_reserved(self._with_workspaces.peak_reserved)
-            <= self._device.memory_bytes - most
-        )
+    def excess_within_margin(self) -> int:
+        """The same if context and workspaces take the most; at most 0 only if the pass fits."""
+        _, context = self._context_range
+        reserved = self._most_reserved(self._with_workspaces.peak_reserved)
+        return reserved - (self._device.memory_bytes - context)
 
     @once
     def _num_groups(self) -> int:
