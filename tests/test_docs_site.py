@@ -210,6 +210,7 @@ def test_no_page_is_wider_than_the_screen_and_no_code_is_cut_off(
         page.context.close()
 
 
+@pytest.mark.sweep
 def test_nothing_is_cut_off_in_print(browser: Browser, site: Path) -> None:
     for name in PAGES:
         page = opened_page(browser, site, name, 800)
@@ -218,6 +219,7 @@ def test_nothing_is_cut_off_in_print(browser: Browser, site: Path) -> None:
         page.context.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, scheme: str) -> None:
     for name in PAGES:

@@ -123,6 +123,7 @@ def test_blackwell_multiplies_inputs_of_8_bits_by_weights_of_4() -> None:
         _asked(_mixture(), compute="fp8", weights="mxfp4")
 
 
+@pytest.mark.sweep
 def test_margins_of_dense_models_are_not_those_of_mixtures() -> None:
     config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=1)
     with torch.device("meta"):

@@ -142,6 +142,7 @@ def test_an_exported_notebook_opens_sorts_and_can_be_read(
         assert contrast >= 4.5, where
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("template", "theme"), WAYS)
 def test_what_notebooks_do_to_tables_does_not_reach_ours(
     notebook: Any, browser: Browser, tmp_path: Path, template: str, theme: str

@@ -335,6 +335,7 @@ class WithOwnForward(Block):
         self.register_forward_hook(lambda *_: None)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_model_is_as_before_and_nobody_is_warned() -> None:
     model = nn.Sequential(*(WithOwnForward() for _ in range(3)), nn.Dropout())

@@ -152,6 +152,7 @@ def test_a_window_of_mistral_skips_scores_of_a_prompt() -> None:
     assert [call.macs for call in tokens] == [BATCH * HEADS * WINDOW * 2 * WIDTH] * 2
 
 
+@pytest.mark.sweep
 def test_a_window_that_no_prompt_fills_changes_nothing() -> None:
     wide, none = served("Mistral", sliding_window=4096), served("Mistral", sliding_window=None)
     assert wide.first_token == none.first_token

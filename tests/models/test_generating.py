@@ -327,6 +327,7 @@ def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
 def test_equal_layers_stand_in_for_each_other(name: str) -> None:
@@ -415,6 +416,7 @@ def test_llava_looks_at_an_image_whose_places_are_part_of_the_prompt() -> None:
     assert seen.cache_bytes == read.cache_bytes == 20 * 2 * 2 * 2 * 16 * 4
 
 
+@pytest.mark.sweep
 def test_qwen_and_gemma_look_at_images() -> None:
     text = {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
     vision = {
@@ -451,6 +453,7 @@ def test_qwen_and_gemma_look_at_images() -> None:
         assert seen.cache_bytes == read.cache_bytes == 20 * 2 * 2 * 2 * 16 * 4
 
 
+@pytest.mark.sweep
 def test_what_translates_keeps_its_source_and_its_keys_and_values() -> None:
     """16 states of the encoder; keys and values of them in 2 layers, and of 5 tokens of the decoder: the first begins it."""
     both = {

@@ -75,6 +75,7 @@ def _models_and_observers(*, alone: bool) -> Iterable[ParameterSet]:
 observed = pytest.mark.parametrize(("name", "observers"), [*_programs_and_observers()])
 
 
+@pytest.mark.few(40)
 @observed
 def test_losses_and_parameters_are_the_same_bit_by_bit(
     name: str, observers: tuple[Observer, ...]
@@ -86,6 +87,7 @@ def test_losses_and_parameters_are_the_same_bit_by_bit(
         assert torch.equal(found.tensors[key], tensor), key
 
 
+@pytest.mark.few(40)
 @observed
 def test_nothing_stays_on_models_or_in_the_process(
     name: str, observers: tuple[Observer, ...]
@@ -95,6 +97,7 @@ def test_nothing_stays_on_models_or_in_the_process(
     assert found.process == plain.process
 
 
+@pytest.mark.few(40)
 @observed
 def test_healthy_training_has_no_findings_and_no_messages(
     name: str, observers: tuple[Observer, ...]
@@ -112,6 +115,7 @@ def test_steps_and_evaluations_are_those_of_the_program(
     assert counted == PROGRAMS[name].expected[model]
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize(("name", "model", "observer"), [*_models_and_observers(alone=False)])
 def test_steps_are_the_same_under_both_observers(name: str, model: str, observer: Observer) -> None:
     counted = outcome_of(name, ("inspect", "watch")).counts[observer, model]

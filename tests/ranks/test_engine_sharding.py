@@ -177,6 +177,7 @@ def _expected_deepseek(tp: int, groups: int) -> int:
     return LAYERS * attention + dense + (LAYERS - 1) * mixture + WIDTH + EMBEDDINGS // tp
 
 
+@pytest.mark.sweep
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tp", [2, 4])
 def test_latent_attention_is_divided_by_heads(tp: int) -> None:
@@ -205,6 +206,7 @@ def test_a_model_without_plan_and_known_heads_is_refused() -> None:
 # -- expert parallelism --------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_experts_apart_are_whole_and_the_busiest_gpu_counts() -> None:
     model = _qwen()
     options: dict[str, Any] = {"mesh": {"tp": 4}, "expert_parallel": True}
@@ -324,6 +326,7 @@ def test_a_style_that_is_unknown_leaves_the_model_to_transformers() -> None:
         _asked(model, mesh={"tp": 4}, expert_parallel=True)
 
 
+@pytest.mark.sweep
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tp", [8, 2])
 def test_attention_that_counts_its_key_heads_is_divided(tp: int) -> None:
@@ -345,6 +348,7 @@ def test_models_that_cannot_run_in_parts_are_refused() -> None:
         _asked(model, mesh={"tp": 2})
 
 
+@pytest.mark.sweep
 def test_sizes_that_gpus_do_not_divide_are_rounded_up() -> None:
     """Of 50 rows of a gate and of what it gates, each of 4 GPUs has 13 of both."""
     model = _model("glm4", intermediate_size=50, pad_token_id=0, attention_bias=False)
@@ -353,6 +357,7 @@ def test_sizes_that_gpus_do_not_divide_are_rounded_up() -> None:
     assert _held(model, mesh={"tp": 4}) == LAYERS * layer + WIDTH + EMBEDDINGS // 4
 
 
+@pytest.mark.sweep
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tp", [8, 2])
 def test_gates_of_heads_are_divided_with_them(tp: int) -> None:
@@ -409,6 +414,7 @@ def test_transformers_follows_its_own_plan() -> None:
         _asked(_qwen(), mesh={"tp": 2}, expert_parallel=True, **eager)
 
 
+@pytest.mark.sweep
 def test_matrices_that_stay_whole_are_named() -> None:
     """The plan of Falcon-H1 divides its MLPs and attention, and not its state spaces."""
     model = _model("falcon_h1", bos_token_id=0, eos_token_id=1, pad_token_id=0)

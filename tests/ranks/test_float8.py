@@ -88,6 +88,7 @@ def test_tensor_parallelism_reduces_the_largest_values(recipe: str, forward: int
     assert narrow.macs == wide.macs
 
 
+@pytest.mark.sweep
 def test_products_of_a_rank_are_in_8_bits() -> None:
     """Of the weights of a layer, each rank of tensor parallelism has a quarter."""
     rank = planned(1, 4, "rowwise")

@@ -182,6 +182,7 @@ def test_pipelines_send_results_forward_and_gradients_back() -> None:
     assert found.bubble > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_parts_of_sequences_gather_keys_and_values() -> None:
     """Keys and values are gathered in both passes; their gradients, in 32 bits, go round in a ring."""

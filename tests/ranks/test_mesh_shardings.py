@@ -107,6 +107,7 @@ def test_rows_travel_to_experts_and_back() -> None:
     assert found.sent_bytes == travel + along_both + along_dp
 
 
+@pytest.mark.sweep
 def test_every_second_layer_is_checkpointed_as_in_a_plan() -> None:
     tokens = torch.zeros(4, 2048, dtype=torch.long)
     found = searched(dense, ALONG_DP, checkpoint=2)

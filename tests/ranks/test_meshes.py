@@ -123,6 +123,7 @@ def test_all_meshes_that_make_sense_the_fastest_first() -> None:
     assert "* marks the fastest step that fits." in str(found)
 
 
+@pytest.mark.sweep
 def test_weights_in_32_bits_take_twice_the_memory() -> None:
     half, mixed = on_eight(), the_one(2, meshes=[{"dp": 8}], precision="bf16-mixed")
     for kind in ("parameters", "optimizer"):
@@ -234,6 +235,7 @@ def test_adapters_are_what_is_trained() -> None:
     assert "adapters of rank 8" in str(found)
 
 
+@pytest.mark.sweep
 def test_adapters_take_what_those_of_peft_take() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules="all-linear")

@@ -78,6 +78,7 @@ def test_zero2_gathers_parameters_once() -> None:
     assert largest <= max(sum(each.by_kind.values()) for each in zero2.memory.timeline)
 
 
+@pytest.mark.sweep
 def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
     """Over 3 ranks, each layer of FSDP1 is padded once, and each parameter of FSDP2."""
     flat = planned({"dp": 3}, sharding="fsdp1")
@@ -93,6 +94,7 @@ def test_fsdp1_divides_the_elements_of_a_layer_whatever_their_rows() -> None:
     assert flat.macs == macs
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("weights", ["nf4", "int8", "gptq"])
 @pytest.mark.few(1)
 def test_packed_weights_count_as_the_parameters_in_them(weights: str) -> None:
@@ -119,6 +121,7 @@ def test_zero1_divides_optimizer_states_alone() -> None:
     assert largest["optimizer"] == 2 * BYTES * VOCABULARY * WIDTH
 
 
+@pytest.mark.sweep
 def test_ddp_of_several_passes_sends_buffers_and_gradients_in_each() -> None:
     """DDP fits its buckets once per job, before the second pass, which is not part of a step."""
     one = sent(planned({"dp": 4}, sharding="zero1"))

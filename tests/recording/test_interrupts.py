@@ -338,6 +338,7 @@ def test_a_model_that_runs_elsewhere_is_refused_in_one_line() -> None:
 # -- processes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_process_that_is_forked_while_another_thread_records_can_record() -> None:

@@ -307,6 +307,7 @@ def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
         torchscan.compare(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_no_table_is_indented_further_than_anybody_sees() -> None:
     report = json.loads(INFOS["unused"]().to_json())

@@ -113,6 +113,7 @@ class Named(nn.Module):
 # -- ranges --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_ranges_of_thousands_open_step_by_step(visit: Visit) -> None:
     """2,400 modules are 12 ranges of 200, one of them is 10 of 20, and those are modules."""
     with visit(page_of_chain()) as page:

@@ -426,6 +426,7 @@ def test_the_sum_of_all_rows_stays_last_however_they_are_sorted(show: Open) -> N
     assert foot.inner_text().startswith("total")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_results_can_be_read_on_one_page(show: Open, scheme: Any) -> None:
     shape = (3, 8, 8)

@@ -557,6 +557,7 @@ def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
         page.wait_for_selector(".node.selected")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_panels_are_saved(visit: Visit, resnet: str, kind: str, tmp_path: Path) -> None:
     with visit(resnet) as page:

@@ -128,6 +128,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("runs") / "good", [("train", 0, 0), ("train", 1, 1)])
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("harm", "said"), REFUSED.values(), ids=list(REFUSED))
 def test_a_broken_run_is_refused_in_one_line(
     good: Path, tmp_path: Path, harm: Break, said: str, capsys: pytest.CaptureFixture[str]

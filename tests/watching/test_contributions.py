@@ -229,7 +229,7 @@ def train(way: str, run: Path | None) -> list[Tensor]:
     return [*found, *(each.detach().clone() for each in model.parameters())]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo reads
 @pytest.mark.parametrize(
     "way",

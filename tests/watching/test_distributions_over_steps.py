@@ -69,6 +69,7 @@ def test_a_call_that_was_left_out_in_some_steps_has_no_columns_there() -> None:
     assert (found["first"], found["until"]) == ([0, 1, 4, 5], [1, 2, 5, 6])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [1, -1])
 def test_each_value_counts_as_much_as_any_other_in_whatever_order_steps_are_read(
     order: int,

@@ -342,6 +342,7 @@ def test_a_port_that_is_taken_is_not_insisted_on(run: Path) -> None:
             assert urlsplit(server.url).port != port
 
 
+@pytest.mark.sweep
 def test_where_it_listens_at_all_addresses_it_answers_to_any_but_to_no_other_name(
     run: Path,
 ) -> None:

@@ -94,6 +94,7 @@ def test_channels_come_last_after_a_linear_layer(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("module", "values", "expected"),
     [

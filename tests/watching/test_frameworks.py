@@ -130,6 +130,7 @@ def fit(module: Any, *, watches: bool, start: str = "forkserver", **options: obj
     return trainer
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batches", ACCUMULATED)
 def test_lightning(batches: int) -> None:
     plain, watched = lightning_module(), lightning_module()
@@ -152,6 +153,7 @@ def test_lightning(batches: int) -> None:
     assert changed == [(step + 1) % batches == 0 for step in range(8)]
 
 
+@pytest.mark.sweep
 def test_lightning_without_the_sanity_check() -> None:
     fit(lightning_module(), watches=True, num_sanity_val_steps=0)
     assert recorded().steps("eval") == [4, 8]
@@ -196,6 +198,7 @@ def loop(
     return losses
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batches", ACCUMULATED)
 def test_accelerate(batches: int) -> None:
     def trained(prepare: Callable[..., tuple[Any, ...]]) -> tuple[nn.Module, list[Tensor]]:
@@ -254,6 +257,7 @@ def transformers_trainer(batches: int) -> Any:
     return transformers.Trainer(WithLoss(), settings, train_dataset=data, eval_dataset=data)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batches", ACCUMULATED)
 def test_transformers(batches: int) -> None:
     plain, watched = transformers_trainer(batches), transformers_trainer(batches)
@@ -297,6 +301,7 @@ def with_transformers() -> Started:
     return trainer.model, trainer.train
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("start", [with_lightning, with_accelerate, with_transformers])
 def test_steps_of_the_optimizer(start: Callable[[], Started]) -> None:
     model, train = start()

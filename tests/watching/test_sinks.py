@@ -432,6 +432,7 @@ def _row(history: Any) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.sweep
 def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
     """Of a short run, the page is that of its end."""
     pytest.importorskip("wandb")
@@ -562,6 +563,7 @@ def test_pages_come_after_some_time(every: float) -> None:
 # -- MLflow --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = (tmp_path / "mlruns").as_uri()
@@ -650,6 +652,7 @@ def frames_in(path: Path) -> list[Any]:
         return [frame.to_image() for frame in file.decode(video=0)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "codec"), [("run.mp4", "h264"), ("run.webm", "vp9")])
 def test_a_video_has_a_frame_for_each_step(name: str, codec: str, tmp_path: Path) -> None:
     pytest.importorskip("av")

@@ -645,6 +645,7 @@ def test_a_live_page_follows_the_training(browser: Browser, tmp_path: Path) -> N
         assert focused == "first step shown"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["healthy", "broken", "dead"])
 def test_no_page_is_wider_than_a_phone(
     visit: Visit, request: pytest.FixtureRequest, name: str
@@ -678,6 +679,7 @@ def test_thousands_of_modules_make_few_elements(runs: Path, visit: Visit) -> Non
 # -- looks -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["healthy", "broken", "dead"])
 def test_text_can_be_read(
@@ -690,6 +692,7 @@ def test_text_can_be_read(
         assert contrast >= 4.5, text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lines_and_points_are_seen(visit: Visit, healthy: Path, scheme: str) -> None:
     with visit(healthy, color_scheme=scheme) as page:
