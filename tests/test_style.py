@@ -136,6 +136,16 @@ def test_branches(tmp_path: Path) -> None:
     assert _figures(tmp_path, code)["complex functions"] == 1
 
 
+def test_lines_of_functions_and_files(tmp_path: Path) -> None:
+    body = "    x = 1\n"
+    assert _figures(tmp_path, f"def f():\n{40 * body}")["long functions"] == 0
+    assert _figures(tmp_path, f"def f():\n{41 * body}")["long functions"] == 1
+    docstring = '    """Return 1.\n\n    For a test.\n    """\n'
+    assert _figures(tmp_path, f"def f():\n{docstring}{40 * body}")["long functions"] == 0
+    assert _figures(tmp_path, 280 * "x = 1\n")["long files"] == 0
+    assert _figures(tmp_path, 281 * "x = 1\n")["long files"] == 1
+
+
 @pytest.mark.parametrize(
     ("docstring", "starts", "words"),
     [

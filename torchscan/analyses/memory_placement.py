@@ -71,7 +71,10 @@ class Placement:
 
     @once
     def excess_within_margin(self) -> int:
-        """The same if context and workspaces take the most; at most 0 only if the pass fits."""
+        """Bytes beyond what the device has if context and workspaces take the most.
+
+        A pass for which it is at most 0 fits in any case.
+        """
         _, context = self._context_range
         reserved = self._most_reserved(self._with_workspaces.peak_reserved)
         return reserved - (self._device.memory_bytes - context)

@@ -195,18 +195,15 @@ class CompiledGraph:
         """Return whether the partitioner may compute it again in the backward pass."""
         writers = self.writers[storage]
         in_forward = writers[: bisect.bisect_left(writers, self.first_backward)]
-        if not all(self._can_run_again(each) for each in in_forward):
-            return False
+        for index in in_forward:
+            name = self.trace.ops[index].signature.operator.removeprefix("aten.").removesuffix("_")
+            if not self.is_fusible(index) or name in _KEPT or name.startswith(_RANDOM):
+                return False
         maker = self.maker(storage)
         if any(not self.can_fuse(maker, each) for each in self.backward_readers(storage)):
             return False
         read = sum(spec.stored_bytes for spec in self.trace.ops[maker].signature.inputs)
         return self.trace.storages[storage].size * _REDUCTION >= read
-
-    def _can_run_again(self, index: int) -> bool:
-        """Return whether a call gives the same values again and becomes part of a kernel."""
-        name = self.trace.ops[index].signature.operator.removeprefix("aten.").removesuffix("_")
-        return self.is_fusible(index) and name not in _KEPT and not name.startswith(_RANDOM)
 
     @once
     def _distances(self) -> dict[int, int]:
