@@ -29,9 +29,11 @@ import timm
 
 from torchscan import (
     TorchscanError,
+    analyze_generation,
     analyze_roofline,
     crawl_module,
     estimate_memory,
+    parallel,
     receptive_field,
 )
 
@@ -101,6 +103,53 @@ QUESTIONS: dict[str, Question] = {
     ),
 }
 
+MESHES = (
+    *({"dp": 8}, {"dp": 4, "tp": 2}, {"dp": 2, "cp": 4}, {"dp": 4, "pp": 2}),
+    {"dp": 2, "replicate": 2, "tp": 2},
+)
+
+
+def _plan(mesh: dict[str, int], **step: Any) -> Question:
+    def ask(model: nn.Module, inputs: dict[str, Any]) -> Any:
+        asked = {"training": True, "optimizer": "AdamW", "device": "H100", "ranks": "ends"}
+        return _plain(parallel.plan(model, **inputs, mesh=mesh, **asked, **step))
+
+    return ask
+
+
+def _generation(**asked: Any) -> Question:
+    return lambda model, _: _plain(
+        analyze_generation(model, 256, 64, batch_size=8, device="H100", **asked)
+    )
+
+
+def _search(model: nn.Module, _: dict[str, Any]) -> Any:
+    return _plain(
+        parallel.search(
+            model, num_gpus=8, meshes=MESHES, length=512, global_batch_size=32, device="H100"
+        )
+    )
+
+
+def _curve(model: nn.Module, inputs: dict[str, Any]) -> Any:
+    step = {"training": True, "optimizer": "AdamW", "device": "H100", "precision": "bf16-mixed"}
+    return _plain(estimate_memory(model, **inputs, **step).checkpointing())
+
+
+#: questions about language models
+OF_LANGUAGE: dict[str, Question] = {
+    "generation": _generation(),
+    "generation of an engine": _generation(engine="vllm", mesh={"tp": 2}),
+    "serving": lambda model, _: _plain(
+        parallel.search_serving(model, 256, 64, num_gpus=4, device="H100")
+    ),
+    "sharded step": _plan({"dp": 4, "tp": 2}, precision="bf16-mixed"),
+    "sharded step in 8 bits": _plan({"dp": 4}, float8="tensorwise", precision="bf16-mixed"),
+    "step along the sequence": _plan({"cp": 4}, precision="bf16-mixed"),
+    "mesh search": _search,
+    "checkpointing": _curve,
+}
+
 
 def main() -> None:
     """Print a line for each answer."""
@@ -118,7 +167,8 @@ def main() -> None:
     for name, build, inputs in models():
         if options.only in name:
             model = build().eval()
-            for question, ask in QUESTIONS.items():
+            questions = QUESTIONS | (OF_LANGUAGE if name == "llama" else {})
+            for question, ask in questions.items():
                 text = _answer(model, {**inputs, "batch_size": 2}, ask)
                 print(
                     f"{name}: {question}: {len(text)} bytes {hashlib.sha256(text.encode()).hexdigest()[:16]}",
