@@ -22,7 +22,7 @@ from torchscan.analyses.memory_snapshot.block_owners import (
 )
 from torchscan.analyses.memory_snapshot.module_paths import ModulePaths
 from torchscan.analyses.memory_snapshot.snapshot_advice import suggest
-from torchscan.analyses.memory_snapshot.snapshot_file import SnapshotData
+from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData
 from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, SnapshotOwners
 from torchscan.analyses.memory_snapshot.snapshot_result import (
     FreePool,
