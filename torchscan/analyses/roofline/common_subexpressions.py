@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import torch
 
-from torchscan.analyses.roofline.fusion import is_fusible, kept_storages
+from torchscan.analyses.roofline.fused_traffic import kept_storages
+from torchscan.analyses.roofline.fusible_calls import is_fusible
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
