@@ -74,8 +74,8 @@ def to_device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     num_bytes = {key: int(entry[key] * _MIB) for key in _MEBIBYTES if key in entry}
     scaled = {key: entry[key] * unit for key, unit in _UNITS.items() if key in entry}
     pcie_rate = _to_pcie_rate(entry.get("pcie", ""))
-    aliases = tuple(entry.get("aliases", ()))
     unverified = tuple(entry.get("unverified", ()))
+    aliases = tuple(entry.get("aliases", ()))
     capability = entry.get("capability")
     if not isinstance(capability, int | float):
         capability = None
