@@ -120,12 +120,12 @@ class CountedModule:
 
     @once
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors among its arguments, in their order."""
+        """The tensors among its arguments, in their order."""
         return tuple(self.trace.tensors[index].spec for index in self.call.inputs)
 
     @once
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors that it returned, in their order."""
+        """The tensors that it returned, in their order."""
         return tuple(self.trace.tensors[index].spec for index in self.call.outputs)
 
     @property

@@ -62,7 +62,7 @@ class CacheSize:
 
     @once
     def _is_even(self) -> bool:
-        """Return whether each recorded token takes the same number of bytes.
+        """True if each recorded token takes the same number of bytes.
 
         A token never takes more than the one before, so three sizes decide.
         """
@@ -76,7 +76,7 @@ class CacheSize:
 
     @once
     def _growth(self) -> int:
-        """Return the bytes that a token adds at the end of the recorded lengths.
+        """Bytes that a token adds at the end of the recorded lengths.
 
         Growth never accelerates: if the rate was constant so far, it stays constant.
         """
@@ -100,7 +100,7 @@ class CacheSize:
 
     @property
     def may_go_on(self) -> bool:
-        """Return whether sizes beyond the requested length are available."""
+        """True if sizes beyond the requested length are available."""
         return self.reach >= self._far or self.is_loop
 
     @once

@@ -136,17 +136,23 @@ class SymbolicCosts(Result):
         Coefficients are exact fractions, by the powers of ``B`` and ``T``, such as ``"1,2"``.
         """
         return {
-            "prompt": {name: _to_plain(each) for name, each in self.prompt.items()},
-            "token": {name: _to_plain(each) for name, each in self.token.items()},
-            "fitted": [list(each) for each in self.fitted],
-            "checked": [list(each) for each in self.checked],
+            "prompt": _to_plain(self.prompt),
+            "token": _to_plain(self.token),
+            "fitted": list(map(list, self.fitted)),
+            "checked": list(map(list, self.checked)),
         }
 
 
-def _to_plain(polynomial: Polynomial | None) -> dict[str, str] | None:
-    if polynomial is None:
-        return None
-    return {f"{i},{j}": str(each) for (i, j), each in polynomial.coefficients.items() if each}
+def _to_plain(
+    polynomials: Mapping[str, Polynomial | None],
+) -> dict[str, dict[str, str] | None]:
+    plain: dict[str, dict[str, str] | None] = {}
+    for name, polynomial in polynomials.items():
+        plain[name] = None
+        if polynomial is not None:
+            terms = polynomial.coefficients.items()
+            plain[name] = {f"{i},{j}": str(value) for (i, j), value in terms if value}
+    return plain
 
 
 class Fitted:

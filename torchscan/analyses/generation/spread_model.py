@@ -108,7 +108,8 @@ class SpreadModel:
         for path, layers in outermost_lists(self.module, more_than=1):
             for name, matrix in layers.named_parameters(remove_duplicate=False):
                 if _is_whole(name, matrix, held.get(f"{path}.{name}")):
-                    found[name.partition(".")[2].removesuffix(".weight")] = None
+                    _, _, in_layer = name.partition(".")
+                    found[in_layer.removesuffix(".weight")] = None
         return tuple(found)
 
     def _shard(self, module: nn.Module) -> nn.Module:
@@ -120,6 +121,9 @@ class SpreadModel:
 
 def _is_whole(name: str, matrix: Tensor, own: Tensor | None) -> bool:
     """Return whether a device has all of a matrix, ``own``, that engines divide."""
-    if own is None or own.shape != matrix.shape or is_sharded_type(type(own)):
+    if own is None or own.shape != matrix.shape:
         return False
-    return matrix.dim() > 1 and _ON_EACH_DEVICE.isdisjoint(name.split("."))
+    if is_sharded_type(type(own)) or matrix.dim() < 2:
+        return False
+    parts = name.split(".")
+    return _ON_EACH_DEVICE.isdisjoint(parts)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 # -- traffic -------------------------------------------------------------------------------------
 
-#: kernels that stream through memory: pointwise ones, copies, normalisations with known statistics
+#: kernels that stream through memory: pointwise ones, copies, normalization with known statistics
 STREAMING = 0.90
 #: where operands lie in another order than results, so that one of the two is not read or written
 #: in whole lines
@@ -146,7 +146,7 @@ DEPTHWISE_UP_TO_25, DEPTHWISE_LARGER = 0.15, 0.038
 DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
 #: anything else on vector units
 VECTORS = 0.5
-#: cycles of a multiprocessor for each row that is normalised: its threads wait for the sums of one
+#: cycles of a multiprocessor for each row that is normalized: its threads wait for the sums of one
 #: another, twice
 CYCLES_OF_ROW = 250.0
 #: cycles of a multiprocessor for each element, where threads have an address to compute for it:

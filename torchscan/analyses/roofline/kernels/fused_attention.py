@@ -69,7 +69,7 @@ def _latent_attention(signature: OpSignature, _cost: OpCost, machine: Machine) -
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
 def _attention_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """A tile is 128 keys, for which it goes through the queries."""
+    """Return a kernel whose tiles are 128 keys, and go through the queries."""
     shape = AttentionShape.of(signature, first=1)
     is_async = machine.is_hopper and "cudnn" in signature.operator
     share = ATTENTION_BACKWARD
