@@ -68,7 +68,7 @@ class CachingAllocator:
         """Serve a request of a stream; one for zero bytes takes no block."""
         if size == 0:
             return None
-        rounded = _up(size, ROUNDING)
+        rounded = _round_up(size, ROUNDING)
         block = self._take(rounded, stream) or self._new_segment(rounded, stream)
         self._split(block, rounded)
         self.allocated += block.size
@@ -105,7 +105,7 @@ class CachingAllocator:
         elif size < LARGE_REQUEST:
             segment = LARGE_SEGMENT
         else:
-            segment = _up(size, SEGMENT_ROUNDING)
+            segment = _round_up(size, SEGMENT_ROUNDING)
 
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self._release_free_segments()
@@ -161,5 +161,5 @@ def _merge(block: AllocatedBlock, neighbor: AllocatedBlock) -> None:
             block.after.before = block
 
 
-def _up(size: int, step: int) -> int:
+def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step

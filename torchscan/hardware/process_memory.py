@@ -97,7 +97,7 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
         return _own_memory()
     survey = ask_gpus()
     is_listed = pid in survey.pids or os.getpid() in survey.pids
-    if not is_listed and _of_other_containers(survey.pids):
+    if not is_listed and _find_strangers(survey.pids):
         return _unknown_memory(survey, _FOREIGN_NUMBERS)
     return _listed_memory(survey, pid)
 
@@ -110,8 +110,8 @@ def cuda_overhead() -> Overhead:
     if not torch.cuda.is_initialized():
         return NO_OVERHEAD
     memory = process_memory()
-    reserved = _on_all_devices(torch.cuda.memory_reserved)
-    allocated = _on_all_devices(torch.cuda.memory_allocated)
+    reserved = _sum_over_devices(torch.cuda.memory_reserved)
+    allocated = _sum_over_devices(torch.cuda.memory_allocated)
     # These are read one after the other: memory that is allocated or freed in between must not make
     # a difference negative.
     cuda = None if memory.lower_bound else max(memory.size - reserved, 0) / MIB
@@ -123,7 +123,7 @@ def cuda_overhead() -> Overhead:
 
 def _own_memory() -> ProcessMemory:
     # Read first: it may grow before NVML answers.
-    reserved = _on_all_devices(torch.cuda.memory_reserved)
+    reserved = _sum_over_devices(torch.cuda.memory_reserved)
     survey = ask_gpus()
     if not torch.cuda.is_initialized() and os.getpid() not in survey.pids:
         return _listed_memory(survey, os.getpid())
@@ -142,20 +142,20 @@ def _own_entry(survey: GpuProcesses) -> ProcessMemory:
         return _listed_memory(survey, os.getpid())
     if survey.mps_servers:
         return _unknown_memory(survey, _UNDER_MPS)
-    strangers = _of_other_containers(survey.pids)
+    strangers = _find_strangers(survey.pids)
     if len(strangers) != 1:
         return _unknown_memory(survey, _UNLISTED)
     stranger = strangers[0]
     return _listed_memory(survey, stranger, Note.of("process-outside-container", pid=stranger))
 
 
-def _of_other_containers(pids: Iterable[int]) -> list[int]:
+def _find_strangers(pids: Iterable[int]) -> list[int]:
     if not os.path.exists("/proc/self"):  # not Linux: processes can't be looked up there
         return []
     return [pid for pid in pids if not os.path.exists(f"/proc/{pid}")]
 
 
-def _on_all_devices(bytes_of: Callable[[int], int]) -> int:
+def _sum_over_devices(bytes_of: Callable[[int], int]) -> int:
     if not torch.cuda.is_initialized():
         return 0
     return sum(bytes_of(index) for index in range(torch.cuda.device_count()))

@@ -54,10 +54,10 @@ class CacheSize:
         if tokens > reach:
             return self(reach) + (tokens - reach) * self._growth
         if tokens < self._prompt or not self._is_even:
-            return self._recorded(tokens)
+            return self._recorded_bytes(tokens)
 
-        begin = self._recorded(self._prompt)
-        end = self._recorded(reach)
+        begin = self._recorded_bytes(self._prompt)
+        end = self._recorded_bytes(reach)
         return begin + (end - begin) * (tokens - self._prompt) // (reach - self._prompt)
 
     @once
@@ -71,7 +71,7 @@ class CacheSize:
         end = self.reach
         if not begin < middle < end:
             return False
-        at_begin, at_middle, at_end = (self._recorded(each) for each in (begin, middle, end))
+        at_begin, at_middle, at_end = (self._recorded_bytes(each) for each in (begin, middle, end))
         return (at_middle - at_begin) * (end - middle) == (at_end - at_middle) * (middle - begin)
 
     @once
@@ -93,7 +93,7 @@ class CacheSize:
         if self._asked >= self._far or self.is_loop:
             return self._asked
         try:
-            self._recorded(self._far)
+            self._recorded_bytes(self._far)
         except RecordError:
             return self._asked
         return self._far
@@ -108,32 +108,33 @@ class CacheSize:
         """True if the model runs a prompt token by token, so that a long one is slow to record."""
         if self._known_loop is not None:
             return self._known_loop
-        one, other = (self._shortest(length).operators for length in _SHORTEST)
+        one, other = (self._short_pass(length).operators for length in _SHORTEST)
         return one != other
 
-    def _recorded(self, tokens: int) -> int:
+    def _recorded_bytes(self, tokens: int) -> int:
         prompt = min(self._prompt, tokens)
         kept = self._passes.prompted(Length(prompt, tokens - prompt))
         size = Fraction(0)
         for name, tensor in kept.tensors.items():
+            # Fixed states keep all bytes.
             share = Fraction(1)
-            if self._format is not None and name in self._growing:  # fixed states keep all bytes
+            if self._format is not None and name in self._growing_tensors:
                 share = self._format.share(tensor.shape[-1], tensor.element_size())
             num_bytes = tensor.numel() * tensor.element_size()
             size += kept.times.get(name, 1) * share * num_bytes
         return ceil(size) // self._passes.batch_size
 
     @once
-    def _growing(self) -> frozenset[str]:
+    def _growing_tensors(self) -> frozenset[str]:
         """Names of the tensors of the cache that hold values of each token."""
-        one, other = (self._shortest(length).tensors for length in _SHORTEST)
+        one, other = (self._short_pass(length).tensors for length in _SHORTEST)
         growing = set()
         for name, tensor in other.items():
             if name not in one or one[name].shape != tensor.shape:
                 growing.add(name)
         return frozenset(growing)
 
-    def _shortest(self, length: int) -> Kept:
+    def _short_pass(self, length: int) -> Kept:
         if self._passes.is_translated:
             return self._passes.prompted(Length(_SHORTEST[0], length))
         return self._passes.prompted(Length(length))

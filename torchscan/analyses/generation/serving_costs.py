@@ -135,17 +135,17 @@ class Repriced:
         if self._serving == AS_IT_IS:
             return Served(costs, (_NOT_PACKED,) * len(costs))
         ops = self._trace.ops
-        changed = [self._served(op, cost) for op, cost in zip(ops, costs, strict=True)]
+        changed = [self._serve_call(op, cost) for op, cost in zip(ops, costs, strict=True)]
         appends = frozenset(index for index, op in enumerate(ops) if self._is_append(op))
         served_costs = tuple(cost for cost, _ in changed)
         packed = tuple(packed for _, packed in changed)
         return Served(served_costs, packed, appends)
 
-    def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
+    def _serve_call(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
         if op.signature.is_view:
             return cost, _NOT_PACKED
         if self._is_append(op):
-            cost = self._as_append(op, cost)
+            cost = self._cost_of_append(op, cost)
         elif self._serving.cache is not None:
             cost = self._with_small_cache(op, cost, self._serving.cache)
         return self._with_packed_weights(op, cost)
@@ -163,7 +163,7 @@ class Repriced:
         record = self._trace.tensors[tensor]
         return self._trace.storages[record.storage].kind == "cache" and record.spec.is_arithmetic
 
-    def _as_append(self, op: OpCall, cost: OpCost) -> OpCost:
+    def _cost_of_append(self, op: OpCall, cost: OpCost) -> OpCost:
         """Return the cost if only new elements are read and written."""
         new = 0
         for tensor in set(op.inputs):
@@ -180,7 +180,7 @@ class Repriced:
             if self._is_cache(tensor):
                 spec = self._trace.tensors[tensor].spec
                 share = cache.share(spec.shape[-1], spec.dtype.itemsize)
-                saved += _saved(spec.stored_bytes, share)
+                saved += _saved_bytes(spec.stored_bytes, share)
         if not saved:
             return cost
         return _with_bytes(cost, max(0, cost.bytes_read - saved), cost.bytes_written)
@@ -202,7 +202,7 @@ class Repriced:
         share = self.packed[weights[0].storage]
         itemsize = weights[0].spec.dtype.itemsize
 
-        read = cost.bytes_read - _saved(weight_bytes, share)
+        read = cost.bytes_read - _saved_bytes(weight_bytes, share)
         if self._serving.compute is None:
             packed = Packed(unpacked=weight_bytes // itemsize)
         else:
@@ -211,7 +211,7 @@ class Repriced:
         return _with_bytes(cost, read, cost.bytes_written), packed
 
 
-def _saved(size: int, share: Fraction) -> int:
+def _saved_bytes(size: int, share: Fraction) -> int:
     return size - int(-(-size * share.numerator // share.denominator))
 
 

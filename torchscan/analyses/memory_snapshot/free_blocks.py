@@ -99,13 +99,13 @@ def _undo_segments(segments: Iterable[Segment], later: Sequence[TraceEvent]) -> 
                 if known is not None:
                     remaining.append(known)
                 work += len(remaining)
-                ranges = {each.start: each for each in _without(remaining, start, end)}
+                ranges = {each.start: each for each in _remove_range(remaining, start, end)}
         if work > _MAX_UNDO_WORK:
             return []
     return list(ranges.values())
 
 
-def _without(ranges: Sequence[_Range], start: int, end: int) -> list[_Range]:
+def _remove_range(ranges: Sequence[_Range], start: int, end: int) -> list[_Range]:
     """Return ranges of addresses without those from ``start`` to ``end``."""
     left = []
     for each in ranges:

@@ -203,8 +203,8 @@ class _SnapshotParser:
         known = self._origins.get(key)
         if known is None:
             origin = Origin(
-                self._shared(self._parsed_frames(frames, f"{where}frames")),
-                self._shared(_formatted_frames(forward, f"{where}forward_frames")),
+                self._share_stack(self._parsed_frames(frames, f"{where}frames")),
+                self._share_stack(_formatted_frames(forward, f"{where}forward_frames")),
             )
             known = self._origins_by_value.setdefault(origin, origin)
             # JSON repeats every list, so that identities of short-lived ones say nothing
@@ -212,7 +212,7 @@ class _SnapshotParser:
                 self._origins[key] = known
         return known
 
-    def _shared(self, frames: Iterator[Frame]) -> tuple[Frame, ...]:
+    def _share_stack(self, frames: Iterator[Frame]) -> tuple[Frame, ...]:
         stack = tuple(self._frames.setdefault(frame, frame) for frame in frames)
         return self._stacks.setdefault(stack, stack)
 

@@ -127,7 +127,7 @@ def _add_up(
     peaks = {form: rates.peak(form) for form in forms}
     time_bound = math.fsum(each.time_bound for each in loads)
     time_by_phase = _sum_by_phase((each.phase, each.time_estimate) for each in loads)
-    passed = _passed(loads, compiled=execution.compiled)
+    passed = _describe_pass(loads, compiled=execution.compiled)
     unknown = operators_without_formula(trace, execution.costs)
     return Roofline(
         device=rates.device.name,
@@ -171,7 +171,7 @@ def _find_utilization(execution: ExecutedPass, time: float) -> tuple[float, floa
     return math.fsum(computing) / time, math.fsum(moving) / time
 
 
-def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
+def _describe_pass(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
     """Return the properties of the pass that its error margin depends on."""
     has_backward = any(each.phase != "forward" for each in loads)
     mode: Mode = "training" if has_backward else "eager"

@@ -37,7 +37,7 @@ class DeviceCall:
     launches: int
 
 
-class _Moved(NamedTuple):
+class _MovedBytes(NamedTuple):
     """Bytes that a call reads and writes."""
 
     by_memory: int
@@ -64,10 +64,10 @@ class Near(NamedTuple):
     cast: int = 0
 
 
-def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
+def _split_bytes(read: int, cost: OpCost, cached: tuple[int, int]) -> _MovedBytes:
     cached_reads, cached_writes = cached
     hit = min(cached_reads, read) + min(cached_writes, cost.bytes_written)
-    return _Moved(read + cost.bytes_written - hit, hit)
+    return _MovedBytes(read + cost.bytes_written - hit, hit)
 
 
 #: architectures with asynchronous matrix units, for which engines have kernels of attention
@@ -119,8 +119,8 @@ class CallTimes:
         kernel, form = self._kernel(op, cost, is_quantized=near.quantized > 0)
         if _is_cast_before(op.signature, form) and not near.quantized:
             cost = _in_eight_bits(op.signature, cost)
-        moved = _moved(cost.bytes_read, cost, near.cached)
-        fewest = _moved(cost.min_bytes_read, cost, near.cached_at_least)
+        moved = _split_bytes(cost.bytes_read, cost, near.cached)
+        fewest = _split_bytes(cost.min_bytes_read, cost, near.cached_at_least)
         launches = kernel.launches
         if near.quantized and not near.is_quantized_before:
             launches += 1
@@ -180,7 +180,7 @@ class CallTimes:
         kernel: Kernel,
         cost: OpCost,
         form: Format,
-        bytes_moved: tuple[_Moved, _Moved],
+        bytes_moved: tuple[_MovedBytes, _MovedBytes],
         near: Near,
     ) -> Seconds:
         moved, fewest = bytes_moved
@@ -208,10 +208,10 @@ class CallTimes:
             products=unavoidable,
             arithmetic=max(of_products, others / VECTORS, self._seconds_of(kernel.cycles)),
             traffic=traffic,
-            around=self._around(kernel, near) + unpacking,
+            around=self._serial_seconds(kernel, near) + unpacking,
         )
 
-    def _around(self, kernel: Kernel, near: Near) -> float:
+    def _serial_seconds(self, kernel: Kernel, near: Near) -> float:
         """Return the seconds before and after, without overlap."""
         rates = self._rates
         streamed = rates.bandwidth * STREAMING * rates.streamed
@@ -232,7 +232,7 @@ class CallTimes:
             return 0.0
         return near.quantized + near.quantized * BITS[compute] / 16
 
-    def _min_times(self, arithmetic: float, moved: _Moved) -> Times:
+    def _min_times(self, arithmetic: float, moved: _MovedBytes) -> Times:
         by_memory = moved.by_memory / self._rates.bandwidth
         by_cache = moved.by_cache / self._rates.cache_bound
         return arithmetic, by_memory, by_cache

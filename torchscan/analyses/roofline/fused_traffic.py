@@ -27,7 +27,7 @@ def traffic_when_fused(
         if kernel is None:
             fused.append(cost)
         else:
-            fused.append(_outside(trace, index, cost, known[kernel], needed))
+            fused.append(_with_outside_traffic(trace, index, cost, known[kernel], needed))
     return tuple(fused)
 
 
@@ -99,7 +99,9 @@ class Needed:
         return readers[bisect.bisect_right(readers, index) :]
 
 
-def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed) -> OpCost:
+def _with_outside_traffic(
+    trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed
+) -> OpCost:
     """Return the cost of a call's reads that are new to its kernel, and of its needed writes."""
     op = trace.ops[index]
     read = written = 0

@@ -156,7 +156,8 @@ class Fabric:
             within = sent / (self._link_share(kind, group) * self._link(group))
             if kind not in _MESSAGES:
                 within += PIPELINE * sent / (sent + PIPELINE_BYTES)
-        return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
+        num_bytes = _network_bytes(kind, machines, group.size, sent)
+        return max(within, num_bytes / (NETWORK * self.network))
 
     def _link_share(self, kind: Kind, group: GroupSpec) -> float:
         """Return the share of the data sheet's rate that a collective reaches inside a machine."""
@@ -216,7 +217,7 @@ def _share_of(shares: Mapping[int, float], devices: int) -> float:
     return float(shares[below] * (shares[above] / shares[below]) ** part)
 
 
-def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
+def _network_bytes(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
     """Return the bytes that the network carries for one device."""
     if len(machines) == 1:
         return 0.0

@@ -145,11 +145,11 @@ class Rates:
         if self.device.is_measured or form == "fp64" or utilization <= 0:
             return 1.0
         if form == "fp32":
-            return self._powered("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
+            return self._power_limited_share("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
         share = POWER_SHARE
         if sustained:
             share = self._sustained_share()
-        return self._powered("fp16", PICOJOULES, utilization, share)
+        return self._power_limited_share("fp16", PICOJOULES, utilization, share)
 
     def _sustained_share(self) -> float:
         """Return the share of the board's power that arithmetic has in steps that repeat."""
@@ -165,7 +165,7 @@ class Rates:
         """The share of the matrix units' peak that the power limit allows."""
         return self.clock_share("fp16", 1.0)
 
-    def _powered(
+    def _power_limited_share(
         self, form: Format, picojoules: Mapping[str, float], utilization: float, share: float
     ) -> float:
         """Return ``min(1, (share of power · watts / (joules per operation · operations))^e)``.

@@ -128,7 +128,7 @@ def _convolution(signature: OpSignature, _cost: OpCost, machine: Machine) -> Ker
         groups=groups,
         stride=tuple(stride),
     )
-    kernel = _of_form(form, machine.multiprocessors)
+    kernel = _kernel_of_form(form, machine.multiprocessors)
     return replace(kernel, transformed=form.transformed)
 
 
@@ -150,7 +150,7 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, machine: Machin
         groups=groups,
         stride=tuple(stride),
     )
-    one = _of_form(form, machine.multiprocessors)
+    one = _kernel_of_form(form, machine.multiprocessors)
     for_input, for_weight, for_bias = wanted
     shares = []
     if for_input:
@@ -173,9 +173,9 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, machine: Machin
     )
 
 
-def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
+def _kernel_of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     if form.is_depthwise:
-        return _depthwise(form)
+        return _depthwise_kernel(form)
     share = form.filled(multiprocessors)
     turned = form.bytes_turned
     if form.groups > 1:
@@ -194,7 +194,7 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     )
 
 
-def _depthwise(form: _Convolution) -> Kernel:
+def _depthwise_kernel(form: _Convolution) -> Kernel:
     """Return a kernel of vector units, which is faster channels-last."""
     rate = 1.0
     if form.is_channels_last:

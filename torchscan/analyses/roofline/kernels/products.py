@@ -65,10 +65,10 @@ def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machi
     macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
     shortest = math.inf
     for tall, wide in PRODUCT_TILES:
-        tiles = batch * _whole(rows / tall) * _whole(columns / wide)
+        tiles = batch * _count_whole(rows / tall) * _count_whole(columns / wide)
         free = machine.multiprocessors / max(tiles, 1)
         pieces = max(1.0, min(free, sums / SPLIT_LENGTH))
-        waves = _whole(tiles * pieces / machine.multiprocessors)
+        waves = _count_whole(tiles * pieces / machine.multiprocessors)
         edge = math.sqrt(tall * wide / _LARGEST_TILE)
         start = macs_per_cycle * TILE_START_CYCLES * edge
         reached = pieces * share_of_tile(tall, wide)
@@ -79,7 +79,7 @@ def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machi
     return rows * columns * sums * batch / shortest
 
 
-def _whole(count: float) -> float:
+def _count_whole(count: float) -> float:
     """Return a count of tiles or waves, of which the last is shorter if little of it is filled.
 
     A library has kernels of other tiles for such sizes, and splits the sums of a last wave.

@@ -161,7 +161,7 @@ def _interpolation(signature: OpSignature, _cost: OpCost, machine: Machine) -> K
 
 
 @rule("im2col")
-def _unfolded(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
+def _im2col(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
     return Kernel(alone=signature.inputs[0].shape[0] * HOST_LOOP)
 
 
