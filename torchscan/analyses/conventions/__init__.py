@@ -21,6 +21,8 @@ from torchscan.ops import compute_cost
 from torchscan.trace.trace import Trace
 
 Convention = Literal["torchscan", "flop_counter", "fvcore", "thop", "ptflops", "torchinfo"]
+#: returns a number for each operator call
+_Tool = Callable[[Trace], Sequence[int]]
 
 
 def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
@@ -43,7 +45,7 @@ def _torchscan(trace: Trace) -> list[int]:
 
 #: the others count the forward pass only
 _COUNT_BACKWARD = ("torchscan", "flop_counter")
-_TOOLS: Mapping[str, Callable[[Trace], Sequence[int]]] = {
+_TOOLS: Mapping[str, _Tool] = {
     "torchscan": _torchscan,
     "flop_counter": flop_counter,
     "fvcore": fvcore,

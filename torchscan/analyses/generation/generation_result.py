@@ -164,10 +164,9 @@ class Generation(Result):
 
     def __repr__(self) -> str:
         """Return a short description."""
-        return (
-            f"<Generation on {self.device}: first token after {1000 * self.first_token:.3g} ms, "
-            f"then {1000 * self.per_token:.3g} ms each, {self.tokens_per_second:.3g} tokens/s>"
-        )
+        first, later = 1000 * self.first_token, 1000 * self.per_token
+        times = f"first token after {first:.3g} ms, then {later:.3g} ms each"
+        return f"<Generation on {self.device}: {times}, {self.tokens_per_second:.3g} tokens/s>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serializable data."""
