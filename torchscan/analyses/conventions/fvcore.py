@@ -109,8 +109,8 @@ def _is_batched_product(terms: Sequence[str], result: str) -> bool:
     """Return whether an equation is ``abc,abd->acd`` or ``abc,adc->adb``, in any letters."""
     equation = ",".join(terms) + "->" + result
     indices = dict.fromkeys("".join(terms))
-    letters = {index: chr(ord("a") + position) for position, index in enumerate(indices)}
-    renamed = equation.translate(str.maketrans(letters))
+    letters = {ord(index): chr(ord("a") + position) for position, index in enumerate(indices)}
+    renamed = equation.translate(letters)
     return renamed in ("abc,abd->acd", "abc,adc->adb")
 
 

@@ -124,7 +124,7 @@ def _add_up(
     compute_utilization, memory_utilization = _find_utilization(execution, time)
     forms = list(dict.fromkeys(run.form for run in execution.runs if run.cost.macs))
     # Peaks come before the assumptions: they note the rates that are assumed.
-    peaks = {form: rates.peak(form) for form in forms}
+    peaks: dict[str, float] = {form: rates.peak(form) for form in forms}
     time_bound = math.fsum(each.time_bound for each in loads)
     time_by_phase = _sum_by_phase((each.phase, each.time_estimate) for each in loads)
     passed = _describe_pass(loads, compiled=execution.compiled)
