@@ -18,7 +18,7 @@ from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline import constants as C
 from torchscan.analyses.roofline.call_times import CallTimes, Near
 from torchscan.analyses.roofline.links import Fabric
-from torchscan.analyses.roofline.rates import Numbers
+from torchscan.analyses.roofline.number_formats import Numbers
 from torchscan.hardware.device_specs import device_named
 from torchscan.ops import OpCost, compute_cost
 from torchscan.trace.events import GroupSpec, OpCall, OpSignature, TensorSpec

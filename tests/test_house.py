@@ -291,7 +291,7 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 
 #: by operator, formula, file or device, of which there are so many; whatever depends on shapes is kept to a limit
 KEPT_FOR_GOOD = {
-    "torchscan.hardware.device_specs": {"_content", "_of_package"},
+    "torchscan.hardware.device_files": {"_content", "package_devices"},
     "torchscan.ops.registry": {"_layout", "_names_to_find"},
     "torchscan.recording.execution.calls": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},

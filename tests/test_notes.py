@@ -324,7 +324,7 @@ _TEXTS_OF_OTHERS: Mapping[str, tuple[str, str]] = {
     "recording/failures.py": ("maximum recursion .*", "a message of Python"),
     "watching/peers.py": (".*", "messages of torch.distributed, gloo and NCCL"),
     "inspecting/out_of_memory.py": (".*ried to allocate .*", "a message of torch"),
-    "hardware/device_specs.py": ("model name", "a key of /proc/cpuinfo"),
+    "hardware/this_machine.py": ("model name", "a key of /proc/cpuinfo"),
     "analyses/roofline/call_times.py": ("Blackwell GB100", "an architecture"),
     "report/device_table.py": ("Workstation Edition", "names of GPUs"),
     "report/pictures/inline.py": ("rgba.*", "a color of matplotlib"),

@@ -13,7 +13,7 @@ from torch import nn
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
-from torchscan.hardware.device_specs import cpu_name
+from torchscan.hardware.this_machine import cpu_name
 from torchscan.ops import OpCost
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import is_on_cuda

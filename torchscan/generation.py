@@ -14,7 +14,8 @@ from torchscan.analyses.generation.engines import Engine, EngineName
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute
-from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses, SpreadModel
+from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses
+from torchscan.analyses.generation.spread_model import SpreadModel
 from torchscan.errors import Argument, Give, InputError, RecordError, Value
 from torchscan.generation_question import GenerationQuestion
 from torchscan.generation_setting import (

@@ -12,7 +12,8 @@ from torch import nn
 from torchscan.analyses.memory_snapshot.allocator_history import SnapshotMoment
 from torchscan.analyses.memory_snapshot.module_paths import ModulePaths
 from torchscan.analyses.memory_snapshot.snapshot_analysis import analyze_snapshot
-from torchscan.analyses.memory_snapshot.snapshot_file import SnapshotData, read_snapshot_file
+from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData
+from torchscan.analyses.memory_snapshot.snapshot_file import read_snapshot_file
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, SnapshotDevice
 from torchscan.errors import Argument, Give, InputError
 from torchscan.files import path_of

@@ -15,7 +15,7 @@ from torchscan import Budget, InputError
 from torchscan.budgets import Outcome, check_budget, read_budgets
 from torchscan.budgets.real_step import check_step_time
 from torchscan.cli.main import main
-from torchscan.hardware.device_specs import cpu_name
+from torchscan.hardware.this_machine import cpu_name
 
 NETS = """
 import torch

@@ -14,13 +14,9 @@ import torch
 
 from torchscan import InputError, register_device
 from torchscan.hardware import device_specs
-from torchscan.hardware.device_specs import (
-    cpu_name,
-    device_named,
-    known_devices,
-    known_entry,
-    save_entry,
-)
+from torchscan.hardware.device_files import known_entry, save_entry
+from torchscan.hardware.device_specs import device_named, known_devices
+from torchscan.hardware.this_machine import cpu_name
 
 GIB = 2**30
 NAMES = [name for name in known_devices() if known_entry(name)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.analyses.roofline.links import Waiting
+from torchscan.analyses.roofline.exposed_collectives import Waiting
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

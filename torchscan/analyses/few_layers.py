@@ -12,7 +12,8 @@ from torchscan.analyses.mesh_parts import seconds_by_op
 from torchscan.analyses.model_products import FlopsConvention, products_of
 from torchscan.analyses.plan_result import RankPlan
 from torchscan.analyses.roofline.async_products import overlap_with_products
-from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
+from torchscan.analyses.roofline.exposed_collectives import Waiting, waiting
+from torchscan.analyses.roofline.links import Fabric, link_times
 from torchscan.trace.events import Phase
 
 #: where a moment of a pass is: the layer by its former path, the phase, the operator, and which of its calls there it is

@@ -39,7 +39,7 @@ from torchscan.analyses.roofline.constants import (
     LAUNCH_COMPILED,
     STREAMING,
 )
-from torchscan.analyses.roofline.links import Waiting
+from torchscan.analyses.roofline.exposed_collectives import Waiting
 
 #: kinds of sharding that can be derived
 DerivedSharding = Literal["fsdp2", "fsdp1", "zero2"]

@@ -18,7 +18,8 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.model_products import products_of
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.analyses.roofline.async_products import overlap_with_products
-from torchscan.analyses.roofline.links import is_in_background, link_times
+from torchscan.analyses.roofline.exposed_collectives import is_in_background
+from torchscan.analyses.roofline.links import link_times
 from torchscan.ops.communication import COLLECTIVES, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from torchscan.analyses.module_costs import call_costs
-from torchscan.analyses.roofline.kernels.fused_attention import AttentionShape
+from torchscan.analyses.roofline.kernels.attention_shape import AttentionShape
 from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 

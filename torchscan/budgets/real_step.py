@@ -10,7 +10,7 @@ import torch
 from torchscan import units
 from torchscan.budgets.budget_file import Budget
 from torchscan.budgets.outcome import basis_of
-from torchscan.hardware.device_specs import is_part
+from torchscan.hardware.device_names import is_part
 from torchscan.inspecting.run import RunFacts, name_of_device, slowest_modules
 from torchscan.inspecting.step_execution import RealSteps, local_device
 from torchscan.inspecting.step_time import StepExcess

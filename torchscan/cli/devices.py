@@ -49,12 +49,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _measured() -> str:
-    from torchscan.hardware.device_specs import (
-        known_devices,
-        require_writable,
-        save_entry,
-        user_file,
-    )
+    from torchscan.hardware.device_files import require_writable, save_entry, user_file
+    from torchscan.hardware.device_specs import known_devices
     from torchscan.hardware.measuring import measure
     from torchscan.report.device_table import device_text
 

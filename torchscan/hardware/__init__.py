@@ -1,1 +1,1 @@
-"""Devices: what they have, how fast they are, torch's allocator on them, and the GPU memory that processes hold."""
+"""Devices: their memory and rates, torch's allocator on them, and the GPU memory of processes."""

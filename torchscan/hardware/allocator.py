@@ -1,10 +1,10 @@
 """A replay of torch's caching allocator for CUDA: the memory that it reserves for allocations.
 
-A request is rounded up to 512 bytes. Up to 1 MiB it comes from a segment of 2 MiB, below 10 MiB from
-a segment of 20 MiB, above that from a separate segment, rounded up to 2 MiB. The smallest free block
-that is large enough is used, and split if the rest is worth keeping; free neighbors are merged. Each stream
-has blocks of its own: what one stream frees does not serve another. When the device is full,
-segments that are completely free are released first, those of all streams.
+A request is rounded up to 512 bytes. Up to 1 MiB it comes from a segment of 2 MiB, below 10 MiB
+from a segment of 20 MiB, above that from a separate segment, rounded up to 2 MiB. The smallest free
+block that is large enough is used, and split if the rest is worth keeping; free neighbors are
+merged. Each stream has separate blocks: memory that one stream frees does not serve another. When
+the device is full, segments that are completely free are released first, those of all streams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AllocatedBlock:
     is_small: bool
     #: stream whose requests it serves
     stream: int = 0
-    #: neighbours in the same segment
+    #: neighbors in the same segment
     before: AllocatedBlock | None = None
     after: AllocatedBlock | None = None
     is_free: bool = False
@@ -68,7 +68,7 @@ class CachingAllocator:
         """Serve a request of a stream; one for zero bytes takes no block."""
         if size == 0:
             return None
-        rounded = _up(size, ROUNDING)
+        rounded = _round_up(size, ROUNDING)
         block = self._take(rounded, stream) or self._new_segment(rounded, stream)
         self._split(block, rounded)
         self.allocated += block.size
@@ -81,10 +81,12 @@ class CachingAllocator:
             return
         self.allocated -= block.size
         block.is_free = True
-        for neighbour in (block.before, block.after):
-            if neighbour is not None and neighbour.is_free:
-                self._forget(neighbour)
-                _merge(block, neighbour)
+        for neighbor in (block.before, block.after):
+            if neighbor is None or not neighbor.is_free:
+                continue
+            blocks = self._free[neighbor.stream, neighbor.is_small]
+            del blocks[bisect.bisect_left(blocks, neighbor.order, key=lambda each: each.order)]
+            _merge(block, neighbor)
         self._keep(block)
 
     def _take(self, size: int, stream: int) -> AllocatedBlock | None:
@@ -98,38 +100,43 @@ class CachingAllocator:
 
     def _new_segment(self, size: int, stream: int) -> AllocatedBlock:
         is_small = size <= SMALL_REQUEST
-        needed = (
-            SMALL_SEGMENT
-            if is_small
-            else LARGE_SEGMENT
-            if size < LARGE_REQUEST
-            else _up(size, SEGMENT_ROUNDING)
-        )
-        if self.capacity is not None and self.reserved + needed > self.capacity:
-            self._give_back()
-            if self.reserved + needed > self.capacity:
-                raise OutOfMemory(self.reserved + needed)
-        self.reserved += needed
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
-        return self._block(needed, is_small, stream)
+        if is_small:
+            segment = SMALL_SEGMENT
+        elif size < LARGE_REQUEST:
+            segment = LARGE_SEGMENT
+        else:
+            segment = _round_up(size, SEGMENT_ROUNDING)
 
-    def _give_back(self) -> None:
+        if self.capacity is not None and self.reserved + segment > self.capacity:
+            self._release_free_segments()
+            if self.reserved + segment > self.capacity:
+                raise OutOfMemory(self.reserved + segment)
+        self.reserved += segment
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return self._block(segment, is_small, stream)
+
+    def _release_free_segments(self) -> None:
         for pool, blocks in self._free.items():
-            whole = [block for block in blocks if block.before is None and block.after is None]
-            self.reserved -= sum(block.size for block in whole)
-            self._free[pool] = [
-                block for block in blocks if block.before is not None or block.after is not None
-            ]
+            kept: list[AllocatedBlock] = []
+            for block in blocks:
+                if block.before is None and block.after is None:
+                    self.reserved -= block.size
+                else:
+                    kept.append(block)
+            self._free[pool] = kept
 
     def _split(self, block: AllocatedBlock, size: int) -> None:
         rest = block.size - size
-        if rest < ROUNDING if block.is_small else rest <= SMALL_REQUEST:
+        min_rest = ROUNDING if block.is_small else SMALL_REQUEST + 1
+        if rest < min_rest:
             return
         other = self._block(rest, block.is_small, block.stream)
         other.before, other.after = block, block.after
+        other.is_free = True
         if block.after is not None:
             block.after.before = other
-        block.after, block.size, other.is_free = other, size, True
+        block.after = other
+        block.size = size
         self._keep(other)
 
     def _block(self, size: int, is_small: bool, stream: int) -> AllocatedBlock:
@@ -140,23 +147,19 @@ class CachingAllocator:
         blocks = self._free.setdefault((block.stream, block.is_small), [])
         bisect.insort(blocks, block, key=lambda each: each.order)
 
-    def _forget(self, block: AllocatedBlock) -> None:
-        blocks = self._free[block.stream, block.is_small]
-        del blocks[bisect.bisect_left(blocks, block.order, key=lambda each: each.order)]
 
-
-def _merge(block: AllocatedBlock, neighbour: AllocatedBlock) -> None:
-    """Merge a neighbour into ``block``."""
-    block.size += neighbour.size
-    if neighbour is block.before:
-        block.before = neighbour.before
+def _merge(block: AllocatedBlock, neighbor: AllocatedBlock) -> None:
+    """Merge a neighbor into ``block``."""
+    block.size += neighbor.size
+    if neighbor is block.before:
+        block.before = neighbor.before
         if block.before is not None:
             block.before.after = block
     else:
-        block.after = neighbour.after
+        block.after = neighbor.after
         if block.after is not None:
             block.after.before = block
 
 
-def _up(size: int, step: int) -> int:
+def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step

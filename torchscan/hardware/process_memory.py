@@ -7,23 +7,19 @@ nothing is estimated.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from torchscan.errors import warn_user
+from torchscan.hardware.gpu_processes import GpuProcesses, ask_gpus
 from torchscan.notes import Note
 from torchscan.wrong_arguments import explain_wrong_types
 
 MIB = 2**20
-
-#: process -> bytes that it holds on one GPU, or None if NVML withholds the number
-_Listing = Mapping[int, int | None]
 
 _WITHHELD = Note.of("nvml-withholds-size")
 _NO_GPU = Note.of("nvml-no-gpu")
@@ -99,13 +95,11 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     """
     if pid is None or pid == os.getpid():
         return _own_memory()
-    survey = _ask_gpus()
-    has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(
-        _of_other_containers(survey.pids)
-    )
-    if has_other_numbers:
-        return survey.unknown(_FOREIGN_NUMBERS)
-    return survey.memory_of(pid)
+    survey = ask_gpus()
+    is_listed = pid in survey.pids or os.getpid() in survey.pids
+    if not is_listed and _find_strangers(survey.pids):
+        return _unknown_memory(survey, _FOREIGN_NUMBERS)
+    return _listed_memory(survey, pid)
 
 
 def cuda_overhead() -> Overhead:
@@ -116,25 +110,23 @@ def cuda_overhead() -> Overhead:
     if not torch.cuda.is_initialized():
         return NO_OVERHEAD
     memory = process_memory()
-    reserved, allocated = (
-        _on_all_devices(torch.cuda.memory_reserved),
-        _on_all_devices(torch.cuda.memory_allocated),
-    )
-    # These are read one after the other: what is allocated or freed in between must not make a difference negative.
+    reserved = _sum_over_devices(torch.cuda.memory_reserved)
+    allocated = _sum_over_devices(torch.cuda.memory_allocated)
+    # These are read one after the other: memory that is allocated or freed in between must not make
+    # a difference negative.
     cuda = None if memory.lower_bound else max(memory.size - reserved, 0) / MIB
     return Overhead(cuda, max(reserved - allocated, 0) / MIB)
 
 
-# -- this process --------------------------------------------------------------------------------------------------------
+# -- this process --------------------------------------------------------------------------------
 
 
 def _own_memory() -> ProcessMemory:
-    reserved = _on_all_devices(
-        torch.cuda.memory_reserved
-    )  # read first: it may grow before NVML answers
-    survey = _ask_gpus()
+    # Read first: it may grow before NVML answers.
+    reserved = _sum_over_devices(torch.cuda.memory_reserved)
+    survey = ask_gpus()
     if not torch.cuda.is_initialized() and os.getpid() not in survey.pids:
-        return survey.memory_of(os.getpid())
+        return _listed_memory(survey, os.getpid())
     listed = _own_entry(survey)
     if listed.source == "nvml" and listed.size >= reserved:
         return listed
@@ -144,165 +136,46 @@ def _own_memory() -> ProcessMemory:
     return ProcessMemory(reserved, "allocator", reasons, lower_bound=True)
 
 
-def _own_entry(survey: _Survey) -> ProcessMemory:
+def _own_entry(survey: GpuProcesses) -> ProcessMemory:
     """Return the listed memory of this process, which uses CUDA, under any PID."""
     if not survey.listings or os.getpid() in survey.pids:
-        return survey.memory_of(os.getpid())
+        return _listed_memory(survey, os.getpid())
     if survey.mps_servers:
-        return survey.unknown(_UNDER_MPS)
-    strangers = _of_other_containers(survey.pids)
+        return _unknown_memory(survey, _UNDER_MPS)
+    strangers = _find_strangers(survey.pids)
     if len(strangers) != 1:
-        return survey.unknown(_UNLISTED)
+        return _unknown_memory(survey, _UNLISTED)
     stranger = strangers[0]
-    return survey.memory_of(stranger, Note.of("process-outside-container", pid=stranger))
+    return _listed_memory(survey, stranger, Note.of("process-outside-container", pid=stranger))
 
 
-def _of_other_containers(pids: Iterable[int]) -> list[int]:
+def _find_strangers(pids: Iterable[int]) -> list[int]:
     if not os.path.exists("/proc/self"):  # not Linux: processes can't be looked up there
         return []
     return [pid for pid in pids if not os.path.exists(f"/proc/{pid}")]
 
 
-def _on_all_devices(bytes_of: Callable[[int], int]) -> int:
+def _sum_over_devices(bytes_of: Callable[[int], int]) -> int:
     if not torch.cuda.is_initialized():
         return 0
     return sum(bytes_of(index) for index in range(torch.cuda.device_count()))
 
 
-# -- what NVML says ------------------------------------------------------------------------------------------------------
+def _listed_memory(survey: GpuProcesses, pid: int, *reasons: Note) -> ProcessMemory:
+    """Return the memory that the lists attribute to a process.
+
+    That is nothing if none of them has it, and unknown if there are no lists.
+    """
+    if not survey.listings:
+        no_gpu = () if survey.failures else (_NO_GPU,)
+        return _unknown_memory(survey, *no_gpu)
+    sizes = [listing[pid] for listing in survey.listings if pid in listing]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return _unknown_memory(survey, _WITHHELD, *reasons)
+    is_bound = bool(survey.failures)
+    return ProcessMemory(sum(known), "nvml", (*reasons, *survey.failures), lower_bound=is_bound)
 
 
-@dataclass(frozen=True, slots=True)
-class _Survey:
-    """The process lists of all GPUs, or of their MIG instances, and why some are missing."""
-
-    listings: tuple[_Listing, ...]
-    failures: tuple[Note, ...]
-    mps_servers: frozenset[int]
-
-    @property
-    def pids(self) -> frozenset[int]:
-        return frozenset().union(*self.listings)
-
-    def memory_of(self, pid: int, *reasons: Note) -> ProcessMemory:
-        """Return what the lists attribute to a process.
-
-        That is nothing if none of them has it, and unknown if there are no lists.
-        """
-        if not self.listings:
-            return self.unknown() if self.failures else self.unknown(_NO_GPU)
-        sizes = [listing[pid] for listing in self.listings if pid in listing]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            return self.unknown(_WITHHELD, *reasons)
-        is_bound = bool(self.failures)
-        return ProcessMemory(sum(known), "nvml", (*reasons, *self.failures), lower_bound=is_bound)
-
-    def unknown(self, *reasons: Note) -> ProcessMemory:
-        return ProcessMemory(0, "none", (*reasons, *self.failures), lower_bound=True)
-
-
-def _ask_gpus() -> _Survey:
-    """Ask every GPU once. NVML's errors become part of the answer."""
-    import pynvml  # type: ignore[import-untyped]
-
-    inquiry = _Inquiry(pynvml)
-    with inquiry.noting_failure_of("NVML"), _session(pynvml):
-        inquiry.ask_all()
-    return _Survey(
-        tuple(inquiry.listings),
-        tuple(dict.fromkeys(inquiry.failures)),
-        frozenset(inquiry.mps_servers),
-    )
-
-
-@contextlib.contextmanager
-def _session(nvml: ModuleType) -> Iterator[None]:
-    nvml.nvmlInit()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-
-
-class _Inquiry:
-    """Collects the lists."""
-
-    def __init__(self, nvml: ModuleType) -> None:
-        self._nvml = nvml
-        # The second is not an NVMLError: it means that the driver is too old for a function that pynvml calls.
-        self._errors: tuple[type[Exception], ...] = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)
-        self.listings: list[_Listing] = []
-        self.failures: list[Note] = []
-        self.mps_servers: list[int] = []
-
-    def ask_all(self) -> None:
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            with self.noting_failure_of(f"GPU {index}"):
-                self._ask_gpu(f"GPU {index}", self._nvml.nvmlDeviceGetHandleByIndex(index))
-        pids = {pid for listing in self.listings for pid in listing}
-        if os.getpid() not in pids:
-            self.mps_servers = [pid for pid in pids if self._is_mps_server(pid)]
-
-    @contextlib.contextmanager
-    def noting_failure_of(self, what: str) -> Iterator[None]:
-        """Note a failure of NVML in the body and go on: one lost GPU must not hide the others."""
-        try:
-            yield
-        except self._errors as error:
-            self.failures.append(Note.of("nvml-failed", part=what, error=str(error)))
-
-    def _ask_gpu(self, name: str, gpu: Any) -> None:
-        if not self._has_mig(gpu):
-            self._ask(name, gpu)
-            return
-        # The GPU's own list repeats the processes of its instances. Not every index belongs to an instance.
-        for index in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-            instance = f"{name}, MIG instance {index}"
-            with (
-                self.noting_failure_of(instance),
-                contextlib.suppress(self._nvml.NVMLError_NotFound),
-            ):
-                self._ask(instance, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
-
-    def _has_mig(self, gpu: Any) -> bool:
-        try:
-            current, _ = self._nvml.nvmlDeviceGetMigMode(gpu)
-        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
-            return False
-        return bool(current == self._nvml.NVML_DEVICE_MIG_ENABLE)
-
-    def _ask(self, name: str, device: Any) -> None:
-        listing: dict[int, int | None] = {}
-        self._enter(self._nvml.nvmlDeviceGetComputeRunningProcesses(device), listing)
-        self.listings.append(listing)
-        for query in (
-            self._nvml.nvmlDeviceGetGraphicsRunningProcesses,
-            self._nvml.nvmlDeviceGetMPSComputeRunningProcesses,
-        ):
-            with self.noting_failure_of(name), contextlib.suppress(*self._does_not_apply):
-                self._enter(query(device), listing)
-
-    @property
-    def _does_not_apply(self) -> tuple[type[Exception], ...]:
-        """Errors which mean that the device has no processes of that kind."""
-        nvml = self._nvml
-        return (
-            nvml.NVMLError_NotSupported,
-            nvml.NVMLError_InvalidArgument,
-            nvml.NVMLLibraryMismatchError,
-        )
-
-    def _enter(self, processes: Iterable[Any], listing: dict[int, int | None]) -> None:
-        """Add processes to a listing. One of two kinds is on two lists, each time with all it holds: take the larger number."""
-        for process in processes:
-            sizes = (listing.get(process.pid), process.usedGpuMemory)
-            listing[process.pid] = max((size for size in sizes if size is not None), default=None)
-
-    def _is_mps_server(self, pid: int) -> bool:
-        with contextlib.suppress(
-            *self._errors, UnicodeDecodeError
-        ):  # it is gone or of the host, or its name is not text
-            return "mps-server" in self._nvml.nvmlSystemGetProcessName(pid)
-        return False
+def _unknown_memory(survey: GpuProcesses, *reasons: Note) -> ProcessMemory:
+    return ProcessMemory(0, "none", (*reasons, *survey.failures), lower_bound=True)

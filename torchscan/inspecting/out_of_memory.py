@@ -25,11 +25,8 @@ from torchscan.analyses.memory_snapshot.allocator_history import AllocatorHistor
 from torchscan.analyses.memory_snapshot.block_owners import KnownOwner
 from torchscan.analyses.memory_snapshot.module_paths import ModulePaths
 from torchscan.analyses.memory_snapshot.snapshot_analysis import analyze_snapshot
-from torchscan.analyses.memory_snapshot.snapshot_file import (
-    SnapshotData,
-    TraceEvent,
-    parse_snapshot,
-)
+from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData, TraceEvent
+from torchscan.analyses.memory_snapshot.snapshot_file import parse_snapshot
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, SnapshotDevice
 from torchscan.inspecting.call_memory import tensors_saved_by
 from torchscan.inspecting.nodes import edges_behind

@@ -21,7 +21,7 @@ from torchscan._version import __version__
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
-from torchscan.hardware.device_specs import cpu_name
+from torchscan.hardware.this_machine import cpu_name
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.exchanges import Exchange, Process
 from torchscan.inspecting.exports import (

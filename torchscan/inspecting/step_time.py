@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torchscan import units
 from torchscan.errors import BudgetError, InputError, warn_user
-from torchscan.hardware.device_specs import is_part
+from torchscan.hardware.device_names import is_part
 
 #: a call by its name, and what it took
 Named = tuple[str, float]

@@ -12,11 +12,11 @@ from torch import nn
 from torchscan.analyses.generation.engines import Engine, EngineName, engine_named
 from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.generation.serving_costs import BITS, Compute
+from torchscan.analyses.generation.serving_limits import ServingLimits
 from torchscan.analyses.generation.serving_margin import ServingMargin
 from torchscan.analyses.generation.serving_search import (
     ModelLayout,
     ServingChoice,
-    ServingLimits,
     ServingSearch,
     by_rate,
 )

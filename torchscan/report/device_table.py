@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from torchscan import units
-from torchscan.hardware.device_specs import RATES, Device
+from torchscan.hardware.device_entries import RATES
+from torchscan.hardware.device_specs import Device
 from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.table import Cell, Screen, Table
 from torchscan.report.text import format_rows

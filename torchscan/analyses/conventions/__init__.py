@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from torchscan.analyses.conventions.flop_counter import flop_counter
 from torchscan.analyses.conventions.fvcore import fvcore
 from torchscan.analyses.conventions.ptflops import ptflops
+from torchscan.analyses.conventions.rules import by_signature
 from torchscan.analyses.conventions.thop import thop
 from torchscan.analyses.conventions.torchinfo import torchinfo
 from torchscan.errors import InputError
@@ -20,31 +21,31 @@ from torchscan.ops import compute_cost
 from torchscan.trace.trace import Trace
 
 Convention = Literal["torchscan", "flop_counter", "fvcore", "thop", "ptflops", "torchinfo"]
+#: returns a number for each operator call
+_Tool = Callable[[Trace], Sequence[int]]
 
 
 def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
-    """For each of ``trace.ops``, a tool's number; their sum is what it would have reported for the whole pass."""
+    """Return a tool's number for each of ``trace.ops``; it reports their sum for the pass."""
     tool = _TOOLS.get(convention)
     if tool is None:
         raise InputError.of_choice("convention", convention, get_args(Convention))
     figures = tool(trace)
-    if convention in _SEE_GRADIENTS:
+    if convention in _COUNT_BACKWARD:
         return tuple(figures)
-    return tuple(
-        figure if op.phase == "forward" else 0
-        for op, figure in zip(trace.ops, figures, strict=True)
-    )
+    in_forward: list[int] = []
+    for op, figure in zip(trace.ops, figures, strict=True):
+        in_forward.append(figure if op.phase == "forward" else 0)
+    return tuple(in_forward)
 
 
 def _torchscan(trace: Trace) -> list[int]:
-    distinct = {id(op.signature): op.signature for op in trace.ops}
-    macs = {key: compute_cost(signature).cost.macs for key, signature in distinct.items()}
-    return [macs[id(op.signature)] for op in trace.ops]
+    return by_signature(trace, lambda signature: compute_cost(signature).cost.macs)
 
 
-#: the others look at the forward pass only
-_SEE_GRADIENTS = ("torchscan", "flop_counter")
-_TOOLS: Mapping[str, Callable[[Trace], Sequence[int]]] = {
+#: the others count the forward pass only
+_COUNT_BACKWARD = ("torchscan", "flop_counter")
+_TOOLS: Mapping[str, _Tool] = {
     "torchscan": _torchscan,
     "flop_counter": flop_counter,
     "fvcore": fvcore,

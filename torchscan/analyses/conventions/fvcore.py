@@ -1,8 +1,9 @@
-"""fvcore's FlopCountAnalysis: one "flop" for each product of a contraction, and its own factors for norms, pools and resizing.
+"""Counts of fvcore's FlopCountAnalysis: one "flop" for each product of a contraction.
 
-Operators that it does not know count nothing: convolutions with ``padding="same"``, recurrent layers (cells it knows, as
-linear layers), ``baddbmm``, fused attention. Fused attention is counted here nevertheless, as its two products: published
-tables (timm's) come from runs in which it was not fused.
+It has its own factors for norms, pools and resizing. Operators that it does not know count nothing:
+convolutions with ``padding="same"``, recurrent layers (cells it knows, as linear layers),
+``baddbmm``, fused attention. Fused attention is counted here nevertheless, as its two products:
+published tables (timm's) come from runs in which it was not fused.
 """
 
 from __future__ import annotations
@@ -16,86 +17,115 @@ from torchscan.analyses.conventions.rules import (
     CONVOLUTIONS,
     PLAIN_CONVOLUTIONS,
     RECURRENT_CELLS,
+    OperatorRule,
     argument,
     by_operator,
     per_input,
     per_output,
     products,
+    rule_for,
 )
 from torchscan.ops.einsum import parse as parse_equation
 from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
-_BATCH_NORMS = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
-_OTHER_NORMS = (
-    "layer_norm",
-    "native_layer_norm",
-    "group_norm",
-    "native_group_norm",
-    "instance_norm",
-)
+_GRID_SAMPLERS = ("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
+_RULES: dict[str, OperatorRule] = {
+    **dict.fromkeys((*PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT_CELLS), products),
+    **dict.fromkeys(("aten.linear", "aten.addmm"), products),
+    **dict.fromkeys(("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d"), per_input(1)),
+    "aten.upsample_nearest2d": per_output(1),
+    "aten.upsample_bilinear2d": per_output(4),
+    **dict.fromkeys(_GRID_SAMPLERS, per_output(4)),
+}
 
 
 def fvcore(trace: Trace) -> list[int]:
-    """The numbers of FlopCountAnalysis."""
+    """Return the numbers of FlopCountAnalysis."""
     return by_operator(trace, _RULES)
 
 
+@rule_for(_RULES, *CONVOLUTIONS)
 def _convolution(signature: OpSignature) -> int:
-    """With its padding by name it is an operator of its own, which fvcore does not know."""
-    return 0 if isinstance(argument(signature, "padding"), str) else products(signature)
+    """Count nothing if padding is given by name: that is another operator, which fvcore ignores."""
+    if isinstance(argument(signature, "padding"), str):
+        return 0
+    return products(signature)
 
 
+@rule_for(_RULES, "aten.mm", "aten.bmm", "aten.matmul")
 def _matrix_product(signature: OpSignature) -> int:
-    """``numel(left) · columns of the right``: a left matrix that is broadcast over the right ones counts once."""
+    """Return ``numel(left) · columns of the right``.
+
+    A left matrix that is broadcast over the right ones counts once.
+    """
     left, right = signature.inputs
-    return left.numel * (right.shape[-1] if len(right.shape) > 1 else 1)
+    if len(right.shape) < 2:
+        return left.numel
+    return left.numel * right.shape[-1]
 
 
+@rule_for(_RULES, "aten.layer_norm", "aten.native_layer_norm")
+@rule_for(_RULES, "aten.group_norm", "aten.native_group_norm", "aten.instance_norm")
 def _norm(signature: OpSignature) -> int:
-    """5 per element, 4 without an affine map."""
-    return signature.inputs[0].numel * (4 if argument(signature, "weight") is None else 5)
+    """Count 5 per element, 4 without an affine map."""
+    is_affine = argument(signature, "weight") is not None
+    return signature.inputs[0].numel * (5 if is_affine else 4)
 
 
+@rule_for(_RULES, "aten.batch_norm", "aten.native_batch_norm")
+@rule_for(_RULES, "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")
 def _batch_norm(signature: OpSignature) -> int:
-    """In evaluation 2 per element, 1 without an affine map; in training as other norms."""
+    """Count 2 per element in evaluation, 1 without an affine map; in training as other norms."""
     if argument(signature, "training"):
         return _norm(signature)
-    return signature.inputs[0].numel * (1 if argument(signature, "weight") is None else 2)
+    is_affine = argument(signature, "weight") is not None
+    return signature.inputs[0].numel * (2 if is_affine else 1)
 
 
-# -- Einstein sums: fvcore asks numpy for the cheapest order ---------------------------------------------------------------
+# -- Einstein sums: fvcore asks numpy for the cheapest order ---------------------------------------
 
 
+@rule_for(_RULES, "aten.einsum")
 def _einsum(signature: OpSignature) -> int:
-    """Half of the operations that numpy states, which it rounds to four digits, except in two forms of a batched product."""
-    equation, operands = signature.args[0], signature.args[1]
+    """Return half of the operations that numpy states, which it rounds to four digits.
+
+    Two forms of a batched product count one per combination of their indices.
+    """
+    equation, operands = signature.args[:2]
     terms, result = parse_equation(equation, [spec.shape for spec in operands])
-    sizes = {index: max(term.get(index, 1) for term in terms) for term in terms for index in term}
-    if _is_batched_product([*map("".join, terms)], result):
+    sizes: dict[str, int] = {}
+    for index in itertools.chain(*terms):
+        sizes[index] = max(term.get(index, 1) for term in terms)
+
+    if _is_batched_product(["".join(term) for term in terms], result):
         return math.prod(sizes.values())
     operations = _cheapest([set(term) for term in terms], set(result), sizes)
-    return int(float(f"{operations + 1:.3e}") // 2)
+    rounded = float(f"{operations + 1:.3e}")
+    return int(rounded // 2)
 
 
 def _is_batched_product(terms: Sequence[str], result: str) -> bool:
-    """``abc,abd->acd`` or ``abc,adc->adb``, whatever the letters."""
-    letters = dict.fromkeys("".join(terms))
-    name = {letter: chr(ord("a") + position) for position, letter in enumerate(letters)}
-    equation = ",".join("".join(name[each] for each in term) for term in terms)
-    return (equation, "".join(name[each] for each in result)) in (
-        ("abc,abd", "acd"),
-        ("abc,adc", "adb"),
-    )
+    """Return whether an equation is ``abc,abd->acd`` or ``abc,adc->adb``, in any letters."""
+    equation = ",".join(terms) + "->" + result
+    indices = dict.fromkeys("".join(terms))
+    letters = {ord(index): chr(ord("a") + position) for position, index in enumerate(indices)}
+    renamed = equation.translate(letters)
+    return renamed in ("abc,abd->acd", "abc,adc->adb")
 
 
 def _cheapest(terms: Sequence[set[str]], result: set[str], sizes: dict[str, int]) -> int:
-    """Three operands and more go pair by pair, unless nothing is summed; no step may be larger than what there is already."""
+    """Return the operations of the cheapest order.
+
+    Three operands and more are multiplied in pairs, unless nothing is summed. No intermediate
+    result may be larger than every operand and the result.
+    """
     together = set().union(*terms)
     if len(terms) <= 2 or together == result:
         return _operations(together, together - result, len(terms), sizes)
     largest = max(_size(term, sizes) for term in (*terms, result))
-    return _cheapest_pairs([frozenset(term) for term in terms], frozenset(result), sizes, largest)
+    operands = [frozenset(term) for term in terms]
+    return _cheapest_pairs(operands, frozenset(result), sizes, largest)
 
 
 def _cheapest_pairs(
@@ -111,34 +141,24 @@ def _cheapest_pairs(
         if _size(kept, sizes) <= largest:
             cost = _operations(pair, pair - kept, 2, sizes)
             costs.append(cost + _cheapest_pairs([*rest, kept], result, sizes, largest))
+    if costs:
+        return min(costs)
     everything = frozenset().union(*terms)
-    return min(costs, default=_operations(everything, everything - result, len(terms), sizes))
+    return _operations(everything, everything - result, len(terms), sizes)
 
 
 def _operations(
-    indices: Iterable[str], summed: Iterable[str], operands: int, sizes: dict[str, int]
+    indices: Iterable[str], summed: Iterable[str], num_operands: int, sizes: dict[str, int]
 ) -> int:
-    """For each combination of indices a product with each further operand, and an addition if anything is summed."""
-    return _size(indices, sizes) * (max(1, operands - 1) + bool(summed))
+    """Return a product with each further operand, and an addition if an index is summed.
+
+    Both count once for each combination of the indices.
+    """
+    per_combination = max(1, num_operands - 1)
+    if summed:
+        per_combination += 1
+    return _size(indices, sizes) * per_combination
 
 
 def _size(indices: Iterable[str], sizes: dict[str, int]) -> int:
     return math.prod(sizes[index] for index in indices)
-
-
-_RULES = {
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(
-        (*PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT_CELLS, "aten.linear", "aten.addmm"), products
-    ),
-    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul"), _matrix_product),
-    "aten.einsum": _einsum,
-    **{f"aten.{name}": _batch_norm for name in _BATCH_NORMS},
-    **{f"aten.{name}": _norm for name in _OTHER_NORMS},
-    **dict.fromkeys(("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d"), per_input(1)),
-    "aten.upsample_nearest2d": per_output(1),
-    "aten.upsample_bilinear2d": per_output(4),
-    **dict.fromkeys(
-        ("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d"), per_output(4)
-    ),
-}

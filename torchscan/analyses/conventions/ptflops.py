@@ -1,4 +1,4 @@
-"""Counts of ptflops with its default backend: by hooks on modules, and by wrapped functions of torch.
+"""Counts of ptflops with its default backend: by hooks on modules, and by wrapped functions.
 
 Modules that call such a function count twice. A trace does not tell how an operator was called:
 activations, softmax, pools, resizing and matrix products count as if by their function
@@ -13,7 +13,6 @@ from collections.abc import Container, Mapping
 
 from torchscan.analyses.conventions.rules import (
     ATTENTION,
-    GATES,
     CountedModule,
     ModuleRule,
     OperatorRule,
@@ -25,9 +24,22 @@ from torchscan.analyses.conventions.rules import (
     of_class,
     per_input,
     recurrence,
+    rule_for,
 )
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
+
+_RELUS = ("aten.relu", "aten.gelu")
+_PRODUCTS = ("aten.mm", "aten.addmm")
+#: class -> operators that come from no wrapped function in it: these layers keep the activation
+#: that they were made with, and a linear layer shows its matrix product in a trace without
+#: composite operators
+_UNSEEN: Mapping[str, Container[str]] = {
+    "TransformerEncoderLayer": _RELUS,
+    "TransformerDecoderLayer": _RELUS,
+    "Linear": _PRODUCTS,
+    "MultiheadAttention": _PRODUCTS,
+}
 
 
 def ptflops(trace: Trace) -> list[int]:
@@ -35,7 +47,12 @@ def ptflops(trace: Trace) -> list[int]:
 
     Modules count per sample, functions for the whole batch.
     """
-    samples = _samples(trace)
+    samples = 1
+    # The batch size is read off the first positional argument.
+    for first in trace.provenance.inputs[:1]:
+        if first.name == "args[0]" and first.shape:
+            samples = max(first.shape[0], 1)
+
     rule = of_class(_MODULES)
     modules = by_module(trace, lambda layer: rule(layer) // samples)
     functions = by_operator(trace, _FUNCTIONS)
@@ -47,56 +64,66 @@ def ptflops(trace: Trace) -> list[int]:
     return macs
 
 
-def _samples(trace: Trace) -> int:
-    """Return the length of the first positional argument, at least 1."""
-    for first in trace.provenance.inputs[:1]:
-        if first.name == "args[0]" and first.shape:
-            return max(first.shape[0], 1)
-    return 1
-
-
 # -- modules -------------------------------------------------------------------------------------
 
 
+_ACTIVATIONS = ("ReLU", "PReLU", "ELU", "LeakyReLU", "ReLU6", "GELU")
+_POOLS = ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
+_MODULES: dict[str, ModuleRule] = {
+    **dict.fromkeys(_ACTIVATIONS, elements_out),
+    **{f"{pool}{axes}d": elements_in for pool in _POOLS for axes in (1, 2, 3)},
+    "LayerNorm": elements_in,
+}
+
+
+@rule_for(_MODULES, "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
+@rule_for(_MODULES, "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
 def _norm(layer: CountedModule) -> int:
-    """1 per element, 2 if affine."""
-    return layer.inputs[0].numel * (2 if "weight" in layer.parameters else 1)
+    """Count 1 per element, 2 if affine."""
+    is_affine = "weight" in layer.parameters
+    return layer.input.numel * (2 if is_affine else 1)
 
 
+@rule_for(_MODULES, "Upsample")
 def _resize(layer: CountedModule) -> int:
-    """1 per output of one sample, whatever the mode."""
-    output = layer.outputs[0]
+    """Count 1 per output of one sample, whatever the mode."""
+    output = layer.output
     return output.numel // max(output.shape[0], 1)
 
 
+@rule_for(_MODULES, "Linear")
 def _linear(layer: CountedModule) -> int:
-    """``rows · (features in · features out + features out)``, the latter for the bias."""
-    features = layer.inputs[0].shape[-1]
-    return layer.outputs[0].numel * (features + ("bias" in layer.parameters))
+    """Return ``rows · (features in · features out + features out)``, the latter for the bias."""
+    per_output = layer.input.shape[-1]
+    if "bias" in layer.parameters:
+        per_output += 1
+    return layer.output.numel * per_output
 
 
+@rule_for(_MODULES, "Conv1d", "Conv2d", "Conv3d")
+@rule_for(_MODULES, "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 def _convolution(layer: CountedModule) -> int:
-    """``positions of the output · numel(weight)``, and 1 per output for the bias."""
-    return _meeting_weights(layer, layer.outputs[0].shape)
+    """Return ``positions · numel(weight)``, and 1 per output for the bias.
 
-
-def _transposed_convolution(layer: CountedModule) -> int:
-    """Return the MACs of a transposed convolution, counted at the positions of the input."""
-    return _meeting_weights(layer, layer.inputs[0].shape)
-
-
-def _meeting_weights(layer: CountedModule, shape: tuple[int, ...]) -> int:
+    The positions are those of the output, and those of the input of a transposed convolution.
+    """
     weight: TensorSpec = argument(layer.operator_with("weight"), "weight")
-    bias = layer.outputs[0].numel if "bias" in layer.parameters else 0
-    return shape[0] * math.prod(shape[2:]) * weight.numel + bias
+    is_transposed = layer.type_name.startswith("ConvTranspose")
+    samples, _, *axes = (layer.input if is_transposed else layer.output).shape
+    macs = samples * math.prod(axes) * weight.numel
+    if "bias" in layer.parameters:
+        macs += layer.output.numel
+    return macs
 
 
 #: besides the products and biases, per unit and step
 _PER_UNIT = {"RNN": 1, "GRU": 7, "LSTM": 10}
 
 
+@rule_for(_MODULES, *_PER_UNIT)
+@rule_for(_MODULES, "RNNCell", "GRUCell", "LSTMCell")
 def _recurrent(layer: CountedModule) -> int:
-    """``steps · directions · Σ over layers (numel of weights and biases + what a unit does)``.
+    """Return ``steps · directions · Σ over layers (numel of weights and biases + work of units)``.
 
     Weights and biases are those of the forward direction.
     """
@@ -109,73 +136,78 @@ def _recurrent(layer: CountedModule) -> int:
             per_step += elements
 
     dims_of_steps = 2 if layer.type_name == kind else 1
-    steps = math.prod(layer.inputs[0].shape[:dims_of_steps])
+    steps = math.prod(layer.input.shape[:dims_of_steps])
     return steps * sizes.directions * per_step
 
 
-def _attention(layer: CountedModule) -> int:
-    """Scaling, three projections, scores, softmax, weighing, the output projection with its bias.
+#: operators that compute the scores, and which of their arguments are the queries
+_SCORES = {**dict.fromkeys((*ATTENTION, "aten.bmm"), 0), "aten.baddbmm": 1}
 
-    All of them are for one sample.
+
+@rule_for(_MODULES, "MultiheadAttention")
+def _attention(layer: CountedModule) -> int:
+    """Count scaling, three projections, scores, softmax, weighing, and the output projection.
+
+    All of them are for one sample. The output projection has a bias.
     """
     query, key, value = layer.inputs[:3]
     scores = layer.operator_among(_SCORES)
-    heads_of: TensorSpec = scores.args[_SCORES[scores.operator]]
-    length, per_head = heads_of.shape[-2:]
+    queries: TensorSpec = scores.args[_SCORES[scores.operator]]
+    length, per_head = queries.shape[-2:]
     width, key_width, value_width = (each.shape[-1] for each in (query, key, value))
     samples = query.numel // (length * width)
     keys = key.numel // (samples * key_width)
     values = value.numel // (samples * value_width)
+
     heads = width // per_head
-    projections = length * width**2 + keys * key_width**2 + values * value_width**2
+    scaling = length * width
+    projections = length * width**2
+    projections += keys * key_width**2
+    projections += values * value_width**2
     projections += length * value_width * (value_width + 1)
-    biases = 0
     if "in_proj_bias" in layer.parameters:
-        biases = (length + keys + values) * width
-    attending = heads * length * keys * (width // heads + 1 + value_width // heads)
-    return samples * (length * width + projections + biases + attending)
-
-
-#: what makes the scores, and which of its arguments are the queries
-_SCORES = {**dict.fromkeys((*ATTENTION, "aten.bmm"), 0), "aten.baddbmm": 1}
-_AXES = (1, 2, 3)
-_ACTIVATIONS = ("ReLU", "PReLU", "ELU", "LeakyReLU", "ReLU6", "GELU")
-_MODULES: Mapping[str, ModuleRule] = {
-    **{f"Conv{axes}d": _convolution for axes in _AXES},
-    **{f"ConvTranspose{axes}d": _transposed_convolution for axes in _AXES},
-    **dict.fromkeys(_ACTIVATIONS, elements_out),
-    **{
-        f"{kind}Pool{axes}d": elements_in
-        for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg")
-        for axes in _AXES
-    },
-    **{f"{kind}Norm{axes}d": _norm for kind in ("Batch", "Instance") for axes in _AXES},
-    "GroupNorm": _norm,
-    "LayerNorm": elements_in,
-    "Linear": _linear,
-    "Upsample": _resize,
-    **{kind + suffix: _recurrent for kind in GATES for suffix in ("", "Cell")},
-    "MultiheadAttention": _attention,
-}
+        projections += (length + keys + values) * width
+    per_score = width // heads + 1 + value_width // heads
+    attending = heads * length * keys * per_score
+    return samples * (scaling + projections + attending)
 
 
 # -- functions -----------------------------------------------------------------------------------
 
 
+_COUNT_INPUTS = (
+    *("relu", "prelu", "elu", "relu6", "gelu", "silu", "softmax", "_softmax"),
+    *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+    *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+)
+_FUNCTIONS: dict[str, OperatorRule] = {f"aten.{name}": per_input(1) for name in _COUNT_INPUTS}
+
+
+@rule_for(_FUNCTIONS, "aten.matmul", "aten.mm", "aten.bmm")
+@rule_for(_FUNCTIONS, "aten.addmm", "aten.baddbmm")
 def _product(signature: OpSignature) -> int:
-    """``numel(left) · last size of the right``."""
-    left, right = signature.inputs
-    return left.numel * right.shape[-1]
+    """Return ``numel(left) · last size of the right``.
+
+    An added tensor counts 1 per element, unless it is scaled by 0.
+    """
+    *added, left, right = signature.inputs
+    macs = left.numel * right.shape[-1]
+    if added and argument(signature, "beta"):
+        macs += added[0].numel
+    return macs
 
 
-def _added_product(signature: OpSignature) -> int:
-    """Return the MACs of a product, and 1 per added element unless that tensor is scaled by 0."""
-    added, left, right = signature.inputs
-    return left.numel * right.shape[-1] + (added.numel if argument(signature, "beta") else 0)
-
-
+@rule_for(_FUNCTIONS, "aten.upsample_nearest1d", "aten._upsample_nearest_exact1d")
+@rule_for(_FUNCTIONS, "aten.upsample_nearest2d", "aten._upsample_nearest_exact2d")
+@rule_for(_FUNCTIONS, "aten.upsample_nearest3d", "aten._upsample_nearest_exact3d")
+@rule_for(_FUNCTIONS, "aten.upsample_linear1d", "aten.upsample_trilinear3d")
+@rule_for(_FUNCTIONS, "aten.upsample_bilinear2d", "aten._upsample_bilinear2d_aa")
+@rule_for(_FUNCTIONS, "aten.upsample_bicubic2d", "aten._upsample_bicubic2d_aa")
 def _interpolation(signature: OpSignature) -> int:
-    """1 per output; if a scale was given, ``numel(input) · Π scales``.
+    """Return 1 per output; if a scale was given, ``numel(input) · Π scales``.
 
     The latter differs where the sizes of the output are rounded down.
     """
@@ -185,39 +217,3 @@ def _interpolation(signature: OpSignature) -> int:
     if scales is None:
         return signature.outputs[0].numel
     return int(signature.inputs[0].numel * math.prod(scales))
-
-
-_RESIZING = (
-    *(
-        f"{kind}{axes}d"
-        for kind in ("upsample_nearest", "_upsample_nearest_exact")
-        for axes in _AXES
-    ),
-    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-)
-#: class -> operators that come from no wrapped function in it: these layers keep the activation that
-#: they were made with, and a linear layer shows its matrix product in a trace without composite
-#: operators
-_UNSEEN: Mapping[str, Container[str]] = {
-    **dict.fromkeys(
-        ("TransformerEncoderLayer", "TransformerDecoderLayer"), ("aten.relu", "aten.gelu")
-    ),
-    **dict.fromkeys(("Linear", "MultiheadAttention"), ("aten.mm", "aten.addmm")),
-}
-_POINTWISE = ("relu", "prelu", "elu", "relu6", "gelu", "silu", "softmax", "_softmax")
-_POOLS = (
-    *(
-        f"{kind}_pool{axes}d"
-        for kind in ("max", "avg", "adaptive_max", "adaptive_avg")
-        for axes in _AXES
-    ),
-    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
-    *("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices"),
-)
-_FUNCTIONS: Mapping[str, OperatorRule] = {
-    **{f"aten.{name}": per_input(1) for name in (*_POINTWISE, *_POOLS)},
-    **{f"aten.{mode}": _interpolation for mode in _RESIZING},
-    **dict.fromkeys(("aten.matmul", "aten.mm", "aten.bmm"), _product),
-    **dict.fromkeys(("aten.addmm", "aten.baddbmm"), _added_product),
-}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 
 from torchscan.analyses.conventions.rules import (
+    GATES,
     CountedModule,
     ModuleRule,
     Recurrence,
@@ -17,12 +17,18 @@ from torchscan.analyses.conventions.rules import (
     elements_out,
     of_class,
     recurrence,
+    rule_for,
 )
 from torchscan.trace.events import TensorSpec
 from torchscan.trace.trace import Trace
 
 #: per output of a resize; other modes count nothing
 _PER_RESIZED = {"nearest": 1, "linear": 5, "bilinear": 11, "bicubic": 259}
+_AVERAGE_POOLS = ("AvgPool1d", "AvgPool2d", "AvgPool3d")
+_RULES: dict[str, ModuleRule] = {
+    **dict.fromkeys(_AVERAGE_POOLS, elements_out),
+    "PReLU": elements_in,
+}
 
 
 def thop(trace: Trace) -> list[int]:
@@ -30,104 +36,100 @@ def thop(trace: Trace) -> list[int]:
     return by_module(trace, of_class(_RULES))
 
 
+@rule_for(_RULES, "Conv1d", "Conv2d", "Conv3d")
+@rule_for(_RULES, "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 def _convolution(layer: CountedModule) -> int:
-    """``numel(output) · channels of the input / groups · kernel``, also of a transposed convolution."""
+    """Return ``numel(output) · channels of the input / groups · kernel``, also if transposed."""
     operator = layer.operator_with("groups")
     weight: TensorSpec = argument(operator, "weight")
     groups: int = argument(operator, "groups")
-    channels = layer.inputs[0].shape[1] // groups
-    return layer.outputs[0].numel * channels * math.prod(weight.shape[2:])
+    channels = layer.input.shape[1] // groups
+    kernel = math.prod(weight.shape[2:])
+    return layer.output.numel * channels * kernel
 
 
+@rule_for(_RULES, "Linear")
 def _linear(layer: CountedModule) -> int:
-    """``numel(output) · features of the input``."""
-    return layer.outputs[0].numel * layer.inputs[0].shape[-1]
+    """Return ``numel(output) · features of the input``."""
+    return layer.output.numel * layer.input.shape[-1]
 
 
-def _normalisation(layer: CountedModule) -> int:
-    """2 per element, 4 if affine."""
-    return layer.inputs[0].numel * (4 if "weight" in layer.parameters else 2)
+@rule_for(_RULES, "BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+@rule_for(_RULES, "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
+@rule_for(_RULES, "SyncBatchNorm", "LayerNorm")
+def _normalization(layer: CountedModule) -> int:
+    """Count 2 per element, 4 if affine."""
+    is_affine = "weight" in layer.parameters
+    return layer.input.numel * (4 if is_affine else 2)
 
 
+@rule_for(_RULES, "Softmax")
 def _softmax(layer: CountedModule) -> int:
-    """Over n elements n exponentials, n − 1 additions, n divisions."""
+    """Count n exponentials, n − 1 additions and n divisions over n elements."""
     dim: int = argument(layer.operator_with("dim"), "dim")
-    summed = layer.inputs[0].shape[dim]
-    return layer.inputs[0].numel // summed * (3 * summed - 1)
+    length = layer.input.shape[dim]
+    num_rows = layer.input.numel // length
+    return num_rows * (3 * length - 1)
 
 
+@rule_for(_RULES, "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d")
 def _adaptive_average(layer: CountedModule) -> int:
-    """``(window + 1)`` per output, where the window is the ratio of the sizes, a fraction."""
-    before, after = layer.inputs[0].shape[2:], layer.outputs[0].shape[2:]
-    window = math.prod(old / new for old, new in zip(before, after, strict=True))
-    return int((window + 1) * layer.outputs[0].numel)
+    """Count ``(window + 1)`` per output, where the window is the ratio of the sizes, a fraction."""
+    output = layer.output
+    sizes = zip(layer.input.shape[2:], output.shape[2:], strict=True)
+    window = math.prod(before / after for before, after in sizes)
+    return int((window + 1) * output.numel)
 
 
+@rule_for(_RULES, "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")
 def _resize(layer: CountedModule) -> int:
-    """The operator's name ends in the mode, the number of axes and ``d``: ``upsample_bilinear2d``."""
-    mode = layer.operators[0].operator.rpartition("upsample_")[2][:-2]
-    return _PER_RESIZED.get(mode, 0) * layer.outputs[0].numel
+    """Count by the mode, which the operator's name ends in: ``upsample_bilinear2d``."""
+    operator = layer.operators[0].operator
+    _, _, mode_and_axes = operator.rpartition("upsample_")
+    mode = mode_and_axes[:-2]
+    return _PER_RESIZED.get(mode, 0) * layer.output.numel
 
 
-def _rnn_cell(features: int, sizes: Recurrence) -> int:
-    """``hidden · (features + hidden + 1)``, 2 · hidden more with biases."""
-    return sizes.hidden * (features + sizes.hidden + 1 + 2 * sizes.has_bias)
+# -- recurrent layers ------------------------------------------------------------------------------
 
 
-def _gru_cell(features: int, sizes: Recurrence) -> int:
-    """Three gates, and 4 · hidden to reset and to mix."""
-    return 3 * _rnn_cell(features, sizes) + 4 * sizes.hidden
+@rule_for(_RULES, "RNNCell", "GRUCell", "LSTMCell")
+def _recurrent_cell(layer: CountedModule) -> int:
+    """Count one step of each sample."""
+    shape = layer.input.shape
+    kind = layer.type_name.removesuffix("Cell")
+    return shape[0] * _one_step(kind, shape[-1], recurrence(layer))
 
 
-def _lstm_cell(features: int, sizes: Recurrence) -> int:
-    """Four gates, and 4 · hidden for the new states."""
-    return 4 * _rnn_cell(features, sizes) + 4 * sizes.hidden
+@rule_for(_RULES, "RNN", "GRU", "LSTM")
+def _recurrent_layers(layer: CountedModule) -> int:
+    """Count each step of each sample, of each layer in each direction.
 
-
-_CELLS = {"RNN": _rnn_cell, "GRU": _gru_cell, "LSTM": _lstm_cell}
-
-
-def _cell(layer: CountedModule) -> int:
-    """One step of each sample."""
-    shape = layer.inputs[0].shape
-    cell = _CELLS[layer.type_name.removesuffix("Cell")]
-    return shape[0] * cell(shape[-1], recurrence(layer))
-
-
-def _recurrent(layer: CountedModule) -> int:
-    """One step of each sample, of each layer in each direction.
-
-    Later layers read both directions of the one before.
+    Later layers read both directions of the layer before. A packed sequence comes with the number
+    of samples of each step; the most samples count.
     """
     sizes = recurrence(layer)
-    cell = _CELLS[layer.type_name]
-    first = cell(layer.inputs[0].shape[-1], sizes)
-    later = cell(sizes.hidden * sizes.directions, sizes)
-    return _steps(layer) * sizes.directions * (first + (sizes.layers - 1) * later)
-
-
-def _steps(layer: CountedModule) -> int:
-    """Samples times steps.
-
-    A packed sequence comes with the number of samples of each step, of which the first one counts.
-    """
     data, *others = layer.inputs
     if others and others[0].dtype is torch.int64:
-        return others[0].numel * layer.outputs[-1].shape[-2]
-    return math.prod(data.shape[:2])
+        num_steps = others[0].numel * layer.outputs[-1].shape[-2]
+    else:
+        num_steps = math.prod(data.shape[:2])
+
+    first = _one_step(layer.type_name, data.shape[-1], sizes)
+    later = _one_step(layer.type_name, sizes.hidden * sizes.directions, sizes)
+    per_step = first + (sizes.layers - 1) * later
+    return num_steps * sizes.directions * per_step
 
 
-_AXES = (1, 2, 3)
-_RULES: Mapping[str, ModuleRule] = {
-    **{f"Conv{kind}{axes}d": _convolution for kind in ("", "Transpose") for axes in _AXES},
-    **{f"{kind}Norm{axes}d": _normalisation for kind in ("Batch", "Instance") for axes in _AXES},
-    **dict.fromkeys(("SyncBatchNorm", "LayerNorm"), _normalisation),
-    **{f"AvgPool{axes}d": elements_out for axes in _AXES},
-    **{f"AdaptiveAvgPool{axes}d": _adaptive_average for axes in _AXES},
-    **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"), _resize),
-    "Linear": _linear,
-    "PReLU": elements_in,
-    "Softmax": _softmax,
-    **{f"{kind}Cell": _cell for kind in _CELLS},
-    **dict.fromkeys(_CELLS, _recurrent),
-}
+def _one_step(kind: str, features: int, sizes: Recurrence) -> int:
+    """Return ``gates · hidden · (features + hidden + 1)``, with biases 2 · gates · hidden more.
+
+    A GRU takes 4 · hidden more to reset and to mix, an LSTM for the new states.
+    """
+    per_unit = features + sizes.hidden + 1
+    if sizes.has_bias:
+        per_unit += 2
+    per_unit *= GATES[kind]
+    if kind != "RNN":
+        per_unit += 4
+    return sizes.hidden * per_unit

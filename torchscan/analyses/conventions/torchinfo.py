@@ -1,4 +1,4 @@
-"""The total of torchinfo: the elements of weights and biases, times how often each of them is assumed to be used."""
+"""Total of torchinfo: elements of weights and biases, times the assumed number of their uses."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from torchscan.trace.trace import Trace
 
 
 def torchinfo(trace: Trace) -> list[int]:
-    """The numbers of torchinfo: modules that own other modules count nothing themselves."""
+    """Return the numbers of torchinfo: modules that own other modules count nothing themselves."""
     return by_module(trace, _module)
 
 
 def _module(layer: CountedModule) -> int:
-    """``Σ numel(parameter) · uses``."""
+    """Return ``Σ numel(parameter) · uses``.
+
+    A convolution uses its weight and bias at each position of the output, other modules use them
+    once per sample. Of modules that have several, each is used once per sample and step.
+    """
     if not layer.is_leaf or not layer.outputs:
         return 0
-    shape = layer.outputs[0].shape
-    return sum(
-        elements * _uses(layer.type_name, name, shape)
-        for name, elements in layer.parameters.items()
-    )
 
-
-def _uses(type_name: str, name: str, output: tuple[int, ...]) -> int:
-    """A convolution uses a weight at each position; others use it once per sample, or, if it is one of many, per step."""
-    if name in ("weight", "bias"):
-        positions = output[2:] if "Conv" in type_name else ()
-        return math.prod((*output[:1], *positions))
-    return math.prod(output[:2]) if "weight" in name or "bias" in name else 0
+    shape = layer.output.shape
+    num_samples = math.prod(shape[:1])
+    num_positions = math.prod(shape[2:]) if "Conv" in layer.type_name else 1
+    num_steps = math.prod(shape[:2])
+    total = 0
+    for name, elements in layer.parameters.items():
+        if name in ("weight", "bias"):
+            total += elements * num_samples * num_positions
+        elif "weight" in name or "bias" in name:
+            total += elements * num_steps
+    return total

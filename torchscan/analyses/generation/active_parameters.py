@@ -14,12 +14,9 @@ from torchscan.trace.trace import Trace
 
 
 def distinct_parameters(trace: Trace) -> list[ParameterRecord]:
-    """Parameters, not buffers, each once."""
-    return [
-        each
-        for at, each in enumerate(trace.parameters)
-        if not each.is_buffer and each.identity == at
-    ]
+    """Return the parameters without buffers, each once."""
+    held = [each for index, each in enumerate(trace.parameters) if each.identity == index]
+    return [each for each in held if not each.is_buffer]
 
 
 def count_parameters(trace: Trace, sizes: Mapping[str, int]) -> int:
@@ -54,31 +51,30 @@ def _routed_shares(trace: Trace) -> dict[int, Fraction]:
     found: dict[int, Fraction] = {}
     for index, op in enumerate(trace.ops):
         routing = routed.routing(index)
-        for tensor in op.inputs if routing is not UNKNOWN else ():
+        if routing is UNKNOWN:
+            continue
+        for tensor in op.inputs:
             record = trace.tensors[tensor]
             is_weight = trace.storages[record.storage].kind == "parameter"
-            if is_weight and record.spec.shape and record.spec.shape[0] == routing.choices:
+            if is_weight and record.spec.shape[:1] == (routing.choices,):
                 all_choices = routing.choices * routing.num_devices
                 found[record.storage] = Fraction(routing.picks, all_choices)
     return found
 
 
 def weights_bytes(trace: Trace, serving: Serving, repeats: Repeats | None = None) -> int:
-    """Bytes of all that a model keeps, weights that products take in the format that they are stored in."""
+    """Return the bytes of all that a model keeps, with weights of products as they are stored."""
     packed = _with_repeats(packed_weights(trace, serving), repeats)
-    held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
-    return _other_bytes(trace) + sum(
-        round(each.stored_bytes * packed.get(each.storages[0], Fraction(1)))
-        if each.storages
-        else each.stored_bytes
-        for each in held
-    )
+    total = 0
+    for index, parameter in enumerate(trace.parameters):
+        if parameter.identity != index:
+            continue
+        size = parameter.stored_bytes
+        if parameter.storages:
+            size = round(size * packed.get(parameter.storages[0], Fraction(1)))
+        total += size
 
-
-def _other_bytes(trace: Trace) -> int:
-    """Return the bytes of other constants, such as the scales of packed weights."""
-    return sum(
-        each.size
-        for each in trace.storages
-        if each.kind == "constant" and each.born is None and each.died is None
-    )
+    # Other constants are, for example, the scales of packed weights.
+    constants = [each for each in trace.storages if each.kind == "constant"]
+    total += sum(each.size for each in constants if each.born is None and each.died is None)
+    return total

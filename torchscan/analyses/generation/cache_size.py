@@ -5,8 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from torch import Tensor
-
 from torchscan.analyses.generation.stored import Stored
 from torchscan.errors import RecordError
 from torchscan.once import once
@@ -14,12 +12,15 @@ from torchscan.recording.generation_passes import Generating, Kept, Length
 
 #: lengths at which it shows what grows with the length
 _SHORTEST = (2, 3)
-#: up to so many tokens caches are recorded: the mask of attention takes the square of it
+#: tokens up to which caches are recorded: the mask of attention takes the square of it
 _FAR = 8192
 
 
 class CacheSize:
-    """Bytes of the cache of one sequence, read from records; beyond those, it grows on as at their end."""
+    """Bytes of the cache of one sequence, read from passes.
+
+    Beyond the longest pass, it grows on as at its end.
+    """
 
     def __init__(
         self,
@@ -30,9 +31,14 @@ class CacheSize:
         *,
         is_loop: bool | None = None,
     ) -> None:
-        """``length`` is what is asked for, and ``limit`` how many tokens there are positions for.
+        """Prepare to record passes.
 
-        ``is_loop``: whether the model runs a prompt token by token, if that is known.
+        Args:
+            passes: the passes of one sequence.
+            length: the requested length.
+            format_: the format in which keys and values are stored, or None for the model's own.
+            limit: the number of tokens that the model has positions for, or None.
+            is_loop: True if the model runs a prompt token by token, or None if that is not known.
         """
         self._known_loop = is_loop
         self._far = _FAR if limit is None else min(_FAR, limit)
@@ -43,56 +49,58 @@ class CacheSize:
         self._format = format_
 
     def __call__(self, tokens: int) -> int:
-        """After so many tokens."""
-        if self._prompt <= tokens <= self.reach and self._is_even:
-            begin, end = self._recorded(self._prompt), self._recorded(self.reach)
-            return begin + (end - begin) * (tokens - self._prompt) // (self.reach - self._prompt)
-        if tokens <= self.reach:
-            return self._recorded(tokens)
-        return self(self.reach) + (tokens - self.reach) * self._growth
+        """Return the bytes after this number of tokens."""
+        reach = self.reach
+        if tokens > reach:
+            return self(reach) + (tokens - reach) * self._growth
+        if tokens < self._prompt or not self._is_even:
+            return self._recorded_bytes(tokens)
+
+        begin = self._recorded_bytes(self._prompt)
+        end = self._recorded_bytes(reach)
+        return begin + (end - begin) * (tokens - self._prompt) // (reach - self._prompt)
 
     @once
     def _is_even(self) -> bool:
-        """Return whether each recorded token takes the same number of bytes.
+        """True if each recorded token takes the same number of bytes.
 
         A token never takes more than the one before, so three sizes decide.
         """
-        begin, middle, end = self._prompt, self._prompt + self._generated // 2, self.reach
-        sizes = (
-            [self._recorded(each) for each in (begin, middle, end)]
-            if begin < middle < end
-            else [0, 1, 0]
-        )
-        return (sizes[1] - sizes[0]) * (end - middle) == (sizes[2] - sizes[1]) * (middle - begin)
+        begin = self._prompt
+        middle = begin + self._generated // 2
+        end = self.reach
+        if not begin < middle < end:
+            return False
+        at_begin, at_middle, at_end = (self._recorded_bytes(each) for each in (begin, middle, end))
+        return (at_middle - at_begin) * (end - middle) == (at_end - at_middle) * (middle - begin)
 
     @once
     def _growth(self) -> int:
-        """Return the bytes that a token adds at the end of the recorded lengths.
+        """Bytes that a token adds at the end of the recorded lengths.
 
         Growth never accelerates: if the rate was constant so far, it stays constant.
         """
-        before, at_end = self(self._asked), self(self.reach)
+        before = self(self._asked)
+        at_end = self(self.reach)
         growth = before - self(self._asked - 1)
-        return (
-            growth
-            if at_end - before == (self.reach - self._asked) * growth
-            else at_end - self(self.reach - 1)
-        )
+        if at_end - before == (self.reach - self._asked) * growth:
+            return growth
+        return at_end - self(self.reach - 1)
 
     @once
     def reach(self) -> int:
-        """So many tokens are recorded."""
+        """The number of tokens of the longest pass."""
         if self._asked >= self._far or self.is_loop:
             return self._asked
         try:
-            self._recorded(self._far)
+            self._recorded_bytes(self._far)
         except RecordError:
             return self._asked
         return self._far
 
     @property
     def may_go_on(self) -> bool:
-        """Return whether sizes beyond the requested length are available."""
+        """True if sizes beyond the requested length are available."""
         return self.reach >= self._far or self.is_loop
 
     @once
@@ -100,36 +108,33 @@ class CacheSize:
         """True if the model runs a prompt token by token, so that a long one is slow to record."""
         if self._known_loop is not None:
             return self._known_loop
-        one, other = (self._shortest(length).operators for length in _SHORTEST)
+        one, other = (self._short_pass(length).operators for length in _SHORTEST)
         return one != other
 
-    def _recorded(self, tokens: int) -> int:
+    def _recorded_bytes(self, tokens: int) -> int:
         prompt = min(self._prompt, tokens)
         kept = self._passes.prompted(Length(prompt, tokens - prompt))
-        sizes = [
-            kept.times.get(name, 1) * self._share(name, each) * each.numel() * each.element_size()
-            for name, each in kept.tensors.items()
-        ]
-        return ceil(sum(sizes)) // self._passes.batch_size
-
-    def _share(self, name: str, tensor: Tensor) -> Fraction:
-        """Return the share of bytes that the cache's format leaves. Fixed states keep all."""
-        if self._format is None or name not in self._growing:
-            return Fraction(1)
-        return self._format.share(tensor.shape[-1], tensor.element_size())
+        size = Fraction(0)
+        for name, tensor in kept.tensors.items():
+            # Fixed states keep all bytes.
+            share = Fraction(1)
+            if self._format is not None and name in self._growing_tensors:
+                share = self._format.share(tensor.shape[-1], tensor.element_size())
+            num_bytes = tensor.numel() * tensor.element_size()
+            size += kept.times.get(name, 1) * share * num_bytes
+        return ceil(size) // self._passes.batch_size
 
     @once
-    def _growing(self) -> frozenset[str]:
-        """The tensors of the cache that hold something of each token, by their names."""
-        one, other = (self._shortest(length).tensors for length in _SHORTEST)
-        return frozenset(
-            name
-            for name, tensor in other.items()
-            if name not in one or one[name].shape != tensor.shape
-        )
+    def _growing_tensors(self) -> frozenset[str]:
+        """Names of the tensors of the cache that hold values of each token."""
+        one, other = (self._short_pass(length).tensors for length in _SHORTEST)
+        growing = set()
+        for name, tensor in other.items():
+            if name not in one or one[name].shape != tensor.shape:
+                growing.add(name)
+        return frozenset(growing)
 
-    def _shortest(self, length: int) -> Kept:
-        is_translated = self._passes.is_translated
-        return self._passes.prompted(
-            Length(length) if not is_translated else Length(_SHORTEST[0], length)
-        )
+    def _short_pass(self, length: int) -> Kept:
+        if self._passes.is_translated:
+            return self._passes.prompted(Length(_SHORTEST[0], length))
+        return self._passes.prompted(Length(length))

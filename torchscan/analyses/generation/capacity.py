@@ -8,16 +8,14 @@ from itertools import accumulate
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.generation_passes import Kept
 
-#: beyond so many tokens nobody asks
+#: tokens of the longest sequence that is considered
 _LONGEST = 2**24
-
-
 #: kinds of memory that are there before a pass
 _HELD = frozenset({"parameters", "buffers", "inputs", "cache"})
 
 
 def work_bytes(kept: Kept) -> int:
-    """The most that is alive beside what the model holds and the cache, while a pass runs."""
+    """Return the most bytes that are alive during a pass, without weights, inputs and cache."""
     is_short = kept.repeats is not None and not kept.repeats.keeps_memory
     trace = kept.short if is_short else kept.trace
     changes = [0] * (len(trace.ops) + 2)
@@ -31,27 +29,29 @@ def work_bytes(kept: Kept) -> int:
 def longest(
     cache_bytes: Callable[[int], int], room: int, known: int, limit: int | None
 ) -> int | None:
-    """The most tokens whose cache fits; ``known`` is a length that is recorded already.
+    """Return the most tokens whose cache fits; ``known`` is a length that is recorded already.
 
-    The cache grows with the length, ever more slowly (a window is full at some point), so a chord between a length that fits
-    and one that doesn't meets the room at a length that fits only if it is straight.
+    The cache grows with the length, ever more slowly (a window is full at some point), so a chord
+    between a length that fits and one that does not meets the room at a length that fits only if
+    the cache grows evenly.
     """
     if room <= 0:
         return 0
-    fits, bursts = 0, limit or _LONGEST
-    if cache_bytes(bursts) <= room:
+    fits, exceeds = 0, limit or _LONGEST
+    if cache_bytes(exceeds) <= room:
         return limit
     if cache_bytes(known) <= room:
         fits = known
     else:
-        bursts = known
-    while bursts - fits > 1:
-        low, high = (cache_bytes(fits) if fits else 0), cache_bytes(bursts)
-        middle = min(
-            bursts - 1, max(fits + 1, fits + (room - low) * (bursts - fits) // max(1, high - low))
-        )
+        exceeds = known
+
+    while exceeds - fits > 1:
+        low = cache_bytes(fits) if fits else 0
+        high = cache_bytes(exceeds)
+        on_chord = fits + (room - low) * (exceeds - fits) // max(1, high - low)
+        middle = min(exceeds - 1, max(fits + 1, on_chord))
         if cache_bytes(middle) > room:
-            bursts = middle
+            exceeds = middle
         elif cache_bytes(middle + 1) > room:
             return middle
         else:

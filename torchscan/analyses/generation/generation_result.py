@@ -138,13 +138,9 @@ class Generation(Result):
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all sequences on all devices, over all the time that they take, that for the prompt included."""
-        return (
-            self.replicas
-            * self.batch_size
-            * self.new
-            / (self.first_token_of_all + (self.new - 1) * self.per_token)
-        )
+        """New tokens of all sequences on all devices, over their time, that of prompts included."""
+        num_tokens = self.replicas * self.batch_size * self.new
+        return num_tokens / (self.first_token_of_all + (self.new - 1) * self.per_token)
 
     @property
     def devices(self) -> int:
@@ -167,21 +163,29 @@ class Generation(Result):
         return self.decode.total.limiter
 
     def __repr__(self) -> str:
-        """A short one."""
-        return (
-            f"<Generation on {self.device}: first token after {1000 * self.first_token:.3g} ms, "
-            f"then {1000 * self.per_token:.3g} ms each, {self.tokens_per_second:.3g} tokens/s>"
-        )
+        """Return a short description."""
+        first, later = 1000 * self.first_token, 1000 * self.per_token
+        times = f"first token after {first:.3g} ms, then {later:.3g} ms each"
+        return f"<Generation on {self.device}: {times}, {self.tokens_per_second:.3g} tokens/s>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        plain = {
-            each.name: getattr(self, each.name)
-            for each in fields(self)
-            if each.name not in ("prefill", "decode", "mesh", "engine", "margin")
-        }
-        figures: dict[str, Any] = {
+        """Return plain JSON-serializable data."""
+        apart = ("prefill", "decode", "mesh", "engine", "margin")
+        names = [each.name for each in fields(self) if each.name not in apart]
+        plain = {name: getattr(self, name) for name in names}
+        for name in ("without_formula", "unreadable_weights", "assumptions", "warnings"):
+            plain[name] = to_plain(plain[name])
+        return {
+            **plain,
             "engine": self.engine.to_dict(),
+            **self._figures(),
+            "mesh": None if self.mesh is None else dict(self.mesh),
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
+        }
+
+    def _figures(self) -> dict[str, Any]:
+        return {
             "first_token_under_load": self.first_token_under_load,
             "first_token_under_load_median": self.first_token_under_load_median,
             "first_token_under_load_p99": self.first_token_under_load_p99,
@@ -191,18 +195,6 @@ class Generation(Result):
             "tokens_per_second": self.tokens_per_second,
             "limiter": self.limiter,
             "fits": self.fits,
-        }
-        lists = {
-            name: to_plain(getattr(self, name))
-            for name in ("without_formula", "unreadable_weights", "assumptions", "warnings")
-        }
-        figures["mesh"] = None if self.mesh is None else dict(self.mesh)
-        return {
-            **plain,
-            **figures,
-            **lists,
-            "prefill": self.prefill.to_dict(),
-            "decode": self.decode.to_dict(),
         }
 
 
@@ -216,11 +208,9 @@ class GenerationSweep(Result):
 
     def price_per_million(self, generation: Generation) -> float | None:
         """Return the price of a million new tokens, in the currency of ``price``, or None."""
-        return (
-            None
-            if self.price is None
-            else generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
-        )
+        if self.price is None:
+            return None
+        return generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
 
     @property
     def num_traces(self) -> int:
@@ -228,15 +218,15 @@ class GenerationSweep(Result):
         return sum(each.num_traces for each in self.generations)
 
     def __repr__(self) -> str:
-        """A short one."""
+        """Return a short description."""
+        device = self.generations[0].device
         sizes = ", ".join(str(each.batch_size) for each in self.generations)
-        return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.num_traces} passes>"
+        return f"<GenerationSweep on {device}: batch sizes {sizes}, {self.num_traces} passes>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        prices = [self.price_per_million(each) for each in self.generations]
-        each = [
-            {**one.to_dict(), "price_per_million": price}
-            for one, price in zip(self.generations, prices, strict=True)
-        ]
-        return {"price": self.price, "num_traces": self.num_traces, "generations": each}
+        """Return plain JSON-serializable data."""
+        generations = []
+        for each in self.generations:
+            price = self.price_per_million(each)
+            generations.append({**each.to_dict(), "price_per_million": price})
+        return {"price": self.price, "num_traces": self.num_traces, "generations": generations}

@@ -19,20 +19,12 @@ BITS: Mapping[Compute, int] = {"fp8": 8, "fp4": 4}
 
 #: products of an input with a weight
 _PRODUCTS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "linear",
-        "matmul",
-        "_grouped_mm",
-        "mv",
-        "dot",
-        "einsum",
+    (
+        *("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.dot"),
+        *("aten.linear", "aten.matmul", "aten.einsum", "aten._grouped_mm"),
+        "transformers.grouped_mm_fallback",
     )
-) | {"transformers.grouped_mm_fallback"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,30 +131,28 @@ class Repriced:
         self.packed = packed_weights(trace, serving)
 
     def served(self, costs: tuple[OpCost, ...]) -> Served:
-        """The costs of the calls of the record, given those as they are."""
+        """Return the costs of the calls of the record, given those as they are."""
         if self._serving == AS_IT_IS:
             return Served(costs, (_NOT_PACKED,) * len(costs))
-        changed = [self._served(op, cost) for op, cost in zip(self._trace.ops, costs, strict=True)]
-        appends = frozenset(
-            index for index, op in enumerate(self._trace.ops) if self._is_append(op)
-        )
-        return Served(
-            tuple(cost for cost, _ in changed), tuple(packed for _, packed in changed), appends
-        )
+        ops = self._trace.ops
+        changed = [self._serve_call(op, cost) for op, cost in zip(ops, costs, strict=True)]
+        appends = frozenset(index for index, op in enumerate(ops) if self._is_append(op))
+        served_costs = tuple(cost for cost, _ in changed)
+        packed = tuple(packed for _, packed in changed)
+        return Served(served_costs, packed, appends)
 
-    def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
+    def _serve_call(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
         if op.signature.is_view:
             return cost, _NOT_PACKED
         if self._is_append(op):
-            cost = self._as_append(op, cost)
+            cost = self._cost_of_append(op, cost)
         elif self._serving.cache is not None:
             cost = self._with_small_cache(op, cost, self._serving.cache)
         return self._with_packed_weights(op, cost)
 
     def _is_append(self, op: OpCall) -> bool:
-        return self._serving.appends and not op.signature.is_view and self._joins_cache(op)
-
-    def _joins_cache(self, op: OpCall) -> bool:
+        if not self._serving.appends or op.signature.is_view:
+            return False
         if op.signature.operator != "aten.cat" or not any(map(self._is_cache, op.inputs)):
             return False
         # a recurrent state is replaced by one that is no longer
@@ -173,8 +163,8 @@ class Repriced:
         record = self._trace.tensors[tensor]
         return self._trace.storages[record.storage].kind == "cache" and record.spec.is_arithmetic
 
-    def _as_append(self, op: OpCall, cost: OpCost) -> OpCost:
-        """Only what is new is read and written."""
+    def _cost_of_append(self, op: OpCall, cost: OpCost) -> OpCost:
+        """Return the cost if only new elements are read and written."""
         new = 0
         for tensor in set(op.inputs):
             record = self._trace.tensors[tensor]
@@ -185,20 +175,15 @@ class Repriced:
         return _with_bytes(cost, new, new)
 
     def _with_small_cache(self, op: OpCall, cost: OpCost, cache: Stored) -> OpCost:
-        records = [
-            self._trace.tensors[each] for each in dict.fromkeys(op.inputs) if self._is_cache(each)
-        ]
-        saved = sum(
-            _saved(
-                each.spec.stored_bytes, cache.share(each.spec.shape[-1], each.spec.dtype.itemsize)
-            )
-            for each in records
-        )
-        return (
-            _with_bytes(cost, max(0, cost.bytes_read - saved), cost.bytes_written)
-            if saved
-            else cost
-        )
+        saved = 0
+        for tensor in dict.fromkeys(op.inputs):
+            if self._is_cache(tensor):
+                spec = self._trace.tensors[tensor].spec
+                share = cache.share(spec.shape[-1], spec.dtype.itemsize)
+                saved += _saved_bytes(spec.stored_bytes, share)
+        if not saved:
+            return cost
+        return _with_bytes(cost, max(0, cost.bytes_read - saved), cost.bytes_written)
 
     def _with_packed_weights(self, op: OpCall, cost: OpCost) -> tuple[OpCost, Packed]:
         """Return the cost with packed weights, and what becomes of the operands.
@@ -214,8 +199,10 @@ class Repriced:
             return cost, _NOT_PACKED
         others = sum(each.spec.stored_bytes for each in records if each.storage not in self.packed)
         weight_bytes = max(0, cost.bytes_read - others)
-        share, itemsize = self.packed[weights[0].storage], weights[0].spec.dtype.itemsize
-        read = cost.bytes_read - _saved(weight_bytes, share)
+        share = self.packed[weights[0].storage]
+        itemsize = weights[0].spec.dtype.itemsize
+
+        read = cost.bytes_read - _saved_bytes(weight_bytes, share)
         if self._serving.compute is None:
             packed = Packed(unpacked=weight_bytes // itemsize)
         else:
@@ -224,7 +211,7 @@ class Repriced:
         return _with_bytes(cost, read, cost.bytes_written), packed
 
 
-def _saved(size: int, share: Fraction) -> int:
+def _saved_bytes(size: int, share: Fraction) -> int:
     return size - int(-(-size * share.numerator // share.denominator))
 
 

@@ -10,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from torchscan.analyses.memory_snapshot.snapshot_file import (
+from torchscan.analyses.memory_snapshot.free_blocks import (
+    GROWTH,
+    FreeBlock,
+    find_gaps,
+    unused_blocks,
+)
+from torchscan.analyses.memory_snapshot.snapshot_data import (
     NO_ORIGIN,
     Origin,
     SnapshotData,
     TraceEvent,
 )
-from torchscan.hardware.allocator import ROUNDING, SMALL_REQUEST, SMALL_SEGMENT
 
 #: the last failed request, the most memory in use, or the end of the recording
 SnapshotMoment = Literal["oom", "peak", "end"]
-#: events that add memory to the allocator, and events that take it away
-_GROWTH: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-#: largest number of ranges that are compared with events while the events are undone
-_MAX_UNDO_WORK: Final = 10**7
 #: events that change nothing
 _MARKS: Final = frozenset({"snapshot", "oom"})
 
@@ -39,25 +40,6 @@ class LiveBlock(NamedTuple):
     event: int | None
     #: True if it was freed, but is not reusable until another stream is done
     is_pending: bool = False
-
-
-class FreeBlock(NamedTuple):
-    """A block within segments that is not in use."""
-
-    size: int
-    stream: int
-    is_small: bool
-    pool_id: tuple[int, int]
-
-
-class _Range(NamedTuple):
-    """Reserved addresses."""
-
-    start: int
-    end: int
-    stream: int
-    is_small: bool
-    pool_id: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +104,16 @@ class AllocatorHistory:
         elif moment == "peak":
             num_events = self.peak_at
         blocks = tuple(self._undo_blocks(num_events).values())
-        is_last = all(event.action in _MARKS for event in self.events[num_events:])
+        later = self.events[num_events:]
+        is_last = all(event.action in _MARKS for event in later)
         reserved = sum(segment.total_size for segment in self.segments)
-        for event in self.events[num_events:]:
-            reserved -= _GROWTH.get(event.action, 0) * event.size
-        free = self._last_free_blocks() if is_last else self._find_gaps(num_events, blocks)
+        for event in later:
+            reserved -= GROWTH.get(event.action, 0) * event.size
+        if is_last:
+            free = unused_blocks(self.segments)
+        else:
+            live = [(block.address, block.size) for block in blocks]
+            free = find_gaps(self.segments, later, live)
         return AllocatorState(
             moment=moment,
             num_events=num_events,
@@ -207,85 +194,3 @@ class AllocatorHistory:
             if total >= peak:
                 peak_at, peak = index, total
         return peak_at, peak
-
-    # -- segments ----------------------------------------------------------------------------------
-
-    def _last_free_blocks(self) -> list[FreeBlock]:
-        return [
-            FreeBlock(block.size, segment.stream, segment.is_small, segment.pool_id)
-            for segment in self.segments
-            for block in segment.blocks
-            if block.state == "inactive"
-        ]
-
-    def _find_gaps(self, num_events: int, blocks: Sequence[LiveBlock]) -> list[FreeBlock]:
-        """Return the free blocks of an earlier moment: reserved addresses that no block has.
-
-        A small gap belongs to the block before it, because the allocator does not split it off.
-        """
-        ranges = self._undo_segments(num_events)
-        live = sorted((block.address, block.size) for block in blocks)
-        free: list[FreeBlock] = []
-        index = 0
-        for each in sorted(ranges):
-            min_gap = ROUNDING if each.is_small else SMALL_REQUEST + 1
-            position = each.start
-            while index < len(live) and live[index][0] < each.end:
-                address, size = live[index]
-                index += 1
-                if address < each.start:
-                    continue
-                if address - position >= (min_gap if position > each.start else ROUNDING):
-                    free.append(_free_block(address - position, each))
-                rounded = -(-size // ROUNDING) * ROUNDING
-                position = max(position, address + rounded)
-            if each.end - position >= (min_gap if position > each.start else ROUNDING):
-                free.append(_free_block(each.end - position, each))
-        return free
-
-    def _undo_segments(self, num_events: int) -> list[_Range]:
-        """Return the reserved addresses after so many events, or none if that takes too long."""
-        ranges = {
-            each.address: _Range(
-                each.address,
-                each.address + each.total_size,
-                each.stream,
-                each.is_small,
-                each.pool_id,
-            )
-            for each in self.segments
-        }
-        work = 0
-        for event in reversed(self.events[num_events:]):
-            growth = _GROWTH.get(event.action, 0)
-            start, end = event.address, event.address + event.size
-            if growth < 0:
-                is_small = event.size <= SMALL_SEGMENT
-                ranges[start] = _Range(start, end, event.stream, is_small, event.pool_id)
-            elif growth > 0:
-                known = ranges.pop(start, None)
-                if known is None or known.end != end:  # mapped into an expandable segment
-                    remaining = [*ranges.values(), *([] if known is None else [known])]
-                    work += len(remaining)
-                    ranges = {each.start: each for each in _without(remaining, start, end)}
-            if work > _MAX_UNDO_WORK:
-                return []
-        return list(ranges.values())
-
-
-def _free_block(size: int, place: _Range) -> FreeBlock:
-    return FreeBlock(size, place.stream, place.is_small, place.pool_id)
-
-
-def _without(ranges: Sequence[_Range], start: int, end: int) -> list[_Range]:
-    """Return ranges of addresses without those from ``start`` to ``end``."""
-    left = []
-    for each in ranges:
-        if each.end <= start or end <= each.start:
-            left.append(each)
-            continue
-        if each.start < start:
-            left.append(each._replace(end=start))
-        if end < each.end:
-            left.append(each._replace(start=end))
-    return left

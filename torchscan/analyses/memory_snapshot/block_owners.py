@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from torchscan.analyses.memory_snapshot.snapshot_file import Frame, Origin
+from torchscan.analyses.memory_snapshot.snapshot_data import Frame, Origin
 
 #: purpose of a block
 OwnerKind = Literal[

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from torchscan.analyses.memory_snapshot.snapshot_file import Frame
+from torchscan.analyses.memory_snapshot.snapshot_data import Frame
 from torchscan.analyses.parameters import enclosing_modules
 
 #: the number of a block in its list, as a part of a path

@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState, FreeBlock
+from torchscan.analyses.memory_snapshot.allocator_history import AllocatorState
 from torchscan.analyses.memory_snapshot.block_owners import OwnerKind
-from torchscan.analyses.memory_snapshot.snapshot_file import Origin, SnapshotData, TraceEvent
+from torchscan.analyses.memory_snapshot.free_blocks import FreeBlock
+from torchscan.analyses.memory_snapshot.snapshot_data import Origin, SnapshotData, TraceEvent
 from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, RunningPass
 from torchscan.analyses.memory_snapshot.snapshot_result import SnapshotDevice
 from torchscan.hardware.allocator import LARGE_SEGMENT, SMALL_REQUEST, SMALL_SEGMENT

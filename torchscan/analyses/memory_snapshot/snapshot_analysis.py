@@ -10,7 +10,6 @@ from typing import Final
 
 from torchscan.analyses.memory_snapshot.allocator_history import (
     AllocatorHistory,
-    FreeBlock,
     LiveBlock,
     SnapshotMoment,
 )
@@ -20,9 +19,10 @@ from torchscan.analyses.memory_snapshot.block_owners import (
     OwnerKind,
     python_frames,
 )
+from torchscan.analyses.memory_snapshot.free_blocks import FreeBlock
 from torchscan.analyses.memory_snapshot.module_paths import ModulePaths
 from torchscan.analyses.memory_snapshot.snapshot_advice import suggest
-from torchscan.analyses.memory_snapshot.snapshot_file import SnapshotData
+from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData
 from torchscan.analyses.memory_snapshot.snapshot_owners import OwnedBlock, SnapshotOwners
 from torchscan.analyses.memory_snapshot.snapshot_result import (
     FreePool,

@@ -11,11 +11,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from torchscan.analyses.memory_snapshot.plain_pickle import load_plain
+from torchscan.analyses.memory_snapshot.snapshot_data import (
+    BlockState,
+    Frame,
+    Origin,
+    Segment,
+    SegmentBlock,
+    SnapshotData,
+    TraceEvent,
+)
 from torchscan.errors import InputError
 from torchscan.files import shortened
 
@@ -39,84 +47,12 @@ _ADVICE: Final = "give a file that torch.cuda.memory._dump_snapshot() wrote"
 #: a frame of ``traceback.format_stack``, as ``forward_frames`` has them
 _FORMATTED_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 
-#: state of a block: used by a tensor; freed, but another stream may still use it; free
-BlockState = Literal["active_allocated", "active_pending_free", "inactive"]
 #: names of a state in the documentation of torch and in its code
 _STATES: Mapping[str, BlockState] = {
     "active_awaiting_free": "active_pending_free",
     **{state: state for state in get_args(BlockState)},
 }
 Entry = TypeVar("Entry")
-
-
-class Frame(NamedTuple):
-    """A frame of a stack."""
-
-    name: str
-    filename: str
-    line: int
-
-
-class Origin(NamedTuple):
-    """The stack of an allocation, innermost frame first."""
-
-    frames: tuple[Frame, ...] = ()
-    #: stack of the forward pass, for an allocation in the backward pass, if torch recorded it
-    forward_frames: tuple[Frame, ...] = ()
-
-
-NO_ORIGIN: Final = Origin()
-
-
-class SegmentBlock(NamedTuple):
-    """A part of a segment."""
-
-    address: int
-    size: int
-    #: bytes before rounding
-    requested_size: int
-    state: BlockState
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Memory that the allocator has from CUDA."""
-
-    device: int
-    address: int
-    total_size: int
-    stream: int
-    is_small: bool
-    #: (0, 0) for the usual pool; CUDA graphs and ``MemPool`` have others
-    pool_id: tuple[int, int] = (0, 0)
-    is_expandable: bool = False
-    blocks: tuple[SegmentBlock, ...]
-
-
-class TraceEvent(NamedTuple):
-    """An action of the allocator."""
-
-    action: str
-    address: int
-    size: int
-    stream: int
-    #: bytes that CUDA reports as free, in an event "oom"
-    device_free: int | None
-    pool_id: tuple[int, int]
-    #: None if no stack was recorded
-    origin: Origin | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotData:
-    """The content of a snapshot."""
-
-    segments: tuple[Segment, ...]
-    #: events of each GPU, in order
-    traces: tuple[tuple[TraceEvent, ...], ...] = ()
-    #: settings of the allocator, such as ``"expandable_segments"``
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_snapshot_file(path: Path) -> SnapshotData:
@@ -267,8 +203,8 @@ class _SnapshotParser:
         known = self._origins.get(key)
         if known is None:
             origin = Origin(
-                self._shared(self._parsed_frames(frames, f"{where}frames")),
-                self._shared(_formatted_frames(forward, f"{where}forward_frames")),
+                self._share_stack(self._parsed_frames(frames, f"{where}frames")),
+                self._share_stack(_formatted_frames(forward, f"{where}forward_frames")),
             )
             known = self._origins_by_value.setdefault(origin, origin)
             # JSON repeats every list, so that identities of short-lived ones say nothing
@@ -276,7 +212,7 @@ class _SnapshotParser:
                 self._origins[key] = known
         return known
 
-    def _shared(self, frames: Iterator[Frame]) -> tuple[Frame, ...]:
+    def _share_stack(self, frames: Iterator[Frame]) -> tuple[Frame, ...]:
         stack = tuple(self._frames.setdefault(frame, frame) for frame in frames)
         return self._stacks.setdefault(stack, stack)
 

@@ -23,7 +23,7 @@ from torchscan.analyses.memory_snapshot.module_paths import (
     path_pattern,
     star_numbers,
 )
-from torchscan.analyses.memory_snapshot.snapshot_file import Origin
+from torchscan.analyses.memory_snapshot.snapshot_data import Origin
 
 #: kinds that show in which pass an allocation was made
 _FORWARD: Final = frozenset({"activations", "loss"})

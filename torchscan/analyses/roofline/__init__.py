@@ -1,8 +1,9 @@
 """The roofline of a pass on a device: which limit each operator runs into, and how long it takes.
 
-The *bound* is the data sheet's: products at the peak of their format, other arithmetic at that of vector units, necessary
-traffic at full bandwidth; no operator can be faster than the slowest of the three. The *estimate* adds what else kernels do
-(:mod:`~torchscan.analyses.roofline.kernels`), at the shares of the data sheet that kernels of their class reach
+The *bound* is the data sheet's: products at the peak of their format, other arithmetic at that of
+vector units, necessary traffic at full bandwidth; no operator can be faster than the slowest of the
+three. The *estimate* adds what else kernels do (:mod:`~torchscan.analyses.roofline.kernels`), at
+the shares of the data sheet that kernels of their class reach
 (:mod:`~torchscan.analyses.roofline.constants`), and the time to launch them.
 """
 
@@ -11,9 +12,10 @@ from __future__ import annotations
 from torchscan.analyses.roofline.analysis import roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.links import Fabric
+from torchscan.analyses.roofline.number_formats import Numbers, Products
 from torchscan.analyses.roofline.numbers import numbers_of, require_float8, require_format
 from torchscan.analyses.roofline.pass_loads import group, rounded
-from torchscan.analyses.roofline.rates import Numbers, Products, Rates
+from torchscan.analyses.roofline.rates import Rates
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad, Roofline
 
 __all__ = [

@@ -10,7 +10,9 @@ from torchscan.analyses.module_costs import operators_without_formula
 from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
 from torchscan.analyses.roofline.executed_pass import CountedPass, ExecutedPass, execute
-from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share
+from torchscan.analyses.roofline.exposed_collectives import exposed, hidden_share
+from torchscan.analyses.roofline.links import Fabric
+from torchscan.analyses.roofline.number_formats import Numbers
 from torchscan.analyses.roofline.pass_loads import EqualLoads, PassLoads
 from torchscan.analyses.roofline.pass_times import (
     Timing,
@@ -18,7 +20,7 @@ from torchscan.analyses.roofline.pass_times import (
     share_kernels,
     time_calls,
 )
-from torchscan.analyses.roofline.rates import Numbers, Rates
+from torchscan.analyses.roofline.rates import Rates
 from torchscan.analyses.roofline.roofline_result import OperatorLoad, Roofline
 from torchscan.garbage import collected_later
 from torchscan.notes import Note
@@ -121,17 +123,22 @@ def _add_up(
     time = math.fsum(each.time_estimate for each in loads)
     compute_utilization, memory_utilization = _find_utilization(execution, time)
     forms = list(dict.fromkeys(run.form for run in execution.runs if run.cost.macs))
+    # Peaks come before the assumptions: they note the rates that are assumed.
+    peaks: dict[str, float] = {form: rates.peak(form) for form in forms}
+    time_bound = math.fsum(each.time_bound for each in loads)
+    time_by_phase = _sum_by_phase((each.phase, each.time_estimate) for each in loads)
+    passed = _describe_pass(loads, compiled=execution.compiled)
     unknown = operators_without_formula(trace, execution.costs)
     return Roofline(
         device=rates.device.name,
         precision=precision,
         batch_size=trace.provenance.batch_size,
         compiled=execution.compiled,
-        time_bound=math.fsum(each.time_bound for each in loads),
+        time_bound=time_bound,
         time_estimate=time,
-        error_margin=error_margin_of(rates.device, _passed(loads, compiled=execution.compiled)),
-        time_by_phase=_sum_by_phase((each.phase, each.time_estimate) for each in loads),
-        peak_flops={form: rates.peak(form) for form in forms},
+        error_margin=error_margin_of(rates.device, passed),
+        time_by_phase=time_by_phase,
+        peak_flops=peaks,
         bandwidth=rates.bandwidth,
         compute_utilization=compute_utilization,
         memory_utilization=memory_utilization,
@@ -164,7 +171,7 @@ def _find_utilization(execution: ExecutedPass, time: float) -> tuple[float, floa
     return math.fsum(computing) / time, math.fsum(moving) / time
 
 
-def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
+def _describe_pass(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
     """Return the properties of the pass that its error margin depends on."""
     has_backward = any(each.phase != "forward" for each in loads)
     mode: Mode = "training" if has_backward else "eager"
@@ -190,7 +197,9 @@ def _share_of_formats(products: Sequence[OperatorLoad], formats: Collection[str]
 def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:
     """Return the time of some loads as a share of that of all."""
     whole = math.fsum(each.time_estimate for each in all_)
-    return math.fsum(each.time_estimate for each in some) / whole if whole else 0.0
+    if not whole:
+        return 0.0
+    return math.fsum(each.time_estimate for each in some) / whole
 
 
 def kind_of(loads: Sequence[OperatorLoad]) -> Kind | None:

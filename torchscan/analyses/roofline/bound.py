@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torchscan.analyses.roofline.fusion import kept_storages
+from torchscan.analyses.roofline.fused_traffic import kept_storages
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
 
@@ -25,19 +24,18 @@ def needed_calls(trace: Trace) -> list[bool]:
     needed = set(kept_storages(trace))
     calls: list[bool] = []
     for op in reversed(trace.ops):
-        written = {
-            trace.tensors[tensor].storage for tensor in (*op.outputs, *_written_in_place(trace, op))
-        }
-        calls.append(not needed.isdisjoint(written))
-        if calls[-1]:
-            needed.update(trace.tensors[tensor].storage for tensor in op.inputs)
-    return calls[::-1]
+        inputs = [trace.tensors[tensor] for tensor in op.inputs]
+        results = {trace.tensors[tensor].storage for tensor in op.outputs}
+        # An operator may write to operands that it does not return.
+        in_place = {id(spec) for spec in op.signature.written}
+        results.update(each.storage for each in inputs if id(each.spec) in in_place)
 
-
-def _written_in_place(trace: Trace, op: OpCall) -> list[int]:
-    """Operands that an operator writes to and does not return."""
-    written = {id(spec) for spec in op.signature.written}
-    return [tensor for tensor in op.inputs if id(trace.tensors[tensor].spec) in written]
+        is_needed = not needed.isdisjoint(results)
+        calls.append(is_needed)
+        if is_needed:
+            needed.update(each.storage for each in inputs)
+    calls.reverse()
+    return calls
 
 
 def min_bytes(
@@ -46,9 +44,13 @@ def min_bytes(
     needed: Sequence[bool],
     count_by_storage: Mapping[int, int],
 ) -> int:
-    """Bytes of what was there before and is read, and of what is written and left.
+    """Return the bytes that a pass reads and did not write, and that it writes and leaves.
 
-    ``count_by_storage``: how often there is memory of layers that are repeated.
+    Args:
+        trace: the trace.
+        costs: the costs of its calls.
+        needed: True for each call that the outputs depend on.
+        count_by_storage: the number of times that memory of repeated layers exists.
     """
     kept = kept_storages(trace)
     given: dict[int, int] = {}
@@ -57,19 +59,20 @@ def min_bytes(
         if not is_needed or not is_launched(op.signature):
             continue
         sizes = {tensor: trace.tensors[tensor].spec.stored_bytes for tensor in op.inputs}
+        all_read = sum(sizes.values())
         for tensor, size in sizes.items():
             storage = trace.tensors[tensor].storage
-            if (
-                trace.storages[storage].born is None
-            ):  # of a table of which few rows are read no more than these
-                read = min(size, max(0, cost.min_bytes_read - sum(sizes.values()) + size))
+            if trace.storages[storage].born is None:
+                # Of a table of which few rows are read, no more than these count.
+                read = min(size, max(0, cost.min_bytes_read - all_read + size))
                 given[storage] = max(given.get(storage, 0), read)
         for tensor in op.outputs:
-            storage = trace.tensors[tensor].storage
-            if storage in kept:
-                left[storage] = max(left.get(storage, 0), trace.tensors[tensor].spec.stored_bytes)
-    return sum(
-        count_by_storage.get(storage, 1) * size
-        for sizes in (given, left)
-        for storage, size in sizes.items()
-    )
+            record = trace.tensors[tensor]
+            if record.storage in kept:
+                size = max(left.get(record.storage, 0), record.spec.stored_bytes)
+                left[record.storage] = size
+
+    total = 0
+    for storage, size in (*given.items(), *left.items()):
+        total += count_by_storage.get(storage, 1) * size
+    return total

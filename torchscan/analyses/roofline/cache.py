@@ -8,12 +8,15 @@ from itertools import accumulate
 from torchscan.analyses.roofline.constants import CACHE_KEPT
 from torchscan.trace.trace import Trace
 
-#: a block of memory as a whole, or the part of it that one tensor is
+#: a complete block of memory, or the part of it that one tensor is
 Piece = tuple[int, int | None]
 
 
 def piece_of(trace: Trace, tensor: int) -> Piece:
-    """The whole block if the tensor fills it; else this tensor's part, which is assumed to share nothing with other tensors."""
+    """Return the complete block if the tensor fills it, else this tensor's part.
+
+    A part is assumed to share nothing with other tensors.
+    """
     record = trace.tensors[tensor]
     is_whole = record.spec.stored_bytes >= trace.storages[record.storage].size
     return record.storage, None if is_whole else tensor
@@ -22,13 +25,17 @@ def piece_of(trace: Trace, tensor: int) -> Piece:
 def bytes_in_cache(
     trace: Trace, size: int | None, read: Sequence[int], appends: Collection[int] = ()
 ) -> list[tuple[int, int]]:
-    """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
+    """Return for each call the bytes read from the cache, and those written that never leave it.
 
-    ``read``: how many bytes each call reads, which may be less than its operands are; ``appends``: the calls that write at the
-    end of a block, whose other bytes they do not touch.
+    Data stay until as many other bytes have been used as the cache has room for. Written bytes must
+    go to memory unless they are freed before that. This models the second of two equal passes, so
+    that a model that fits into the cache is found there.
 
-    Data stay until as many other bytes have been used as the cache has room for. What is written must go to memory unless it is
-    freed before that. This models the second of two equal passes, so that a model that fits into the cache is found there.
+    Args:
+        trace: the trace.
+        size: bytes of the cache, or None.
+        read: the bytes that each call reads, which may be less than its operands are.
+        appends: the calls that write at the end of a block, whose other bytes they do not touch.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
@@ -54,31 +61,34 @@ class _Walk:
         #: bytes of each tensor, and those that each call uses of each
         self._stored = [stored[id(record.spec)] for record in trace.tensors]
         self._sizes = [self._sizes_of(index) for index in range(len(trace.ops))]
-        #: how many bytes had been used after this many calls
+        #: number of bytes that had been used after this many calls
         self._used_until = [0, *accumulate([sum(sizes.values()) for sizes in self._sizes])]
         self._used = 0
         self._last: dict[Piece, int] = {}
 
     def step(self, index: int) -> tuple[int, int]:
-        """The bytes that a call finds in the cache, and those that it leaves there for good."""
+        """Return the bytes that a call finds in the cache, and those that it leaves there for good.
+
+        Results of the second kind are freed before they would go to memory.
+        """
         sizes = self._sizes[index]
         if not sizes:
             return 0, 0
         op = self._trace.ops[index]
-        read = sum(
-            [
-                sizes[tensor]
-                for tensor in dict.fromkeys(op.inputs)
-                if self._is_there(tensor, sizes[tensor])
-            ]
-        )
-        written = sum(
-            [
-                sizes[tensor]
-                for tensor in dict.fromkeys(op.outputs)
-                if self._is_let_go(tensor, index)
-            ]
-        )
+        read = 0
+        for tensor in dict.fromkeys(op.inputs):
+            size = sizes[tensor]
+            storage, part = self._pieces[tensor]
+            last = max(self._last.get((storage, None), -1), self._last.get((storage, part), -1))
+            if last >= 0 and self._used - last + size <= self._room:
+                read += size
+
+        written = 0
+        used = self._used_until[index]
+        for tensor in dict.fromkeys(op.outputs):
+            died = self._trace.storages[self._trace.tensors[tensor].storage].died
+            if died is not None and self._used_until[died] - used <= self._room:
+                written += sizes[tensor]
         self.use(index)
         return read, written
 
@@ -89,20 +99,11 @@ class _Walk:
             self._last[self._pieces[tensor]] = self._used
 
     def _sizes_of(self, index: int) -> dict[int, int]:
-        """Bytes that a call uses of each tensor; of what it reads, no more than it reads in all."""
+        """Return the bytes that a call uses of each tensor, and reads of each at most in total."""
         op = self._trace.ops[index]
         if op.signature.is_view or index in self._appends:
             return {}
         read = self._read[index]
-        return {tensor: min(self._stored[tensor], read) for tensor in op.inputs} | {
-            tensor: self._stored[tensor] for tensor in op.outputs
-        }
-
-    def _is_there(self, tensor: int, size: int) -> bool:
-        whole, piece = (self._pieces[tensor][0], None), self._pieces[tensor]
-        last = max(self._last.get(whole, -1), self._last.get(piece, -1))
-        return last >= 0 and self._used - last + size <= self._room
-
-    def _is_let_go(self, tensor: int, index: int) -> bool:
-        died = self._trace.storages[self._trace.tensors[tensor].storage].died
-        return died is not None and self._used_until[died] - self._used_until[index] <= self._room
+        sizes = {tensor: min(self._stored[tensor], read) for tensor in op.inputs}
+        sizes.update({tensor: self._stored[tensor] for tensor in op.outputs})
+        return sizes

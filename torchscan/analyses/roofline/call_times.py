@@ -1,11 +1,13 @@
-"""Seconds that a call takes on a device: for each kind of work, at the data sheet's rates and at those that kernels reach."""
+"""Seconds that calls take on a device, by the rates of the device and the kernels that run."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchscan.analyses.generation.serving_costs import AS_IT_IS, BITS, Serving
+from torchscan.analyses.roofline.call_seconds import Seconds, Times
 from torchscan.analyses.roofline.channels_last import with_channels_last
 from torchscan.analyses.roofline.constants import (
     EPILOGUES,
@@ -16,74 +18,12 @@ from torchscan.analyses.roofline.constants import (
     UNPACKING,
     VECTORS,
 )
-from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
+from torchscan.analyses.roofline.fusible_calls import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, Machine, kernel_of
-from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
-from torchscan.analyses.roofline.roofline_result import Limiter
+from torchscan.analyses.roofline.number_formats import Format, Numbers, format_of
+from torchscan.analyses.roofline.rates import Rates
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, OpSignature
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seconds:
-    """Seconds that a call needs for each kind of work; calls in one kernel add up."""
-
-    #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
-    min_times: tuple[float, float, float]
-    #: the same with the fewest products that any algorithm takes, and the fewest bytes that any routing reads
-    fewest: tuple[float, float, float]
-    #: of the fewest products alone, at their peak rate
-    products: float
-    #: at the rates that kernels of their class reach: arithmetic, traffic
-    arithmetic: float
-    traffic: float
-    #: before and after, without overlap
-    around: float
-
-    def __add__(self, other: Seconds) -> Seconds:
-        return Seconds(
-            min_times=_both(self.min_times, other.min_times),
-            fewest=_both(self.fewest, other.fewest),
-            products=self.products + other.products,
-            arithmetic=self.arithmetic + other.arithmetic,
-            traffic=self.traffic + other.traffic,
-            around=self.around + other.around,
-        )
-
-    @property
-    def bound(self) -> float:
-        """The bound: at best, all of them overlap."""
-        return max(self.fewest)
-
-    @property
-    def busy(self) -> float:
-        """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
-        overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
-        return max(overlapped + self.around, *self.min_times)
-
-    @property
-    def limiter(self) -> Limiter:
-        """The resource that takes longest at the data sheet's rates."""
-        compute, memory, cache = self.min_times
-        if memory >= max(compute, cache):
-            return "memory"
-        return "compute" if compute >= cache else "cache"
-
-
-def _both(
-    one: tuple[float, float, float], other: tuple[float, float, float]
-) -> tuple[float, float, float]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
-
-
-NO_TIME = Seconds(
-    min_times=(0.0, 0.0, 0.0),
-    fewest=(0.0, 0.0, 0.0),
-    products=0.0,
-    arithmetic=0.0,
-    traffic=0.0,
-    around=0.0,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +37,7 @@ class DeviceCall:
     launches: int
 
 
-class _Moved(NamedTuple):
+class _MovedBytes(NamedTuple):
     """Bytes that a call reads and writes."""
 
     by_memory: int
@@ -107,7 +47,7 @@ class _Moved(NamedTuple):
 class Near(NamedTuple):
     """Bytes of a call that need not come from memory, or go there."""
 
-    #: read and written in the cache, with the bytes that are expected to be read, and with the fewest
+    #: read and written in the cache: of the bytes that are expected to be read, and of the fewest
     cached: tuple[int, int]
     cached_at_least: tuple[int, int]
     #: between a product and the pointwise kernel after it
@@ -124,9 +64,10 @@ class Near(NamedTuple):
     cast: int = 0
 
 
-def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
-    hit = min(cached[0], read) + min(cached[1], cost.bytes_written)
-    return _Moved(read + cost.bytes_written - hit, hit)
+def _split_bytes(read: int, cost: OpCost, cached: tuple[int, int]) -> _MovedBytes:
+    cached_reads, cached_writes = cached
+    hit = min(cached_reads, read) + min(cached_writes, cost.bytes_written)
+    return _MovedBytes(read + cost.bytes_written - hit, hit)
 
 
 #: architectures with asynchronous matrix units, for which engines have kernels of attention
@@ -166,7 +107,7 @@ class CallTimes:
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
     def run(self, index: int, op: OpCall, cost: OpCost, near: Near) -> DeviceCall:
-        """One call; equal ones are timed once."""
+        """Return one call on the device. Equal calls are timed once."""
         key = (id(op.signature), cost, near)
         known = self._times.get(key)
         if known is None:
@@ -178,16 +119,15 @@ class CallTimes:
         kernel, form = self._kernel(op, cost, is_quantized=near.quantized > 0)
         if _is_cast_before(op.signature, form) and not near.quantized:
             cost = _in_eight_bits(op.signature, cost)
-        moved, fewest = (
-            _moved(cost.bytes_read, cost, near.cached),
-            _moved(cost.min_bytes_read, cost, near.cached_at_least),
-        )
+        moved = _split_bytes(cost.bytes_read, cost, near.cached)
+        fewest = _split_bytes(cost.min_bytes_read, cost, near.cached_at_least)
         launches = kernel.launches
         if near.quantized and not near.is_quantized_before:
             launches += 1
         if _is_cast_before(op.signature, form):
             near = near._replace(cast=cost.bytes_read)
-        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), launches
+        work = self._work(kernel, cost, form, (moved, fewest), near)
+        return cost, form, work, launches
 
     def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
         """Return how a call runs. A compiler's kernels and a host's are nothing but their work."""
@@ -211,24 +151,25 @@ class CallTimes:
 
     def _machine(self, form: Format, *, multiplies: bool) -> Machine:
         """Return the parts of the device that a kernel in this format depends on."""
-        device, rates = self._rates.device, self._rates
+        rates = self._rates
+        device = rates.device
         multiprocessors = device.multiprocessors or 1
-        is_hopper = device.arch.startswith("Hopper")
+        if rates.is_host:
+            return Machine(multiprocessors=multiprocessors)
+
         is_async = device.arch.startswith(ASYNC_ARCHS)
         # cuDNN has attention in 16 bits; engines bring their kernels with them
         is_half = form in ("fp16", "bf16")
         has_cudnn = self._serving is AS_IT_IS and rates.has_cudnn_attention and is_half
-        if rates.is_host:
-            return Machine(multiprocessors=multiprocessors)
+        is_blackwell = device.arch.startswith("Blackwell GB100")
         return Machine(
             multiprocessors=multiprocessors,
             clock_hz=device.clock_hz,
             flops_per_cycle=rates.flops_per_cycle(form) if multiplies else None,
             vector_lanes=rates.vector_lanes or 128.0,
-            is_hopper=is_hopper,
+            is_hopper=device.arch.startswith("Hopper"),
             has_async_attention=is_async and (self._serving.has_flash_3 or has_cudnn),
-            has_async_backward=device.arch.startswith("Blackwell GB100")
-            or (is_async and has_cudnn),
+            has_async_backward=is_blackwell or (is_async and has_cudnn),
             product_traffic=STREAMING * rates.products_stream,
             l2_bytes=device.l2_bytes,
             cycles_of_element=rates.cycles_of_element,
@@ -239,37 +180,38 @@ class CallTimes:
         kernel: Kernel,
         cost: OpCost,
         form: Format,
-        bytes_moved: tuple[_Moved, _Moved],
+        bytes_moved: tuple[_MovedBytes, _MovedBytes],
         near: Near,
     ) -> Seconds:
         moved, fewest = bytes_moved
         rates = self._rates
-        if near.unpacked:
-            kernel = _for_few_rows(kernel, cost.macs / near.unpacked)
-        efficiency = (
-            kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
-        )
+        rows = cost.macs / near.unpacked if near.unpacked else math.inf
+        if rows <= ROWS_UNPACKED:
+            # Kernels that unpack weights are written for decoding: their tiles have as few rows as
+            # matrix units take.
+            kernel = Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
+        efficiency = kernel.traffic * rates.streamed
+        if self._compiled:
+            efficiency *= kernel.among_compiled
+
         products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
         traffic = from_memory / (rates.bandwidth * efficiency)
         traffic += moved.by_cache / rates.cache_estimate
+        of_products = self._products(kernel, cost, form, traffic)
+        unpacking = UNPACKING * near.unpacked / rates.vector_peak("fp32")
         return Seconds(
-            min_times=self._least(max(products, others), moved),
-            fewest=self._least(max(unavoidable, others), fewest),
+            min_times=self._min_times(max(products, others), moved),
+            fewest=self._min_times(max(unavoidable, others), fewest),
             products=unavoidable,
-            arithmetic=max(
-                self._products(kernel, cost, form, traffic),
-                others / VECTORS,
-                self._seconds_of(kernel.cycles),
-            ),
+            arithmetic=max(of_products, others / VECTORS, self._seconds_of(kernel.cycles)),
             traffic=traffic,
-            around=self._around(kernel, near)
-            + UNPACKING * near.unpacked / rates.vector_peak("fp32"),
+            around=self._serial_seconds(kernel, near) + unpacking,
         )
 
-    def _around(self, kernel: Kernel, near: Near) -> float:
+    def _serial_seconds(self, kernel: Kernel, near: Near) -> float:
         """Return the seconds before and after, without overlap."""
         rates = self._rates
         streamed = rates.bandwidth * STREAMING * rates.streamed
@@ -284,17 +226,16 @@ class CallTimes:
     def _quantization_bytes(self, near: Near) -> float:
         """Return the bytes that are read in 16 bits and written in the format of a product."""
         compute = self._serving.compute
-        if near.quantized and compute is not None:
-            written = near.quantized * BITS[compute] / 16
-            return 0.0 if near.is_quantized_before else near.quantized + written
-        return 3.0 * near.cast
+        if not near.quantized or compute is None:
+            return 3.0 * near.cast
+        if near.is_quantized_before:
+            return 0.0
+        return near.quantized + near.quantized * BITS[compute] / 16
 
-    def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
-        return (
-            arithmetic,
-            moved.by_memory / self._rates.bandwidth,
-            moved.by_cache / self._rates.cache_bound,
-        )
+    def _min_times(self, arithmetic: float, moved: _MovedBytes) -> Times:
+        by_memory = moved.by_memory / self._rates.bandwidth
+        by_cache = moved.by_cache / self._rates.cache_bound
+        return arithmetic, by_memory, by_cache
 
     def _products(self, kernel: Kernel, cost: OpCost, form: Format, traffic: float) -> float:
         if not cost.macs:
@@ -305,15 +246,12 @@ class CallTimes:
         utilization = 1.0
         if not kernel.keeps_busy:
             utilization = flops / (overlapped * self._rates.peak(form))
-        on_matrices = at_full_clock / self._rates.clock_share(
-            form, utilization, sustained=self._sustained
-        )
+        clock_share = self._rates.clock_share(form, utilization, sustained=self._sustained)
+        on_matrices = at_full_clock / clock_share
         on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
-        return {
-            "matrix": on_matrices,
-            "vector": on_vectors,
-            "faster": min(on_matrices, on_vectors),
-        }[kernel.units]
+        if kernel.units == "faster":
+            return min(on_matrices, on_vectors)
+        return on_matrices if kernel.units == "matrix" else on_vectors
 
     def _seconds_of(self, cycles: float) -> float:
         """Return the seconds that all multiprocessors need for these cycles, if these are known."""
@@ -323,24 +261,14 @@ class CallTimes:
         return cycles / (device.multiprocessors * device.clock_hz)
 
 
-def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
-    """Kernels that unpack weights are written for decoding: their tiles have as few rows as matrix units take."""
-    return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0)) if rows <= ROWS_UNPACKED else kernel
-
-
 def _is_cast_before(signature: OpSignature, form: Format) -> bool:
     """Return whether a product in 8 bits has operands in 16, which are cast before it."""
     return form == "fp8" and all(spec.dtype.itemsize > 1 for spec in signature.inputs)
 
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
-    """Both factors of a product take half of their 16 bits."""
-    saved = (
-        sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
-    )
-    read = cost.bytes_read - saved
-    return replace(
-        cost,
-        bytes_read=read,
-        avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1),
-    )
+    """Return the cost if both factors of a product take half of their 16 bits."""
+    factors = [spec for spec in signature.distinct_inputs if len(spec.shape) >= 2]
+    read = cost.bytes_read - sum(spec.stored_bytes for spec in factors) // 2
+    avoidable = cost.avoidable_bytes_read * read // max(cost.bytes_read, 1)
+    return replace(cost, bytes_read=read, avoidable_bytes_read=avoidable)

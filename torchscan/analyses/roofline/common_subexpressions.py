@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import torch
 
-from torchscan.analyses.roofline.fusion import is_fusible, kept_storages
+from torchscan.analyses.roofline.fused_traffic import kept_storages
+from torchscan.analyses.roofline.fusible_calls import is_fusible
 from torchscan.ops import OpCost
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
@@ -57,7 +58,7 @@ class _Merging:
         self._same: dict[int, int] = {}
         #: by a tensor of a wider type the one that was converted
         self._converted: dict[int, int] = {}
-        #: by a storage how often it was written to
+        #: by a storage the number of writes to it
         self._versions: Counter[int] = Counter()
         self._values_by_call: dict[Hashable, tuple[int, ...]] = {}
         #: by the phase and a value the tensor that has it
@@ -93,7 +94,8 @@ class _Merging:
         results = self._values_by_call.setdefault(key, op.outputs)
         self._value.update(zip(op.outputs, results, strict=True))
         self._note_reduced(op, values, results)
-        known = [other for each in results if (other := self._find(op, each)) is not None]
+        found = [self._find(op, each) for each in results]
+        known = [each for each in found if each is not None]
         if len(known) < len(results):
             keys = [(op.phase, each) for each in results]
             self._tensors.update(zip(keys, op.outputs, strict=True))
@@ -105,9 +107,9 @@ class _Merging:
     def share_storages(self) -> Trace:
         """Return the trace, in which equal results share memory."""
         tensors, storages = self._trace.tensors, list(self._trace.storages)
-        storage_of = {
-            tensors[own].storage: tensors[other].storage for own, other in self._same.items()
-        }
+        storage_of: dict[int, int] = {}
+        for own, other in self._same.items():
+            storage_of[tensors[own].storage] = tensors[other].storage
         for own, other in storage_of.items():
             first, second = storages[own].died, storages[other].died
             died = None if first is None or second is None else max(first, second)

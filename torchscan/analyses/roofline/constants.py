@@ -23,16 +23,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# -- traffic -------------------------------------------------------------------------------------------------------------
+# -- traffic -------------------------------------------------------------------------------------
 
-#: kernels that stream through memory: pointwise ones, copies, normalisations with known statistics
+#: kernels that stream through memory: pointwise ones, copies, normalization with known statistics
 STREAMING = 0.90
-#: where operands lie in another order than results, so that one of the two is not read or written in whole lines
+#: where operands lie in another order than results, so that one of the two is not read or written
+#: in whole lines
 REORDERING = 0.80
 #: adding at indexed places, with atomic operations
 SCATTERING = 0.30
-#: how much longer than streaming batch norms take that work out statistics, unless channels are last: a block of threads goes
-#: through one channel, from sample to sample
+#: how much longer than streaming batch norms take that work out statistics, unless channels are
+#: last: a block of threads goes through one channel, from sample to sample
 BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.6
 #: convolutions and recurrent layers: loads wait for tiles, stores for sums
 CONTRACTIONS = 0.50
@@ -53,14 +54,15 @@ UNSORTED_POSITIONS, LAUNCHES_OF_SORTED_SCATTERING = 3072, 38
 CACHE = 0.30
 #: the share of the cache that survives while as much data streams by
 CACHE_KEPT = 0.75
-#: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
+#: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits
+#: travel with the data
 SLOWER_MEMORY = 0.84
 #: of what other kernels stream, what products and decoding do. Each half of this GPU's cache asks
-#: the other for what it lacks. 0.80 to 0.90 in single products with cold weights; served models show 0.93 and
-#: more, which counts here
+#: the other for what it lacks. 0.80 to 0.90 in single products with cold weights; served models
+#: show 0.93 and more, which counts here
 PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.93}
 
-# -- arithmetic ----------------------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------
 
 #: products of matrices and convolutions that fill their tiles
 MATRICES = 1.0
@@ -118,8 +120,8 @@ SYNCHRONOUS_ON_HOPPER = 0.62
 ATTENTION_BACKWARD = 0.45
 #: backward pass of FlashAttention 2, for a tile of 128 keys and each number of a head's width:
 #: cycles of loading operands from shared memory for a query; cycles to begin and to end, with the
-#: kernels before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to 16,384
-#: keys and widths of 64 and 128, met within 5 %. With them, an A100 reaches 62 % of its peak
+#: kernels before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to
+#: 16,384 keys and widths of 64 and 128, met within 5 %. With them, an A100 reaches 62 % of its peak
 #: (published: 63 %)
 BACKWARD_LOADS, BACKWARD_TILE_CYCLES = 0.84, 235.0
 #: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
@@ -137,16 +139,19 @@ ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
 ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
 RECURRENCE = 0.50
-#: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only stream
+#: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only
+#: stream
 DEPTHWISE_UP_TO_25, DEPTHWISE_LARGER = 0.15, 0.038
 #: the same channels-last, where cuDNN has kernels that stream up to 7 × 7
 DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
 #: anything else on vector units
 VECTORS = 0.5
-#: cycles of a multiprocessor for each row that is normalised: its threads wait for the sums of one another, twice
+#: cycles of a multiprocessor for each row that is normalized: its threads wait for the sums of one
+#: another, twice
 CYCLES_OF_ROW = 250.0
-#: cycles of a multiprocessor for each element, where threads have an address to compute for it: joining tensors, averages over
-#: windows, interpolation, depthwise convolutions up to 3 × 3, grouped ones
+#: cycles of a multiprocessor for each element, where threads have an address to compute for it:
+#: joining tensors, averages over windows, interpolation, depthwise convolutions up to 3 × 3,
+#: grouped ones
 CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
 CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
@@ -165,7 +170,8 @@ BYTES_OF_LIST, BYTES_OF_LISTS = 11.2, 16.7
 #: of bitsandbytes on an H100
 CYCLES_OF_STATE_IN_8_BITS = 3.4
 
-#: tiles of products, and the share of the peak that each can reach: small ones load more for each product
+#: tiles of products, and the share of the peak that each can reach: small ones load more for each
+#: product
 TILES: Mapping[tuple[int, int], float] = {
     (256, 128): 1.0,
     (128, 256): 1.0,
@@ -191,10 +197,10 @@ TILE_START_CYCLES = 4100.0
 #: the last tile of rows or columns, and the last wave, take as long as whole ones from this share
 #: on. Chosen, because measured times grow little from one row to the next
 PARTLY_FILLED = 0.3
-#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4 in an engine: accumulators are
-#: added up in between. Source: Cutlass's 8-bit products on H200 (aiconfigurator). torch's own 8-bit
-#: products are cuBLAS's, which reach a share that is at least as large as in 16 bits: by torchao's
-#: roofline 0.78 and 0.69 on H100
+#: of the share that a tile reaches in 16 bits, what it reaches in 8 and 4 in an engine:
+#: accumulators are added up in between. Source: Cutlass's 8-bit products on H200 (aiconfigurator).
+#: torch's own 8-bit products are cuBLAS's, which reach a share that is at least as large as in 16
+#: bits: by torchao's roofline 0.78 and 0.69 on H100
 NARROW_SHARE = 0.75
 #: summands of a step, and of a piece at least where the sum is split: pieces are added up in
 #: another pass. 590 to 740
@@ -202,49 +208,57 @@ PRODUCT_SUM_STEP, SPLIT_LENGTH = 64, 720
 #: cycles that a product waits for each summand of its chain, up to this many: what no tile can
 #: hide. 1.8 to 3.0; 1,750 to 3,000
 CHAIN_CYCLES, CHAIN_LENGTH = 2.0, 2600
-#: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
+#: products are summed in steps of this many; channels of convolutions are padded to multiples of
+#: this many
 SUM_STEP, CHANNEL_STEP = 32, 8
-#: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
+#: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least
+#: this many
 SPLIT_STEP = 256
 #: arithmetic and traffic overlap: time = (arithmetic^p + traffic^p)^(1/p)
 OVERLAP = 3.0
-#: operations on the vector units for each weight that is stored in 8 or 4 bits (to shift, convert and scale it), during which
-#: nothing else is done. Chosen by two rows of gpt-fast's table (Llama-2-7B on an A100, int8 and int4), met within 1 %
+#: operations on the vector units for each weight that is stored in 8 or 4 bits (to shift, convert
+#: and scale it), during which nothing else is done. Chosen by two rows of gpt-fast's table
+#: (Llama-2-7B on an A100, int8 and int4), met within 1 %
 UNPACKING = 3.5
 #: rows of the tiles of such kernels
 ROWS_UNPACKED = 16
 
-# -- compiled code -------------------------------------------------------------------------------------------------------
+# -- compiled code -------------------------------------------------------------------------------
 
-#: of what a product hands to the pointwise kernel after it, the share that is not written and read again: a kernel that does
-#: both, or a cache, as a batch is small
+#: of what a product hands to the pointwise kernel after it, the share that is not written and read
+#: again: a kernel that does both, or a cache, as a batch is small
 EPILOGUES = 0.5
-#: depthwise convolutions beyond 3 × 3, channels last: the share of the rate that they have in eager passes
+#: depthwise convolutions beyond 3 × 3, channels last: the share of the rate that they have in eager
+#: passes
 DEPTHWISE_COMPILED = 0.6
 
-# -- layout --------------------------------------------------------------------------------------------------------------
+# -- layout --------------------------------------------------------------------------------------
 
-#: cuDNN's half-precision convolutions work channels-last: the share of converting operands and results that isn't hidden
+#: cuDNN's half-precision convolutions work channels-last: the share of converting operands and
+#: results that isn't hidden
 TURNING_AROUND = 0.52
 
-# -- launches ------------------------------------------------------------------------------------------------------------
+# -- launches ------------------------------------------------------------------------------------
 
-#: seconds of an engine's kernel that turns scores into picks, and of the one that sorts picks by expert, besides
-#: their launch: chains of a few reductions in a block
+#: seconds of an engine's kernel that turns scores into picks, and of the one that sorts picks by
+#: expert, besides their launch: chains of a few reductions in a block
 ROUTER_KERNEL, SORTING_KERNEL = 2.5e-6, 4.0e-6
 #: seconds from the end of one kernel until the next is at full speed
 LAUNCH = 5e-6
 #: the same where kernels are launched ahead by compiled code
 LAUNCH_COMPILED = 2.1e-6
-#: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
+#: seconds that Python and torch need to call an operator that launches a kernel, and one that makes
+#: a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
-#: the same for autograd's engine, which is C++, and for optimizers, which have no modules; for kernels of compiled code
+#: the same for autograd's engine, which is C++, and for optimizers, which have no modules; for
+#: kernels of compiled code
 HOST_BACKWARD, HOST_COMPILED = 8e-6, 5e-6
 #: where the host computes itself, seconds to call an operator
 HOST_FUNCTION = 5e-6
 #: kernels that torch launches for each sample of a batch in a loop
 HOST_LOOP = 20e-6
-#: kernels that loop over batch and channels in each of few threads: seconds for each turn, which waits for memory
+#: kernels that loop over batch and channels in each of few threads: seconds for each turn, which
+#: waits for memory
 SERIAL_TURN = 0.29e-6
 #: threads of such kernels that a multiprocessor runs at once
 SERIAL_THREADS = 512
@@ -255,15 +269,15 @@ LIST_LENGTH = 64
 #: CDNA, the share that rocBLAS reaches
 ISSUED: Mapping[str, float] = {"Volta": 0.92, "Ampere GA100": 0.90, "CDNA": 0.685}
 
-# -- power ---------------------------------------------------------------------------------------------------------------
+# -- power ---------------------------------------------------------------------------------------
 
 #: the share of the board's power left for arithmetic after memory, links and leakage
 POWER_SHARE = 0.78
 #: the same in a training step, which repeats for hours. The tables of kernels that the energies
 #: below rest on are bursts of milliseconds, in which GPUs exceed their limit. Not on other
-#: architectures, whose energies come from steps that were repeated for seconds. GA100: by two models
-#: on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, with the times of
-#: the attention that they ran, and it holds for cards with 500 W
+#: architectures, whose energies come from steps that were repeated for seconds. GA100: by two
+#: models on one A100; Hopper: by MPT-7B, 13B and 30B up to 2,048 tokens on H100 with 700 W, with
+#: the times of the attention that they ran, and it holds for cards with 500 W
 SUSTAINED_SHARE: Mapping[str, float] = {
     "Ampere GA100": 0.55,
     "Hopper": 0.43,
@@ -272,8 +286,9 @@ SUSTAINED_SHARE: Mapping[str, float] = {
 #: the same with the libraries of CUDA 13, whose products on Hopper take less energy: by an eager
 #: step of Llama-8B with four layers on an H100 with 700 W. Blackwell is taken to be alike
 SUSTAINED_SHARE_CUDA_13: Mapping[str, float] = {"Hopper": 0.656, "Blackwell GB100": 0.656}
-#: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
-#: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
+#: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where
+#: the power that the data sheet's rate takes is more than there is, clocks and voltage go down, and
+#: the rate with the square root of the ratio.
 PICOJOULES: Mapping[str, float] = {
     "Pascal GP100": 28.0,
     "Pascal": 20.0,
@@ -300,11 +315,11 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
     "Blackwell GB100": 14.6,
     "Blackwell": 6.0,
 }
-#: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
-#: Up to twice as much the one goes over into the other
+#: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the
+#: rate with the ratio itself. Up to twice as much the one goes over into the other
 LOW_POWER = 75.0
 
-# -- links ---------------------------------------------------------------------------------------------------------------
+# -- links ---------------------------------------------------------------------------------------
 
 #: share of the data sheet's links that collectives reach, by the number of devices: each pair uses
 #: few of them. 0.55; 0.65 to 0.71; 0.68 to 0.71

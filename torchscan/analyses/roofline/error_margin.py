@@ -44,13 +44,14 @@ class Passed(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Image models in mixed precision, contiguous, whose measured times estimates were compared with."""
+    """Contiguous image models in mixed precision, whose estimates were compared with times."""
 
     gpu: str
     mode: Mode
     kind: Kind
     models: int
-    #: four of five measured times lay within the estimate times 1 ± this, of all and of those held out, rounded up
+    #: four of five measured times lay within the estimate times 1 ± this, of all and of those held
+    #: out, rounded up
     share: float
 
 
@@ -85,8 +86,9 @@ TRAINED = (
     Trained(False, ("Ampere GA100", "Hopper"), 4, 71, 0.11),
     Trained(True, ("Hopper",), 2, 18, 0.24),
 )
-#: on a card of NVIDIA's that was not compared, in other number formats, and of models without convolutions: as far as others
-#: have found earlier versions to be off in the median where they were worst
+#: on a card of NVIDIA's that was not compared, in other number formats, and of models without
+#: convolutions: as far as others have found earlier versions to be off in the median where they
+#: were worst
 ELSEWHERE = 0.4
 #: on devices of other kinds
 UNKNOWN = 0.5

@@ -25,15 +25,13 @@ from torchscan.analyses.roofline.expert_kernels import (
     ExpertKernels,
     expert_kernels,
 )
-from torchscan.analyses.roofline.fusion import (
-    Needed,
-    fused_kernels,
-    handed_over,
-    traffic_when_fused,
-)
+from torchscan.analyses.roofline.exposed_collectives import is_in_background
+from torchscan.analyses.roofline.fused_traffic import Needed, handed_over, traffic_when_fused
+from torchscan.analyses.roofline.fusion import fused_kernels
 from torchscan.analyses.roofline.kernels import is_launched
-from torchscan.analyses.roofline.links import Fabric, is_in_background, link_times
-from torchscan.analyses.roofline.rates import Numbers, Rates
+from torchscan.analyses.roofline.links import Fabric, link_times
+from torchscan.analyses.roofline.number_formats import Numbers
+from torchscan.analyses.roofline.rates import Rates
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops import OpCost
 from torchscan.recording.folding.layer_repeats import Repeats
@@ -181,7 +179,9 @@ def _number_kernels(
     trace: Trace, served: Served, own: _EngineKernels, *, compiled: bool
 ) -> list[int | None]:
     """Return the number of each call's kernel, or None for views and calls that do not run."""
-    kernels = [index if is_launched(op.signature) else None for index, op in enumerate(trace.ops)]
+    kernels: list[int | None] = []
+    for index, op in enumerate(trace.ops):
+        kernels.append(index if is_launched(op.signature) else None)
     if compiled:
         apart = {*own.experts.head_of, *own.left_out}
         regions = compiled_regions(trace)

@@ -152,6 +152,8 @@ class _Mixture:
 
         is_summed = False
         for index in range(first, len(self._trace.ops)):
+            if index in self._products:
+                self._note(index, index)
             if self._is_apart(index):
                 continue
             operator = self._trace.ops[index].signature.operator
@@ -178,11 +180,9 @@ class _Mixture:
                 self.head_of[index] = first
 
     def _is_apart(self, index: int) -> bool:
+        """Return whether a call is a product or communicates, or launches no kernel."""
         signature = self._trace.ops[index].signature
-        if index in self._products:
-            self._note(index, index)
-            return True
-        if self._costs[index].macs or not signature.outputs:
+        if index in self._products or self._costs[index].macs or not signature.outputs:
             return True
         return signature.operator in COLLECTIVES or not is_launched(signature)
 
@@ -264,11 +264,13 @@ class _Mixture:
         return are_counts or (is_gather and op.signature.outputs[0].shape == (self._slots,))
 
     def _is_of_scores(self, index: int) -> bool:
+        """Return whether a call before the products computes no more elements than scores."""
         if index > self._products[0]:
             return False
         routing = self._routing
-        most = routing.rows * routing.choices * routing.num_devices
-        return all(spec.numel <= most for spec in self._trace.ops[index].signature.outputs)
+        num_scores = routing.rows * routing.choices * routing.num_devices
+        outputs = self._trace.ops[index].signature.outputs
+        return all(spec.numel <= num_scores for spec in outputs)
 
     def _add_kernel(self, calls: Sequence[int], seconds: float) -> None:
         if not calls:

@@ -6,68 +6,17 @@ from outside, and writes only those that are needed outside.
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-from torchscan.analyses.roofline.cache import Piece, piece_of
+from torchscan.analyses.roofline.fusible_calls import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
-from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
-_SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
-_PLACING = (
-    "index_put",
-    "_index_put",
-    "scatter",
-    "embedding_dense_backward",
-    "im2col",
-    "col2im",
-    "max_pool",
-    "grid_sampler",
-)
 #: calls of a kernel that a compiler computes again where their result is joined with others
 _MAX_PART = 3
-_SUMS = frozenset({"mean", "sum", "amax"})
-_APART = (
-    *(*_SEARCHING, *_PLACING, "torchscan.", "_foreach", "_fused", "_fft", "linalg", "_cudnn"),
-    "fsdp.",
-)
-
-
-def is_fusible(op: OpCall, cost: OpCost) -> bool:
-    """Return whether a compiler generates the kernel of this call.
-
-    It does so for all calls but products, collectives and the operators in ``_APART``, such as
-    sorts and scatters, those of optimizers and FSDP's own copies, which no compiled graph has.
-    """
-    name = op.signature.operator.removeprefix("aten.")
-    return (
-        not cost.macs and not name.startswith(_APART) and op.signature.operator not in COLLECTIVES
-    )
-
-
-def begins_kernel(op: OpCall) -> bool:
-    """Return whether a call starts a kernel, because it reads all of its operand first.
-
-    Statistics of a batch norm do that, and sums over images whose channels lie innermost. Calls
-    before it belong to another kernel.
-    """
-    name = op.signature.operator.removeprefix("aten.")
-    takes_statistics = "batch_norm" in name and op.signature.arguments.get("training", True)
-    return takes_statistics or name.startswith("native_group_norm") or _sums_images(op, name)
-
-
-def _sums_images(op: OpCall, name: str) -> bool:
-    dims = op.signature.arguments.get("dim", None) if name in _SUMS else None
-    is_over_places = isinstance(dims, tuple) and {dim % 4 for dim in dims} >= {2, 3}
-    return name == "_adaptive_avg_pool2d" or (
-        is_over_places and len(op.signature.inputs[0].shape) == 4
-    )
 
 
 def fused_kernels(
@@ -115,11 +64,12 @@ class _Fusion:
         self._rows: dict[int, set[int]] = defaultdict(set)
         #: kernels that reduce their elements to columns
         self._columns: set[int] = set()
-        #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got a call last comes last
+        #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got
+        #: a call last comes last
         self._after: dict[int, int] = {}
         #: kernel -> its last call
         self._last: dict[int, int] = {}
-        #: storage -> how many calls read it
+        #: storage -> number of calls that read it
         self._num_readers: Counter[int] = Counter()
         for op in trace.ops:
             if is_launched(op.signature):
@@ -134,7 +84,7 @@ class _Fusion:
         size = self._largest(op)
         if index in self._appends:
             size = min(self._trace.tensors[tensor].spec.numel for tensor in op.inputs)
-        needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
+        needed = set(self._makers(op).values())
         joined = None
         if fusible and not begins_kernel(op):
             joined = self._kernel_to_join(index, size, needed)
@@ -149,46 +99,49 @@ class _Fusion:
             self._merge_producers(kernel, needed, op)
 
     def _note_rows(self, kernel: int, op: OpCall) -> None:
-        """Note the number of rows if a call reduces its elements to rows, or that it reduces more."""
+        """Note the rows that a call reduces its elements to, or that it reduces them further."""
         if self._needs_all(op):
             self._columns.add(kernel)
-        if not op.outputs or self._needs_all(op):
+            return
+        if not op.outputs:
             return
         rows = self._trace.tensors[op.outputs[0]].spec.numel
         if rows < self._largest(op):
             self._rows[kernel].add(rows)
 
     def _note(self, kernel: int, needed: set[int], index: int) -> None:
-        """It runs after these, and so does whatever runs after it: what has got no call since it began does not."""
+        """Note that a kernel runs after these, and so do all kernels that run after it.
+
+        A kernel without a call since this one began does not run after it.
+        """
         before = self._after.pop(kernel, 1 << kernel)
         now = before
         for each in needed - {kernel}:
             now |= self._after[each]
-        for each in reversed(self._after) if now != before else ():
-            if self._last[each] < kernel:
-                break
-            if self._after[each] >> kernel & 1:
-                self._after[each] |= now
-        self._after[kernel], self._last[kernel] = now, index
+
+        if now != before:
+            for each in reversed(self._after):
+                if self._last[each] < kernel:
+                    break
+                if self._after[each] >> kernel & 1:
+                    self._after[each] |= now
+        self._after[kernel] = now
+        self._last[kernel] = index
 
     def _kernel_to_join(self, index: int, size: int, needed: set[int]) -> int | None:
         """Return a producer's kernel over the same elements, or None.
 
         No other operand may be made after it, and it must be of the same phase and region.
         """
-        op, place = self._trace.ops[index], self._place(index)
+        op = self._trace.ops[index]
+        place = self._place(index)
         for candidate in sorted(needed, reverse=True):
             if self._place(candidate) != place:
                 continue
             others = needed - {candidate}
             if any(self._after[kernel] >> candidate & 1 for kernel in others):
                 continue
-            if self._is_part(candidate, op):
-                return candidate
-            if not self._goes_along(candidate, op, size):
-                continue
-            inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
-            if not any(self._needs_all(self._trace.ops[made]) for made in inner):
+            if self._is_part(candidate, op) or self._can_append(candidate, op, size):
                 return candidate
         return None
 
@@ -196,15 +149,18 @@ class _Fusion:
         """Return the phase and the region of a call, or of a kernel."""
         return self._trace.ops[index].phase, self._regions[index]
 
-    def _goes_along(self, kernel: int, op: OpCall, size: int) -> bool:
-        """Return whether the loops of a kernel go along the elements of a call, or its rows.
+    def _can_append(self, kernel: int, op: OpCall, size: int) -> bool:
+        """Return whether a call continues the loops of a kernel, along its elements or its rows.
 
-        They go along rows or along columns.
+        Loops go along rows or along columns.
         """
         rows = self._rows[kernel]
         if rows and self._needs_all(op):
             return False
-        return self._places.get(kernel) == size or size in rows
+        if self._places.get(kernel) != size and size not in rows:
+            return False
+        inner = (maker for maker, owner in self._makers(op).items() if owner == kernel)
+        return not any(self._needs_all(self._trace.ops[maker]) for maker in inner)
 
     def _is_part(self, kernel: int, op: OpCall) -> bool:
         """Return whether this kernel only makes one of the tensors that a call joins.
@@ -220,10 +176,12 @@ class _Fusion:
         return self._num_readers[self._trace.tensors[made[0]].storage] == 1
 
     def _merge_producers(self, kernel: int, needed: set[int], op: OpCall) -> None:
-        """Merge kernels over the same elements, or that make parts, whose results meet in a call."""
+        """Merge kernels whose results meet in a call, if similar or if they compute a part."""
         for other in needed - {kernel}:
             is_similar = self._places.get(other) == self._places[kernel]
-            if (is_similar or self._is_part(other, op)) and self._can_merge(other, kernel):
+            if not is_similar and not self._is_part(other, op):
+                continue
+            if self._can_merge(other, kernel):
                 self._merge(other, kernel)
 
     def _can_merge(self, other: int, kernel: int) -> bool:
@@ -258,133 +216,30 @@ class _Fusion:
             if after >> other & 1:
                 self._after[each] = after & ~(1 << other) | 1 << kernel | self._after[kernel]
 
-    def _makers(self, op: OpCall) -> list[int]:
-        return [made for tensor in op.inputs if (made := self._maker(tensor)) is not None]
-
-    def _maker(self, tensor: int) -> int | None:
-        """The call that computed a tensor; views are looked through."""
-        made = self._trace.tensors[tensor].producer
-        while made is not None and self.kernels[made] is None:
-            inputs = self._trace.ops[made].inputs
-            made = self._trace.tensors[inputs[0]].producer if inputs else None
-        return made
+    def _makers(self, op: OpCall) -> dict[int, int]:
+        """Return the calls that computed the operands, also behind views, with their kernels."""
+        makers: dict[int, int] = {}
+        for tensor in op.inputs:
+            maker = self._trace.tensors[tensor].producer
+            while maker is not None:
+                kernel = self.kernels[maker]
+                if kernel is not None:
+                    makers[maker] = kernel
+                    break
+                inputs = self._trace.ops[maker].inputs
+                maker = self._trace.tensors[inputs[0]].producer if inputs else None
+        return makers
 
     def _largest(self, op: OpCall) -> int:
-        return max(
-            (self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)),
-            default=0,
-        )
+        tensors = (*op.inputs, *op.outputs)
+        return max((self._trace.tensors[tensor].spec.numel for tensor in tensors), default=0)
 
     def _needs_all(self, op: OpCall) -> bool:
         """Return whether a call reduces more than rows, so that it must visit all places first."""
         if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._largest(op):
             return False
         dims = op.signature.arguments.get("dim", None)
+        if not isinstance(dims, tuple):
+            dims = (dims,)
         rank = len(op.signature.inputs[0].shape) if op.signature.inputs else 0
-        return (dims if isinstance(dims, tuple) else (dims,)) not in ((-1,), (rank - 1,))
-
-
-def traffic_when_fused(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
-) -> tuple[OpCost, ...]:
-    """The costs, where a kernel reads nothing twice, nor what was made in it, and writes only what is needed outside, once."""
-    known: dict[int, set[Piece]] = defaultdict(set)
-    return tuple(
-        cost if kernel is None else _outside(trace, index, cost, known[kernel], needed)
-        for index, (cost, kernel) in enumerate(zip(costs, kernels, strict=True))
-    )
-
-
-def handed_over(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
-) -> list[int]:
-    """Bytes that each call hands from a product to the pointwise kernel after it, or is handed so."""
-    handed = [0] * len(costs)
-    for index, cost in enumerate(costs):
-        reader = needed.next_kernel(index) if cost.macs and kernels[index] is not None else None
-        if (
-            reader is not None
-            and is_fusible(trace.ops[reader], costs[reader])
-            and not begins_kernel(trace.ops[reader])
-        ):
-            handed[index] = handed[reader] = trace.tensors[
-                trace.ops[index].outputs[0]
-            ].spec.stored_bytes
-    return handed
-
-
-class Needed:
-    """The results that must be written: those that outlive the pass or that another kernel reads.
-
-    Of several writes to one place in a kernel only the last counts. Results without a reader cost
-    nothing.
-    """
-
-    def __init__(self, trace: Trace, kernels: Sequence[int | None]) -> None:
-        self._trace = trace
-        self._kernels = kernels
-        self._kept = kept_storages(trace)
-        self._last_write: dict[tuple[int | None, Piece], int] = {}
-        #: by memory all calls that read it
-        self._readers: dict[int, list[int]] = defaultdict(list)
-        for index, (op, kernel) in enumerate(zip(trace.ops, kernels, strict=True)):
-            if kernel is None:
-                continue
-            for tensor in op.outputs:
-                self._last_write[kernel, piece_of(trace, tensor)] = index
-            for tensor in op.inputs:
-                self._readers[trace.tensors[tensor].storage].append(index)
-
-    def writes(self, index: int, tensor: int) -> bool:
-        """Return whether a call writes this result to memory."""
-        storage, kernel = self._trace.tensors[tensor].storage, self._kernels[index]
-        if self._last_write[kernel, piece_of(self._trace, tensor)] != index:
-            return False
-        return storage in self._kept or any(
-            self._kernels[each] != kernel for each in self._read_later(index, storage)
-        )
-
-    def next_kernel(self, index: int) -> int | None:
-        """The first call that reads the first result of this one, if all that do are in one other kernel."""
-        outputs = self._trace.ops[index].outputs
-        later = self._read_later(index, self._trace.tensors[outputs[0]].storage) if outputs else []
-        kernels = {self._kernels[each] for each in later}
-        return later[0] if len(kernels) == 1 and kernels != {self._kernels[index]} else None
-
-    def _read_later(self, index: int, storage: int) -> list[int]:
-        readers = self._readers.get(storage, [])
-        return readers[bisect.bisect_right(readers, index) :]
-
-
-def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed) -> OpCost:
-    """Return the cost of a call's reads that are new to its kernel, and of its needed writes."""
-    op = trace.ops[index]
-    read = written = 0
-    for tensor in dict.fromkeys(op.inputs):
-        piece = piece_of(trace, tensor)
-        if piece not in known and (piece[0], None) not in known:
-            read += trace.tensors[tensor].spec.stored_bytes
-            known.add(piece)
-    if not op.outputs:  # it writes to its operands, as those for lists of tensors do
-        written = cost.bytes_written
-    for tensor in dict.fromkeys(op.outputs):
-        if needed.writes(index, tensor):
-            written += trace.tensors[tensor].spec.stored_bytes
-        known.add(piece_of(trace, tensor))
-    return replace(
-        cost,
-        bytes_read=min(read, cost.bytes_read),
-        bytes_written=min(written, cost.bytes_written),
-        avoidable_bytes_read=max(0, min(read, cost.bytes_read) - cost.min_bytes_read),
-    )
-
-
-def kept_storages(trace: Trace) -> frozenset[int]:
-    """The memory that outlives the pass, or existed before."""
-    results = [trace.tensors[tensor].storage for tensor in trace.root.outputs]
-    kept = (
-        number
-        for number, record in enumerate(trace.storages)
-        if record.died is None or record.born is None or record.kind != "intermediate"
-    )
-    return frozenset((*results, *kept))
+        return dims not in ((-1,), (rank - 1,))

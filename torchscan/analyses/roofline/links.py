@@ -22,10 +22,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from torchscan.analyses.roofline.constants import (
-    BACKGROUND_COST,
     LATENCY,
     LATENCY_CYCLES,
     LATENCY_OF_MACHINES,
@@ -43,12 +41,11 @@ from torchscan.analyses.roofline.constants import (
     STEP_INSIDE,
     SWITCH_SHARE,
 )
-from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
-from torchscan.trace.events import GroupSpec, OpCall, Phase
+from torchscan.trace.events import GroupSpec, OpCall
 from torchscan.trace.trace import Trace
 
 #: between two devices, at once instead of in pieces
@@ -73,12 +70,9 @@ class Fabric:
     overlaps_products: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no machine has."""
-        if (
-            isinstance(self.per_machine, bool)
-            or not isinstance(self.per_machine, int)
-            or self.per_machine < 1
-        ):
+        """Refuse values that no machine has."""
+        is_number = isinstance(self.per_machine, int) and not isinstance(self.per_machine, bool)
+        if not is_number or self.per_machine < 1:
             raise InputError.of_value(
                 "per_machine",
                 self.per_machine,
@@ -94,8 +88,8 @@ class Fabric:
         if self.link is not None and not self.link > 0:
             raise InputError(
                 Argument("link_gbs"),
-                f" is {self.link / 1e9:g}: give the bandwidth of the links for each device, in 10^9 "
-                "bytes per second",
+                f" is {self.link / 1e9:g}: give the bandwidth of the links for each device, in "
+                "10^9 bytes per second",
             )
 
     @property
@@ -134,7 +128,7 @@ class Fabric:
         return self._latency(group, kind) + self._transfer(kind, group, sent)
 
     def transfer_time(self, sender: int, receiver: int, size: int) -> float:
-        """Seconds that so many bytes take from one device to another."""
+        """Return the seconds that this number of bytes takes from one device to another."""
         pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
         return self._latency(pair, "send") + self._transfer("send", pair, size)
 
@@ -162,7 +156,8 @@ class Fabric:
             within = sent / (self._link_share(kind, group) * self._link(group))
             if kind not in _MESSAGES:
                 within += PIPELINE * sent / (sent + PIPELINE_BYTES)
-        return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
+        num_bytes = _network_bytes(kind, machines, group.size, sent)
+        return max(within, num_bytes / (NETWORK * self.network))
 
     def _link_share(self, kind: Kind, group: GroupSpec) -> float:
         """Return the share of the data sheet's rate that a collective reaches inside a machine."""
@@ -222,8 +217,8 @@ def _share_of(shares: Mapping[int, float], devices: int) -> float:
     return float(shares[below] * (shares[above] / shares[below]) ** part)
 
 
-def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
-    """Bytes that the network carries for one device."""
+def _network_bytes(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
+    """Return the bytes that the network carries for one device."""
     if len(machines) == 1:
         return 0.0
     if kind in _MESSAGES:
@@ -236,84 +231,3 @@ def link_times(trace: Trace, fabric: Fabric) -> dict[int, float]:
     """Return the seconds of each collective, by the index of its call."""
     times = ((index, fabric.seconds(op)) for index, op in enumerate(trace.ops))
     return {index: time for index, time in times if time is not None}
-
-
-class Waiting(NamedTuple):
-    """Seconds of a phase: those that the device computes, and of collectives."""
-
-    computing: float
-    #: of those whose result somebody waits for, and of the first and the last of those in the background
-    waited_for: float
-    #: of the others, which go on while the device computes
-    behind: float
-
-    @property
-    def left(self) -> float:
-        """Seconds by which collectives in the background prolong a phase.
-
-        They take multiprocessors and bandwidth from the computation, and go on if that has ended.
-        """
-        return max(BACKGROUND_COST * self.behind, self.behind - self.computing)
-
-
-def waiting(
-    trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
-) -> dict[Phase, Waiting]:
-    """Return by phase the time that computation waits for collectives.
-
-    A function that is called for its result is waited for. FSDP and DDP communicate in the
-    background.
-    """
-    found = {}
-    for phase in {**computing, **{trace.ops[index].phase: 0.0 for index in times}}:
-        here = [index for index in times if trace.ops[index].phase == phase]
-        inner = _inner(trace, here)
-        rest = math.fsum(times[index] for index in here if index not in inner)
-        found[phase] = Waiting(
-            computing.get(phase, 0.0), rest, math.fsum(times[index] for index in inner)
-        )
-    return found
-
-
-def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
-    """Return the collectives in the background, without the first and the last."""
-    return frozenset([index for index in here if is_in_background(trace, index)][1:-1])
-
-
-def exposed(
-    trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]
-) -> dict[int, float]:
-    """Return the exposed time of each collective; those in the background share theirs."""
-    waits = dict(times)
-    for phase, each in waiting(trace, times, computing).items():
-        inner = _inner(trace, [index for index in times if trace.ops[index].phase == phase])
-        waits |= {
-            index: times[index] * each.left / each.behind if each.behind else 0.0 for index in inner
-        }
-    return waits
-
-
-def is_in_background(trace: Trace, index: int) -> bool:
-    """Return whether a collective runs while the device computes.
-
-    A function that is called in a backward pass is waited for if the next kernel reads its result.
-    """
-    op = trace.ops[index]
-    name = op.signature.operator
-    if name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_"):  # as FSDP calls them
-        return True
-    if op.phase != "backward" or not name.startswith("c10d."):
-        return False
-    results = {trace.tensors[each].storage for each in (*op.inputs, *op.outputs)}
-    for following in range(index + 1, len(trace.ops)):
-        reader = trace.ops[following]
-        is_collective = reader.signature.operator in COLLECTIVES
-        if is_launched(reader.signature) and not is_collective:
-            return results.isdisjoint([trace.tensors[each].storage for each in reader.inputs])
-    return True
-
-
-def hidden_share(times: Mapping[int, float], waits: Mapping[int, float]) -> float:
-    """Return the share of communication time that is hidden behind computation."""
-    whole = math.fsum(times.values())
-    return 1 - math.fsum(waits.values()) / whole if whole else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from torchscan.analyses.roofline.rates import Numbers, Products
+from torchscan.analyses.roofline.number_formats import Numbers, Products
 from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import PRECISIONS, Precision
@@ -13,12 +13,14 @@ from torchscan.torch_versions import shortened_to_tf32
 
 def require_format(device: Device, precision: Precision | None) -> None:
     """Refuse a precision that the device does not have."""
-    form = None if precision is None else precision.removesuffix("-mixed")
-    if form is not None and form not in device.flops_per_second:
-        known = ", ".join(name for name in PRECISIONS if name in device.flops_per_second)
+    if precision is None:
+        return
+    form = precision.removesuffix("-mixed")
+    if form not in device.flops_per_second:
+        known = [name for name in PRECISIONS if name in device.flops_per_second]
         raise InputError(
             Argument("precision"),
-            f" is {precision!r}, and {device.name} has no {form}: give {known}",
+            f" is {precision!r}, and {device.name} has no {form}: give {', '.join(known)}",
         )
 
 
@@ -32,11 +34,9 @@ def require_float8(device: Device, recipe: str | None) -> None:
         has_products = device.arch.startswith("Blackwell")
         example, kind = "NVIDIA B200", "products with scales of blocks"
     if not has_products:
-        raise InputError(
-            Argument("float8"),
-            f" is {recipe!r}, and {device.name} has no {kind}: give ",
-            *(Give("device", example), ", for example"),
-        )
+        reason = f" is {recipe!r}, and {device.name} has no {kind}: give "
+        advice = Give("device", example)
+        raise InputError(Argument("float8"), reason, advice, ", for example")
 
 
 def numbers_of(device: Device, precision: Precision | None) -> Numbers:

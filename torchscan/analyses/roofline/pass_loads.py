@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from torchscan.analyses.roofline.executed_pass import ExecutedPass
+from torchscan.analyses.roofline.number_formats import Format
 from torchscan.analyses.roofline.pass_times import Timing
-from torchscan.analyses.roofline.rates import Format
 from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, OperatorLoad
 from torchscan.analyses.totals import enclosing_paths
 from torchscan.ops import OpCost
@@ -180,6 +180,9 @@ def group(
         seconds_by_limiter[each.limiter] = seconds + count * each.time_estimate
 
     heaviest = max(loads, key=lambda each: each.time_estimate, default=None)
+    ridge, precision = None, None
+    if heaviest is not None:
+        ridge, precision = heaviest.ridge, heaviest.precision
     limiter: Limiter = "memory"
     if seconds_by_limiter:
         limiter = max(seconds_by_limiter, key=seconds_by_limiter.__getitem__)
@@ -189,8 +192,8 @@ def group(
         name=name,
         calls=sum(count for _, count in counted),
         intensity=_intensity(totals),
-        ridge=heaviest.ridge if heaviest else None,
-        precision=heaviest.precision if heaviest else None,
+        ridge=ridge,
+        precision=precision,
         limiter=limiter,
         time_bound=time_bound,
         time_estimate=time_estimate,

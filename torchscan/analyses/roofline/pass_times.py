@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
-from torchscan.analyses.roofline.call_times import NO_TIME, Seconds
+from torchscan.analyses.roofline.call_seconds import NO_TIME, Seconds
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,

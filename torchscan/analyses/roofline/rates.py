@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
-
-import torch
 
 from torchscan.analyses.roofline.constants import (
     CACHE,
@@ -24,36 +21,15 @@ from torchscan.analyses.roofline.constants import (
     SUSTAINED_SHARE_CUDA_13,
 )
 from torchscan.analyses.roofline.kernels import Kernel
+from torchscan.analyses.roofline.number_formats import Format
 from torchscan.errors import InputError, PythonOnly
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note
-from torchscan.ops import OpCost
 from torchscan.torch_versions import prefers_cudnn_attention, runs_libraries_of_cuda_13
-from torchscan.trace.events import OpSignature
-
-#: the number format that products of a call are computed in
-Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
-
-#: convolutions and recurrent layers are cuDNN's, for which torch has switches of their own
-Products = Literal["convolutions", "recurrent", "products"]
 
 #: the CUDA version whose cuBLAS and cuDNN torch runs: their kernels for Hopper and Blackwell differ
 Libraries = Literal["cuda-12", "cuda-13"]
 
-_FORMATS: dict[torch.dtype, Format] = {
-    torch.float64: "fp64",
-    torch.complex128: "fp64",
-    torch.float32: "fp32",
-    torch.complex64: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "fp8",
-    torch.float8_e5m2: "fp8",
-    torch.int8: "int8",
-    torch.uint8: "int8",
-    torch.qint8: "int8",
-    torch.quint8: "int8",
-}
 _WIDER: dict[Format, Format] = {
     "fp4": "fp8",
     "fp8": "fp16",
@@ -64,44 +40,6 @@ _WIDER: dict[Format, Format] = {
 }
 #: of single precision, what double precision gets where a data sheet does not say
 _SINGLE_PER_DOUBLE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The arithmetic of a pass, as far as the types of its tensors do not determine it."""
-
-    #: the products that use matrix units for single precision, with shortened operands
-    tf32: frozenset[Products] = frozenset()
-    #: whether linear layers in 16 bits have operands in 8
-    fp8: bool = False
-
-
-def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
-    """The format that a call computes in, given by its first operand that is a number."""
-    dtypes = [spec.dtype for spec in (*signature.inputs, *signature.outputs)]
-    known = [each for each in dtypes if each in _FORMATS]
-    found: Format = _FORMATS[
-        next(
-            (each for each in known if each.is_floating_point), known[0] if known else torch.float32
-        )
-    ]
-    if not cost.macs:
-        return found
-    if found in ("fp16", "bf16") and numbers.fp8 and _is_linear(signature):
-        return "fp8"
-    return "tf32" if found == "fp32" and _products_of(signature) in numbers.tf32 else found
-
-
-def _products_of(signature: OpSignature) -> Products:
-    name = signature.operator
-    if "conv" in name:
-        return "convolutions"
-    return "recurrent" if any(each in name for each in ("rnn", "lstm", "gru")) else "products"
-
-
-def _is_linear(signature: OpSignature) -> bool:
-    """Return whether a call is the product of a linear layer, for which 8-bit formats exist."""
-    return signature.operator in ("aten.addmm", "aten.mm", "aten.linear")
 
 
 class Rates:
@@ -128,13 +66,13 @@ class Rates:
             self.has_cudnn_attention = prefers_cudnn_attention()
         self.libraries: Libraries = libraries
         self.bandwidth: float = device.bytes_per_second
-        #: whether it computes synchronously, without a queue
+        #: True if it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
         #: rates that had to be assumed
         self.assumed: dict[Note, None] = {}
 
     def peak(self, form: Format) -> float:
-        """Operations per second of products, as the data sheet says; else of the next wider format."""
+        """Return the operations per second of products, if unknown those of a wider format."""
         known = self.device.flops_per_second
         matrix = known.get(f"{form}_tc", known.get(form))
         if matrix is not None:
@@ -143,7 +81,7 @@ class Rates:
             self._note_substitute(form, _WIDER[form])
             return self.peak(_WIDER[form])
         if form == "fp32":
-            other = next((each for each in ("tf32", "bf16") if each in known), next(iter(known)))
+            other = next(each for each in ("tf32", "bf16", *known) if each in known)
             self._note_substitute(form, other)
             return known[other]
         note = Note.of(
@@ -153,9 +91,9 @@ class Rates:
         return self.peak("fp32") / _SINGLE_PER_DOUBLE
 
     def min_seconds(self, form: Format, kernel: Kernel) -> float:
-        """Seconds for each operation that products are counted as, at the peak.
+        """Return the seconds for each counted operation of products, at the peak.
 
-        In single and double precision transformed ones are on vector units, if that takes less.
+        In single and double precision, transformed ones run on vector units if that takes less.
         """
         at_peak = kernel.min_share / self.peak(form)
         vectors = self.vector_peak("fp64" if form == "fp64" else "fp32")
@@ -164,7 +102,7 @@ class Rates:
         return min(at_peak, kernel.transformed / vectors)
 
     def vector_peak(self, form: Format) -> float:
-        """Operations per second of all other arithmetic, which is done in single precision or better."""
+        """Return the operations per second of other arithmetic, in single precision or better."""
         single = self.device.flops_per_second.get("fp32", math.inf)
         if form != "fp64":
             return single
@@ -207,11 +145,11 @@ class Rates:
         if self.device.is_measured or form == "fp64" or utilization <= 0:
             return 1.0
         if form == "fp32":
-            return self._powered("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
+            return self._power_limited_share("fp32", PICOJOULES_SINGLE, utilization, POWER_SHARE)
         share = POWER_SHARE
         if sustained:
             share = self._sustained_share()
-        return self._powered("fp16", PICOJOULES, utilization, share)
+        return self._power_limited_share("fp16", PICOJOULES, utilization, share)
 
     def _sustained_share(self) -> float:
         """Return the share of the board's power that arithmetic has in steps that repeat."""
@@ -227,18 +165,19 @@ class Rates:
         """The share of the matrix units' peak that the power limit allows."""
         return self.clock_share("fp16", 1.0)
 
-    def _powered(
+    def _power_limited_share(
         self, form: Format, picojoules: Mapping[str, float], utilization: float, share: float
     ) -> float:
-        """``min(1, (share of power · watts / (joules per operation · operations))^e)``, where these are known.
+        """Return ``min(1, (share of power · watts / (joules per operation · operations))^e)``.
 
-        ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
+        It is 1 if one of these is not known. ``e`` is 1 for boards of so little power that they
+        have no voltage to give up, and 1/2 from twice as much on.
         """
-        energy = next(
-            (joules for name, joules in picojoules.items() if self.device.arch.startswith(name)),
-            None,
-        )
-        peak, watts = self.device.flops_per_second.get(form), self.device.power_watts
+        arch = self.device.arch
+        known = (joules for name, joules in picojoules.items() if arch.startswith(name))
+        energy = next(known, None)
+        peak = self.device.flops_per_second.get(form)
+        watts = self.device.power_watts
         if energy is None or peak is None or watts is None:
             return 1.0
         exponent = 1 - min(1.0, max(0.0, watts / LOW_POWER - 1)) / 2
@@ -286,7 +225,10 @@ class Rates:
         return max(CACHE * self.device.l2_bytes_per_second, self.bandwidth)
 
     def ridge(self, form: Format, *, of_products: bool) -> float | None:
-        """Operations per byte from which on arithmetic is the limit; None: the rate of vector units is not known."""
+        """Return the operations per byte from which on arithmetic is the limit.
+
+        None if the rate of vector units is not known.
+        """
         peak = self.peak(form) if of_products else self.vector_peak(form)
         return peak / self.bandwidth if math.isfinite(peak) else None
 

@@ -9,7 +9,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchscan.analyses.roofline.error_margin import ErrorMargin
-from torchscan.analyses.roofline.rates import Format
+from torchscan.analyses.roofline.number_formats import Format
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
 from torchscan.notes import Note
 from torchscan.plain import to_plain
@@ -19,7 +19,8 @@ from torchscan.trace.events import Phase
 if TYPE_CHECKING:
     from torchscan.report.table import Table
 
-#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, its launch, or links to other devices
+#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, its launch,
+#: or links to other devices
 Limiter = Literal["compute", "memory", "cache", "launch", "links"]
 
 
@@ -33,12 +34,12 @@ class _Load:
     elements_written: int
     bytes_read: int
     bytes_written: int
-    #: FLOPs per byte of necessary traffic; None: there is no traffic
+    #: FLOPs per byte of necessary traffic, or None without traffic
     intensity: float | None
-    #: the intensity from which on arithmetic is the limit: the device's FLOPs per byte in this precision (for several calls,
-    #: that of the slowest one); None: not known
+    #: intensity from which on arithmetic is the limit, or None if not known: the device's FLOPs per
+    #: byte in this precision, for several calls that of the slowest one
     ridge: float | None
-    #: for several calls, what most of the time is lost to
+    #: for several calls, the one with most of the time
     limiter: Limiter
     #: the shortest time that the data sheet allows
     time_bound: float
@@ -147,14 +148,20 @@ class Roofline(Result):
     @property
     def time_range(self) -> tuple[float, float]:
         """The times within which four of five measured ones are expected, in seconds."""
-        low, high = (self.time_estimate * (1 + sign * self.error_margin.share) for sign in (-1, 1))
+        share = self.error_margin.share
+        low = self.time_estimate * (1 - share)
+        high = self.time_estimate * (1 + share)
         return max(low, self.time_bound), high
 
     @property
     def basis(self) -> str:
         """Batch size and precision of its times, for headings: ``"batch 64, fp16"``."""
-        batch = [] if self.batch_size is None else [f"batch {self.batch_size:,}"]
-        return ", ".join([*batch, *([self.precision] if self.precision else [])])
+        parts = []
+        if self.batch_size is not None:
+            parts.append(f"batch {self.batch_size:,}")
+        if self.precision:
+            parts.append(self.precision)
+        return ", ".join(parts)
 
     @property
     def time_by_limiter(self) -> Mapping[Limiter, float]:
@@ -162,47 +169,39 @@ class Roofline(Result):
         times: dict[Limiter, list[float]] = defaultdict(list)
         for each in self.operators:
             times[each.limiter].append(each.time_estimate)
-        return dict(
-            sorted(
-                ((limiter, fsum(each)) for limiter, each in times.items()),
-                key=lambda each: -each[1],
-            )
-        )
+        sums = {limiter: fsum(each) for limiter, each in times.items()}
+        longest_first = sorted(sums, key=lambda limiter: -sums[limiter])
+        return {limiter: sums[limiter] for limiter in longest_first}
 
     def time_share(self, limiter: Limiter) -> float:
         """Return the share of the expected time that operators with this limit take."""
-        return (
-            self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
-            if self.time_estimate
-            else 0.0
-        )
+        if not self.time_estimate:
+            return 0.0
+        return self.time_by_limiter.get(limiter, 0.0) / self.time_estimate
 
     @property
     def total(self) -> GroupLoad:
-        """The whole pass."""
+        """The complete pass."""
         return self.layers[0]
 
     def __repr__(self) -> str:
-        """A short one: there are thousands of operators."""
-        estimate, bound = 1000 * self.time_estimate, 1000 * self.time_bound
-        times = (
-            f"{estimate:.3g} ms ± {100 * self.error_margin.share:.0f} %, at least {bound:.3g} ms"
-        )
+        """Return a short description, because there are thousands of operators."""
+        estimate = 1000 * self.time_estimate
+        bound = 1000 * self.time_bound
+        margin = 100 * self.error_margin.share
+        times = f"{estimate:.3g} ms ± {margin:.0f} %, at least {bound:.3g} ms"
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        plain = (
-            "device",
-            "precision",
-            "batch_size",
-            "compiled",
-            "time_bound",
-            "time_estimate",
-            "bandwidth",
-        )
+        """Return plain JSON-serializable data."""
         return {
-            **{name: getattr(self, name) for name in plain},
+            "device": self.device,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "compiled": self.compiled,
+            "time_bound": self.time_bound,
+            "time_estimate": self.time_estimate,
+            "bandwidth": self.bandwidth,
             "time_range": list(self.time_range),
             "time_range_reason": to_plain(self.error_margin.reason),
             "time_by_phase": dict(self.time_by_phase),

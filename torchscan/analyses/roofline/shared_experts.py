@@ -57,11 +57,8 @@ class _SharedExpert:
     def sum_after(self, last_call: int) -> int | None:
         """Return a tensor that is added to the results of the routed experts, or None."""
         for op in islice(self._trace.ops, last_call + 1, last_call + _REACH):
-            operands = [
-                tensor
-                for tensor in op.inputs
-                if self._trace.tensors[tensor].storage not in self._results
-            ]
+            tensors = self._trace.tensors
+            operands = [each for each in op.inputs if tensors[each].storage not in self._results]
             if len(operands) == len(op.inputs):
                 continue
             if op.signature.operator in _ADDS and len(operands) == 1:

@@ -38,13 +38,17 @@ class _Convolution:
 
     @property
     def transformed(self) -> float:
-        """The share of the products that Winograd's algorithms leave: ``Π min(stride, window) / window``.
+        """Share of products that Winograd's algorithms leave: ``Π min(stride, window) / window``.
 
-        To correlate along a dimension takes as many products as there are inputs: ``stride`` for each result, not ``window``.
+        To correlate along a dimension takes as many products as there are inputs: ``stride`` for
+        each result, not ``window``.
         """
         sizes = self.weight.shape[2:]
-        strides = self.stride if len(self.stride) == len(sizes) else self.stride * len(sizes)
-        return math.prod(min(step, size) / size for step, size in zip(strides, sizes, strict=True))
+        strides = self.stride
+        if len(strides) != len(sizes):
+            strides = strides * len(sizes)
+        pairs = zip(strides, sizes, strict=True)
+        return math.prod(min(step, size) / size for step, size in pairs)
 
     @property
     def window(self) -> int:
@@ -66,19 +70,20 @@ class _Convolution:
     @property
     def places(self) -> int:
         """Places of one sample: of the result, or of the input of a transposed convolution."""
-        return math.prod((self.source if self.is_transposed else self.out).shape[2:])
+        places = self.source if self.is_transposed else self.out
+        return math.prod(places.shape[2:])
 
     @property
     def is_channels_last(self) -> bool:
-        return (
-            1 in self.source.stride[1:2]
-            and self.source.shape[1] > 1
-            and math.prod(self.source.shape[2:]) > 1
-        )
+        if 1 not in self.source.stride[1:2]:
+            return False
+        _, channels, *axes = self.source.shape
+        return channels > 1 and math.prod(axes) > 1
 
     def filled(self, multiprocessors: int) -> float:
-        """The useful share of what is computed for the result."""
-        rows, channels = self.source.shape[0] * self.places, padded_to(self.channels, CHANNEL_STEP)
+        """Return the useful share of the products that are computed for the result."""
+        rows = self.source.shape[0] * self.places
+        channels = padded_to(self.channels, CHANNEL_STEP)
         share = filled(rows, self.columns, channels * self.window, self.groups, multiprocessors)
         return share * self.channels / channels
 
@@ -89,32 +94,31 @@ class _Convolution:
 
     @property
     def bytes_turned(self) -> float:
-        """The layout that half precision computes in is made and undone, unless it is there or does not matter.
+        """Bytes for converting operands and results to the layout of half precision and back.
 
-        One by one it does not: that is a product with the places as columns, if these are whole lines.
+        There are none if they are in that layout, or if it does not matter: a window of one by one
+        is a product with the places as columns, if these are whole lines.
         """
         is_half = self.source.dtype.itemsize == 2
         is_product = self.window == 1 and self.places % CHANNEL_STEP == 0 and self.groups == 1
         if not is_half or self.is_channels_last or is_product:
             return 0.0
-        return (
-            TURNING_AROUND
-            * 2
-            * (self.source.stored_bytes + self.weight.stored_bytes + self.out.stored_bytes)
-        )
+        num_bytes = self.source.stored_bytes + self.weight.stored_bytes + self.out.stored_bytes
+        return TURNING_AROUND * 2 * num_bytes
 
     @property
     def bytes_of_bias(self) -> int:
-        """Added by a kernel of its own, but for depthwise ones of torch's own."""
-        is_within = self.is_depthwise and not self.is_channels_last
-        return 2 * self.out.stored_bytes if self.has_bias and not is_within else 0
+        """Bytes of adding the bias in a separate kernel, except in torch's depthwise kernels."""
+        is_fused = self.is_depthwise and not self.is_channels_last
+        if is_fused or not self.has_bias:
+            return 0
+        return 2 * self.out.stored_bytes
 
 
 @rule("convolution", "_convolution")
 def _convolution(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    source, weight, bias, stride, _padding, _dilation, is_transposed, _more, groups = (
-        signature.args[:9]
-    )
+    source, weight, bias, stride, *_ = signature.args
+    is_transposed, _output_padding, groups = signature.args[6:9]
     form = _Convolution(
         source=source,
         weight=weight,
@@ -124,25 +128,19 @@ def _convolution(signature: OpSignature, _cost: OpCost, machine: Machine) -> Ker
         groups=groups,
         stride=tuple(stride),
     )
-    return replace(_of_form(form, machine.multiprocessors), transformed=form.transformed)
+    kernel = _kernel_of_form(form, machine.multiprocessors)
+    return replace(kernel, transformed=form.transformed)
 
 
 @rule("convolution_backward")
 def _convolution_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """The gradients of input and weight are convolutions of the same three tensors; the gradient of the bias is a sum."""
-    (
-        out,
-        source,
-        weight,
-        _sizes,
-        stride,
-        _padding,
-        _dilation,
-        is_transposed,
-        _more,
-        groups,
-        wanted,
-    ) = signature.args[:11]
+    """Return a kernel for the gradients that are asked for.
+
+    The gradients of input and weight are convolutions of the same three tensors, that of the bias
+    is a sum.
+    """
+    out, source, weight, _bias_sizes, stride, *_ = signature.args
+    is_transposed, _output_padding, groups, wanted = signature.args[7:11]
     form = _Convolution(
         source=source,
         weight=weight,
@@ -152,32 +150,34 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, machine: Machin
         groups=groups,
         stride=tuple(stride),
     )
-    one = _of_form(form, machine.multiprocessors)
-    shares = [1.0] * wanted[0] + [
-        form.filled_for_weight(machine.multiprocessors) / form.filled(machine.multiprocessors)
-    ] * wanted[1]
-    matrices = (
-        one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
-    )
-    summed = out.stored_bytes * wanted[2]
-    turned = one.turned_bytes * len(shares)
-    cycles = one.cycles * len(shares)
-    launches = max(1, sum(wanted))
+    one = _kernel_of_form(form, machine.multiprocessors)
+    for_input, for_weight, for_bias = wanted
+    shares = []
+    if for_input:
+        shares.append(1.0)
+    if for_weight:
+        filled_for_weight = form.filled_for_weight(machine.multiprocessors)
+        shares.append(filled_for_weight / form.filled(machine.multiprocessors))
+
+    matrices = one.matrices
+    if shares:
+        matrices = matrices * len(shares) / sum(1 / share for share in shares)
     return replace(
         one,
         matrices=matrices,
-        more_bytes=summed,
-        turned_bytes=turned,
-        cycles=cycles,
-        launches=launches,
+        more_bytes=out.stored_bytes if for_bias else 0,
+        turned_bytes=one.turned_bytes * len(shares),
+        cycles=one.cycles * len(shares),
+        launches=max(1, sum(wanted)),
         transformed=form.transformed,
     )
 
 
-def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
+def _kernel_of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     if form.is_depthwise:
-        return _depthwise(form)
-    share, turned = form.filled(multiprocessors), form.bytes_turned
+        return _depthwise_kernel(form)
+    share = form.filled(multiprocessors)
+    turned = form.bytes_turned
     if form.groups > 1:
         # Either groups padded to tiles, or one product after the other.
         return Kernel(
@@ -194,10 +194,12 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     )
 
 
-def _depthwise(form: _Convolution) -> Kernel:
-    """On vector units, which do better channels-last."""
+def _depthwise_kernel(form: _Convolution) -> Kernel:
+    """Return a kernel of vector units, which is faster channels-last."""
+    rate = 1.0
     if form.is_channels_last:
-        rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
+        if form.window > 49:
+            rate = DEPTHWISE_CHANNELS_LAST_LARGER
         among_compiled = 1.0 if form.window <= 9 else DEPTHWISE_COMPILED
         return Kernel(
             vectors=rate,
@@ -205,7 +207,8 @@ def _depthwise(form: _Convolution) -> Kernel:
             bias_bytes=form.bytes_of_bias,
             among_compiled=among_compiled,
         )
-    rate = (
-        1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
-    )
+    if form.window > 25:
+        rate = DEPTHWISE_LARGER
+    elif form.window > 9:
+        rate = DEPTHWISE_UP_TO_25
     return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from torchscan.analyses.roofline.constants import (
     ATTENTION_BACKWARD,
-    ATTENTION_BLOCK,
     ATTENTION_FLOOR_CYCLES,
     ATTENTION_SPLIT_KEYS,
     ATTENTION_TAIL,
@@ -27,6 +26,7 @@ from torchscan.analyses.roofline.constants import (
     SYNCHRONOUS_ON_HOPPER,
     FlashAttention,
 )
+from torchscan.analyses.roofline.kernels.attention_shape import OF_ENGINES, AttentionShape
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
@@ -42,122 +42,15 @@ HEAD_WIDTH = 128
 #: widest head of which several tiles fit into the registers of a multiprocessor
 MAX_HEAD_WIDTH = 256
 _KERNELS = ("flash", "efficient", "cudnn")
-_OF_ENGINES = "torchscan.fused_attention"
 #: scores again, and the gradients of scores, queries, keys and values
 _BACKWARD_PRODUCTS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionShape:
-    """Sizes of a call of fused attention."""
-
-    batch: int
-    heads: int
-    key_heads: int
-    queries: int
-    keys: int
-    #: widths of a key and of a value; kernels of torch pad the smaller one
-    width: int
-    value_width: int
-    is_causal: bool
-    #: number of keys that a query sees at most, or None
-    window: int | None = None
-
-    @classmethod
-    def of(cls, signature: OpSignature, first: int = 0) -> AttentionShape:
-        """Return the sizes of a call. Operands from ``first`` on are queries, keys and values."""
-        query, key, value = (each.shape for each in signature.inputs[first : first + 3])
-        is_of_engines = signature.operator == _OF_ENGINES
-        return cls(
-            batch=math.prod(query[:-3]),
-            heads=query[-3] if len(query) > 2 else 1,
-            key_heads=key[-3] if len(key) > 2 else 1,
-            queries=query[-2],
-            keys=key[-2],
-            width=query[-1],
-            value_width=value[-1] if is_of_engines else query[-1],
-            is_causal=bool(signature.arguments.get("is_causal", False)),
-            window=signature.arguments.get("window"),
-        )
-
-    @classmethod
-    def of_latents(cls, signature: OpSignature) -> AttentionShape:
-        """Return the sizes of a call whose keys are latents with a rotary part, for all heads."""
-        query, rotary_query, latent, _ = (each.shape for each in signature.inputs)
-        return cls(
-            batch=query[0],
-            heads=query[1],
-            key_heads=1,
-            queries=query[2],
-            keys=latent[2],
-            width=query[3] + rotary_query[3],
-            value_width=latent[3],
-            is_causal=False,
-        )
-
-    @property
-    def group(self) -> int:
-        """Query heads of a key head."""
-        return max(1, self.heads // max(self.key_heads, 1))
-
-    @property
-    def mean_width(self) -> float:
-        """Mean width of keys and values."""
-        return (self.width + self.value_width) / 2
-
-    @property
-    def seen(self) -> int:
-        """Number of keys that are counted for each query."""
-        return self.keys if self.window is None else min(self.keys, self.window)
-
-    @property
-    def skips_blocks(self) -> bool:
-        """True if the blocks beyond the diagonal are not computed."""
-        return self.is_causal and self.queries == self.keys
-
-    @property
-    def min_share(self) -> float:
-        """Share of the counted scores that has to be computed.
-
-        The first queries of a text see fewer keys than there are in a window.
-        """
-        if not self.skips_blocks:
-            return 1.0
-        return (2 * self.keys - self.seen + 1) / (2 * self.keys)
-
-    @property
-    def longest_tile(self) -> int:
-        """Number of keys that the longest tile goes through, in whole blocks."""
-        if not self.skips_blocks:
-            return self.keys
-        return min(self.keys, self.seen + ATTENTION_BLOCK)
-
-    @property
-    def mean_tile(self) -> float:
-        """Mean number of keys that a tile goes through: few at the beginning of a text."""
-        if not self.skips_blocks:
-            return self.keys
-        longest = self.longest_tile
-        first = min(longest, (longest + ATTENTION_BLOCK) / 2)
-        return (longest * first + (self.keys - longest) * longest) / self.keys
-
-    @property
-    def computed_share(self) -> float:
-        """Scores that are computed, in whole blocks, as a share of the counted ones."""
-        return self.mean_tile / self.seen
-
-    @property
-    def computed_flops(self) -> float:
-        """Operations of the two products."""
-        scores = self.batch * self.heads * self.queries * self.seen
-        return 4 * scores * self.mean_width * self.computed_share
 
 
 @rule(
     *(f"_scaled_dot_product_{name}_attention" for name in _KERNELS),
     "_scaled_dot_product_flash_attention_for_cpu",
     "scaled_dot_product_attention",
-    _OF_ENGINES.replace(".", "::"),
+    OF_ENGINES.replace(".", "::"),
 )
 def _attention(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
     shape = AttentionShape.of(signature)
@@ -176,7 +69,7 @@ def _latent_attention(signature: OpSignature, _cost: OpCost, machine: Machine) -
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
 def _attention_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """A tile is 128 keys, for which it goes through the queries."""
+    """Return a kernel whose tiles are 128 keys, and go through the queries."""
     shape = AttentionShape.of(signature, first=1)
     is_async = machine.is_hopper and "cudnn" in signature.operator
     share = ATTENTION_BACKWARD

@@ -80,7 +80,8 @@ class Kernel:
     #: of the products that it counts, the share that it has to compute, and that it does
     min_share: float = 1.0
     executed: float = 1.0
-    #: the share that no algorithm can do without that transforms operands and results; on vector units only
+    #: the share that no algorithm can do without that transforms operands and results; on vector
+    #: units only
     transformed: float = 1.0
 
 
@@ -97,13 +98,13 @@ _NOT_LAUNCHED = (
 
 def is_launched(signature: OpSignature) -> bool:
     """Return whether a call launches a kernel."""
-    return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(
-        _NOT_LAUNCHED
-    )
+    if signature.is_view:
+        return False
+    return not signature.operator.removeprefix("aten.").startswith(_NOT_LAUNCHED)
 
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:
-    """For operators of torch's, or ``"library::name"``.
+    """Return a decorator that registers a rule for operators of torch, or ``"library::name"``.
 
     A name that torch does not have raises, and so does a second rule.
     """

@@ -28,19 +28,27 @@ from torchscan.trace.events import OpSignature, TensorSpec
 
 
 def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
-    """The useful share of what the device computes for ``batch`` products.
+    """Return the useful share of what the device computes for ``batch`` products.
 
-    ``rows·columns·sums / min over tiles of (waves · multiprocessors · tile · padded sums / share of the peak)``: a tile is
-    computed whole, and a wave takes as long whether all multiprocessors have a tile or one.
+    A tile is computed whole, and a wave takes as long whether all multiprocessors have a tile or
+    one::
+
+        work  = min over tiles of waves · multiprocessors · tile · padded sums / share of the peak
+        share = rows · columns · sums / work
     """
     padded = padded_to(sums, SUM_STEP)
-    least = math.inf
+    min_work = math.inf
     for (tall, wide), share in TILES.items():
-        tiles = math.ceil(rows / tall) * math.ceil(columns / wide) * batch
-        pieces = max(1, min(multiprocessors // max(tiles, 1), sums // SPLIT_STEP))
+        tiles_of_product = math.ceil(rows / tall) * math.ceil(columns / wide)
+        tiles = tiles_of_product * batch
+        free = multiprocessors // max(tiles, 1)
+        pieces = max(1, min(free, sums // SPLIT_STEP))
         waves = math.ceil(tiles * pieces / multiprocessors) / pieces
-        least = min(least, waves * multiprocessors * tall * wide * padded / share)
-    return rows * columns * sums * batch / least if least else 1.0
+        work = waves * multiprocessors * tall * wide * padded / share
+        min_work = min(min_work, work)
+    if not min_work:
+        return 1.0
+    return rows * columns * sums * batch / min_work
 
 
 def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machine) -> float:
@@ -57,16 +65,21 @@ def product_share(rows: int, columns: int, sums: int, batch: int, machine: Machi
     macs_per_cycle = (machine.flops_per_cycle or 0.0) / 2
     shortest = math.inf
     for tall, wide in PRODUCT_TILES:
-        tiles = batch * _whole(rows / tall) * _whole(columns / wide)
-        pieces = max(1.0, min(machine.multiprocessors / max(tiles, 1), sums / SPLIT_LENGTH))
-        waves = _whole(tiles * pieces / machine.multiprocessors)
-        start = macs_per_cycle * TILE_START_CYCLES * math.sqrt(tall * wide / _LARGEST_TILE)
-        macs = tall * wide * padded / (pieces * share_of_tile(tall, wide)) + start
+        tiles = batch * _count_whole(rows / tall) * _count_whole(columns / wide)
+        free = machine.multiprocessors / max(tiles, 1)
+        pieces = max(1.0, min(free, sums / SPLIT_LENGTH))
+        waves = _count_whole(tiles * pieces / machine.multiprocessors)
+        edge = math.sqrt(tall * wide / _LARGEST_TILE)
+        start = macs_per_cycle * TILE_START_CYCLES * edge
+        reached = pieces * share_of_tile(tall, wide)
+        macs = tall * wide * padded / reached + start
         shortest = min(shortest, waves * machine.multiprocessors * macs)
-    return rows * columns * sums * batch / shortest if shortest else 1.0
+    if not shortest:
+        return 1.0
+    return rows * columns * sums * batch / shortest
 
 
-def _whole(count: float) -> float:
+def _count_whole(count: float) -> float:
     """Return a count of tiles or waves, of which the last is shorter if little of it is filled.
 
     A library has kernels of other tiles for such sizes, and splits the sums of a last wave.
@@ -82,26 +95,22 @@ def share_of_tile(tall: int, wide: int) -> float:
     Its loads grow with its edges, its products with its area.
     """
     height, width = PRODUCT_TILES[0]
-    largest = 1 + TILE_LOADS * (1 / height + 1 / width)
-    return largest / (1 + TILE_LOADS * (1 / tall + 1 / wide))
+    work_of_largest = 1 + TILE_LOADS * (1 / height + 1 / width)
+    work = 1 + TILE_LOADS * (1 / tall + 1 / wide)
+    return work_of_largest / work
 
 
 _LARGEST_TILE = math.prod(PRODUCT_TILES[0])
 
 
-def _latency(sums: int, machine: Machine) -> float:
-    """Return the seconds in which a chain of sums waits for operands, which no tile can hide."""
-    return machine.seconds(CHAIN_CYCLES * min(sums, CHAIN_LENGTH))
-
-
 def padded_to(count: int, step: int) -> int:
-    """The next multiple of ``step``, at least one of them."""
+    """Return the next multiple of ``step``, at least one of them."""
     return -(-max(count, 1) // step) * step
 
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
 def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
-    """The last two operands, except for ``linear``, whose weight is transposed."""
+    """Return the kernel of a product of the last two operands, or of ``linear``."""
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
         return any_product(signature, cost, machine)
@@ -112,11 +121,7 @@ def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
     share = product_share(rows, columns, sums, batch, machine)
-    return Kernel(
-        traffic=machine.product_traffic,
-        matrices=MATRICES * share,
-        alone=_latency(sums, machine),
-    )
+    return _kernel_of_product(share, sums, machine)
 
 
 _BATCHED = ("aten.bmm", "aten.baddbmm")
@@ -145,19 +150,28 @@ def _is_expanded(factor: TensorSpec) -> bool:
 
 @rule("_grouped_mm", "_scaled_grouped_mm")
 def _grouped_product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
-    """A product for each expert that gets rows: as many experts as possible, with as many rows each."""
+    """Return one product for each expert that gets rows.
+
+    As many experts as possible get rows, each the same number.
+    """
     left, right = signature.inputs[:2]
     if (len(left.shape), len(right.shape)) != (2, 3):
         return any_product(signature, cost, machine)
-    (slots, sums), columns = left.shape, right.shape[-1]
+    slots, sums = left.shape
+    columns = right.shape[-1]
     experts = max(1, min(right.shape[0], slots))
     rows = math.ceil(slots / experts)
     share = product_share(rows, columns, sums, experts, machine)
-    return Kernel(
-        traffic=machine.product_traffic,
-        matrices=MATRICES * share,
-        alone=_latency(sums, machine),
-    )
+    return _kernel_of_product(share, sums, machine)
+
+
+def _kernel_of_product(share: float, sums: int, machine: Machine) -> Kernel:
+    """Return the kernel of a product, whose chain of sums waits for operands at each step.
+
+    No tile can hide these waits.
+    """
+    latency = machine.seconds(CHAIN_CYCLES * min(sums, CHAIN_LENGTH))
+    return Kernel(traffic=machine.product_traffic, matrices=MATRICES * share, alone=latency)
 
 
 @rule("mv", "addmv", "dot", "vdot")
@@ -166,7 +180,7 @@ def _with_vector(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> K
 
 
 def any_product(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
-    """Products without a rule of their own."""
+    """Return the kernel of products without a rule."""
     return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
 
 
@@ -174,11 +188,14 @@ def any_product(_signature: OpSignature, _cost: OpCost, _machine: Machine) -> Ke
     "_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"
 )
 def _recurrent(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
-    """Each step waits for the previous one, whatever the batch."""
+    """Return kernels of steps, of which each waits for the previous one, at any batch size."""
     source = signature.inputs[0].shape
+    is_batch_first = signature.arguments.get("batch_first", False) and len(source) > 2
+    steps = source[1] if is_batch_first else source[0]
     packed = signature.arguments.get("batch_sizes", None)
-    steps = source[1 if signature.arguments.get("batch_first", False) and len(source) > 2 else 0]
-    if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
-        steps = len(packed)
-    weights = sum(1 for spec in signature.inputs[1:] if len(spec.shape) == 2)
-    return Kernel(traffic=CONTRACTIONS, matrices=RECURRENCE, launches=max(1, steps * weights // 2))
+    if isinstance(packed, tuple) and packed:
+        is_known = all(isinstance(each, int) for each in packed)
+        steps = len(packed) if is_known else steps
+    weights = [spec for spec in signature.inputs[1:] if len(spec.shape) == 2]
+    launches = max(1, steps * len(weights) // 2)
+    return Kernel(traffic=CONTRACTIONS, matrices=RECURRENCE, launches=launches)

@@ -66,18 +66,17 @@ def _row_length(signature: OpSignature) -> int | None:
     """Return the length of the rows of a softmax, or None if they are not innermost."""
     source = signature.inputs[0]
     dim = signature.arguments.get("dim")
-    if (
-        not isinstance(dim, int)
-        or not source.shape
-        or dim % len(source.shape) != (len(source.shape) - 1)
-    ):
+    if not isinstance(dim, int) or not source.shape:
+        return None
+    rank = len(source.shape)
+    if dim % rank != rank - 1:
         return None
     return source.shape[-1]
 
 
 @rule("_softmax", "_log_softmax")
 def _softmax(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """Long rows are read for the maximum, for the sum and for the result."""
+    """Return a kernel that reads long rows for the maximum, for the sum and for the result."""
     kernel = Kernel()
     length = _row_length(signature)
     source = signature.inputs[0]
@@ -90,7 +89,7 @@ def _softmax(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """Long rows of the gradient are read for their sum and for the result.
+    """Return a kernel that reads long rows of the gradient for their sum and for the result.
 
     The gradient of a softmax without a logarithm sums its product with the result.
     """
@@ -122,21 +121,24 @@ def _copied_bytes(signature: OpSignature) -> float:
 
 @rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """Rows are read for their statistics and for the result."""
-    length, source = _norm_length(signature), signature.inputs[0]
+    """Return a kernel that reads rows for their statistics and for the result."""
+    length = _norm_length(signature)
+    source = signature.inputs[0]
     kernel = Kernel(
-        cycles=source.numel / max(length, 1) * CYCLES_OF_ROW, more_bytes=_copied_bytes(signature)
+        cycles=source.numel / max(length, 1) * CYCLES_OF_ROW,
+        more_bytes=_copied_bytes(signature),
     )
     return _with_rows_again(kernel, machine, (source,), length, _NORM_THREADS)
 
 
 @rule("native_layer_norm_backward", "_fused_rms_norm_backward")
 def _layer_norm_backward(signature: OpSignature, _cost: OpCost, machine: Machine) -> Kernel:
-    """One kernel reads rows twice, for two sums and for the gradient of the input.
+    """Return a kernel that reads rows twice, for two sums and for the gradient of the input.
 
     Another goes through columns, for the gradients of the weights.
     """
-    length, source = _norm_length(signature), signature.inputs[1]
+    length = _norm_length(signature)
+    source = signature.inputs[1]
     kernel = Kernel(
         cycles=2 * source.numel / max(length, 1) * CYCLES_OF_ROW,
         more_bytes=_copied_bytes(signature),
@@ -155,9 +157,13 @@ def _layer_norm_backward(signature: OpSignature, _cost: OpCost, machine: Machine
 
 @rule("nll_loss_forward")
 def _loss_of_rows(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kernel:
-    """A single block adds up all rows; each turn waits for an index and for its score."""
+    """Return the kernel of a single block that adds up all rows.
+
+    Each turn waits for an index and for its score.
+    """
     is_reduced = signature.arguments.get("reduction") != 0
-    rows = signature.inputs[1].numel
     if not is_reduced:
         return Kernel()
-    return Kernel(alone=math.ceil(rows / threads_of_loss(rows)) * LOSS_TURN)
+    rows = signature.inputs[1].numel
+    turns = math.ceil(rows / threads_of_loss(rows))
+    return Kernel(alone=turns * LOSS_TURN)
