@@ -91,13 +91,13 @@ from torchscan.trace.trace import Trace as Trace
 from torchscan.units import Tokens as Tokens
 from torchscan.watching.curves import Curves as Curves
 from torchscan.watching.explore.serving import Server as Server
-from torchscan.watching.history import History as History
 from torchscan.watching.history import WatchedRun as WatchedRun
 from torchscan.watching.layers_over_steps import LayersOverSteps as LayersOverSteps
 from torchscan.watching.lost_steps import LostSteps as LostSteps
 from torchscan.watching.schema import Distribution as Distribution
 from torchscan.watching.schema import RunEvent as RunEvent
 from torchscan.watching.schema import Series as Series
+from torchscan.watching.series_history import History as History
 from torchscan.watching.watcher import Watcher as Watcher
 
 _NAMES = dir()

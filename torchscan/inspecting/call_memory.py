@@ -37,16 +37,18 @@ class CallMemory:
     gradient_memory: int
     input_memory: int
     output_memory: int
-    #: kept by autograd for the backward pass, parameters and buffers apart; None: this torch does not tell
+    #: kept by autograd for the backward pass, parameters and buffers apart; None: this torch does
+    #: not tell
     saved_memory: int | None
     #: parameters, gradients, and what was given, returned or saved, each block once
     total_memory: int
-    #: what the forward pass left behind: on CUDA by the allocator, else what was returned or saved and not given
+    #: what the forward pass left behind: on CUDA by the allocator, else what was returned or saved
+    #: and not given
     memory_delta_fwd: int
     #: CUDA alone: what the nodes of the backward pass left behind
     memory_delta_bwd: int | None
-    #: CUDA alone: the most that was allocated, as far as seen at the ends of calls and nodes; where the process allocated more
-    #: than ever before, it is exact
+    #: CUDA alone: the most that was allocated, as far as seen at the ends of calls and nodes; where
+    #: the process allocated more than ever before, it is exact
     memory_peak_fwd: int | None
     memory_peak_bwd: int | None
 

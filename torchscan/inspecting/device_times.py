@@ -83,12 +83,14 @@ class DeviceTimes:
         self._spans: list[_Span] = []
         #: marks after which what runs is ours until the next one
         self._overhead_marks: set[int] = set()
-        #: by index of a call, once they are read; of the backward pass, what nodes that it made took
+        #: by index of a call, once they are read; of the backward pass, what nodes that it made
+        #: took
         self.forward: dict[int, int] = {}
         self.backward: dict[int, int] = defaultdict(int)
         #: from the start of the first node to the end of the last
         self.backward_span = 0
-        #: of the time between the first and the last mark, that in which the device had done what it was given, and all of it
+        #: of the time between the first and the last mark, that in which the device had done what
+        #: it was given, and all of it
         self.waiting = self.whole = 0
 
     def begin(self, call: int, looked: int, *, is_forward: bool) -> None:

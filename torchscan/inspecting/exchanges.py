@@ -46,12 +46,15 @@ class Exchange:
     #: torch's name of the group, and which processes are in it
     group: str
     ranks: tuple[int, ...]
-    #: the index of the call in which this process came to it, and when; None: in none, by the loss or a hook, say
+    #: the index of the call in which this process came to it, and when; None: in none, by the loss
+    #: or a hook, say
     call: int | None
     phase: ExchangePhase | None
-    #: nanoseconds from the start of the timeline; None: the step that this is of has no such collectives
+    #: nanoseconds from the start of the timeline; None: the step that this is of has no such
+    #: collectives
     at: int | None
-    #: of each step: which of its group's it is, and when this process came to it, in nanoseconds since 1970
+    #: of each step: which of its group's it is, and when this process came to it, in nanoseconds
+    #: since 1970
     numbers: tuple[int, ...]
     arrivals: tuple[int, ...]
 
@@ -116,7 +119,8 @@ def find_exchanges(
     if not found:
         return ()
     usual = Counter(_kinds(each) for _, each in reversed(found)).most_common(1)[0][0]
-    # a step may have more at its end, and the last one less: a barrier, or none of what the next would begin with
+    # a step may have more at its end, and the last one less: a barrier, or none of what the next
+    # would begin with
     alike = [each[: len(usual)] for _, each in found if _kinds(each)[: len(usual)] == usual]
     latest, final = found[-1]
     known = (

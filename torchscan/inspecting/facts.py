@@ -83,7 +83,8 @@ class StepFacts:
     backward: array[int]
     #: None: nothing runs on a device
     device: DeviceFacts | None
-    #: from the start of the first node to the end of the last one, and what of that belongs to calls
+    #: from the start of the first node to the end of the last one, and what of that belongs to
+    #: calls
     backward_span: int
     owned: int
     #: storing gradients
@@ -96,7 +97,8 @@ class StepFacts:
     #: when it began and was over, in nanoseconds since 1970
     began: int
     over: int
-    #: from the start of this step to that of the next, and what of that came after everything else; None: there is no next one
+    #: from the start of this step to that of the next, and what of that came after everything else;
+    #: None: there is no next one
     period: int | None
     between: int | None
     #: what is not finite, by index of a call, in the order of :data:`COUNTED`

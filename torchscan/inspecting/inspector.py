@@ -65,7 +65,8 @@ class Inspector:
     ) -> None:
         """Call ``at_step`` with the counts of finished steps when another step begins.
 
-        In a second look, within a pass of torchscan itself, all values are checked where they are produced.
+        In a second look, within a pass of torchscan itself, all values are checked where they are
+        produced.
         """
         self._is_second_look = is_second_look
         self._at_step = at_step
@@ -85,7 +86,8 @@ class Inspector:
         self._guard_memory.is_alarmed = self._guard_memory.has_found = is_second_look
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
-        #: what the model was called with, without data, by its shapes; None: it must not be used once more
+        #: what the model was called with, without data, by its shapes; None: it must not be used
+        #: once more
         self._examples: dict[Shapes, Given | None] = {}
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None

@@ -1,7 +1,8 @@
 """Follows the nodes of the graph that a step makes, as the backward pass runs them.
 
-A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that store gradients of the
-model's parameters are held, with their hooks, for as long as the inspection goes on, as DistributedDataParallel does.
+A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that
+store gradients of the model's parameters are held, with their hooks, for as long as the inspection
+goes on, as DistributedDataParallel does.
 """
 
 from __future__ import annotations

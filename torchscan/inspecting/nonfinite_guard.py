@@ -1,10 +1,11 @@
 """A cheap check of every training step to the end of a run: the loss, the gradients, and the parameters after the optimizer.
 
-Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has arrived, up to a step later.
-When a check fails, the call that is to blame is repeated on a copy and inspected closely, until module, operator and line are
-known. The guard puts nothing on models. It takes the place of the function that runs backward passes, and of two methods of
-``GradScaler``, and listens to hooks of all modules and optimizers. This file knows *when* something is checked; *what* is
-checked is in ``training_checks``.
+Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has
+arrived, up to a step later. When a check fails, the call that is to blame is repeated on a copy and
+inspected closely, until module, operator and line are known. The guard puts nothing on models. It
+takes the place of the function that runs backward passes, and of two methods of ``GradScaler``, and
+listens to hooks of all modules and optimizers. This file knows *when* something is checked; *what*
+is checked is in ``training_checks``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Calls of modules outside of other calls: models, parts that a script calls one by one, loss modules.
 
-What a call is given is kept until its gradients have been used, so that it can be repeated if something is not finite. Results
-of other calls are referred to weakly: keeping them would keep activations. So is what calls without a graph are given.
+What a call is given is kept until its gradients have been used, so that it can be repeated if
+something is not finite. Results of other calls are referred to weakly: keeping them would keep
+activations. So is what calls without a graph are given.
 """
 
 from __future__ import annotations

@@ -108,7 +108,8 @@ def _find_variable(module: nn.Module, namespaces: Iterable[Mapping[str, Any]]) -
 def _active_names() -> Iterator[Mapping[str, Any]]:
     """Yield the variables of the user's active functions.
 
-    Asked for these, Python up to 3.12 keeps their values until the function returns, so it is done for a finding only.
+    Asked for these, Python up to 3.12 keeps their values until the function returns, so it is done
+    for a finding only.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -38,7 +38,8 @@ class StepCounts(NamedTuple):
     trained: int = 0
     #: without one, with gradients off
     evaluated: int = 0
-    #: without one, with gradients on: steps that an exception ended, passes whose results were only read
+    #: without one, with gradients on: steps that an exception ended, passes whose results were only
+    #: read
     unfinished: int = 0
 
     def add(self, step: Step) -> StepCounts:

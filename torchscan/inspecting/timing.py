@@ -67,7 +67,8 @@ class StepTimes:
         #: what optimizers took
         self.optimizer = 0
         self._began = self._last = self._over = self._optimizer_start = 0
-        #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
+        #: nanoseconds that were spent on looking, which are nobody's, and when the looking that
+        #: goes on began
         self.looking = self._looking_since = 0
         #: two numbers for each time that looking ended: when, and how much there had been by then;
         #: they are needed to compare the times of ranks

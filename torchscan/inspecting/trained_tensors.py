@@ -99,7 +99,8 @@ class TrainedTensors:
         )
         #: steps of optimizers, by identity
         self._num_updates: Counter[int] = Counter()
-        #: by optimizer: the number of its parameters, and whether it trains the model that is checked
+        #: by optimizer: the number of its parameters, and whether it trains the model that is
+        #: checked
         self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )

@@ -15,14 +15,15 @@ from torchscan.torch_versions import compiled_from
 
 
 def about_of(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
-    """Its name and size, what is looked at, and what by."""
+    """Return the name and the size of a model, what is recorded, and the versions."""
     whole = compiled_from(model) or model
+    fingerprint = fingerprint_of(whole)
+    parameters = nn.Module.parameters(whole)
+    sizes = [each.numel() for each in parameters if not nn.parameter.is_lazy(each)]
     return {
         "model": type_name_of(whole),
-        "parameters": sum(
-            each.numel() for each in nn.Module.parameters(whole) if not nn.parameter.is_lazy(each)
-        ),
-        "fingerprint": fingerprint_of(whole),
+        "parameters": sum(sizes),
+        "fingerprint": fingerprint,
         "log": list(log),
         "torchscan": __version__,
         "torch": torch.__version__,
@@ -35,6 +36,6 @@ def fingerprint_of(model: nn.Module) -> str | None:
     parameters = list(model.named_parameters())
     if any(nn.parameter.is_lazy(each) for _, each in parameters):
         return None
-    return hashlib.sha256(
-        repr([(name, tuple(each.shape)) for name, each in parameters]).encode()
-    ).hexdigest()[:16]
+    shapes = [(name, tuple(each.shape)) for name, each in parameters]
+    text = repr(shapes).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -162,8 +162,8 @@ def _limits_from(powers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
 
     A bin of negative values includes its upper edge, a bin of positive ones its lower edge.
     """
-    rows = [[10.0 ** (power + more) for more in range(NUM_POWERS)] for power in powers]
-    upper = torch.tensor(rows, dtype=torch.float64)
+    limits = [10.0 ** (first + more) for first in powers for more in range(NUM_POWERS)]
+    upper = torch.tensor(limits, dtype=torch.float64).view(-1, NUM_POWERS)
     above = torch.bucketize(upper, _STARTS, right=True) - 1
     below = torch.bucketize(-upper, _STARTS) - 1
     return upper, above, below

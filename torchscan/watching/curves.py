@@ -106,15 +106,18 @@ def _merge_ranks(points: Mapping[int, CurvePoint], num_ranks: int) -> CurvePoint
     loss = sum(losses) / len(losses) if losses else None
     if loss is not None and math.isfinite(loss) and len(points) < num_ranks:
         loss = None
-    first = points.get(0)
+    learning_rate = gradient_norm = None
+    if 0 in points:
+        learning_rate = points[0].learning_rate
+        gradient_norm = points[0].gradient_norm
     any_point = next(iter(points.values()))
     return CurvePoint(
         step=any_point.step,
         number=any_point.number,
         time=min(point.time for point in points.values()),
         loss=loss,
-        learning_rate=None if first is None else first.learning_rate,
-        gradient_norm=None if first is None else first.gradient_norm,
+        learning_rate=learning_rate,
+        gradient_norm=gradient_norm,
     )
 
 

@@ -299,9 +299,10 @@ def bytes_of(column: Tensor) -> bytes:
 
 
 def saturated(values: Tensor, low: float, high: float) -> float:
-    """The share of the values within a hundredth of their range from an end of it."""
+    """Return the share of values within a hundredth of their range from an end of it."""
     near = _NEAR * (high - low)
-    return ((values < low + near) | (values > high - near)).float().mean().item()
+    is_near = (values < low + near) | (values > high - near)
+    return is_near.float().mean().item()
 
 
 def _figures(samples: Tensor) -> dict[str, Tensor]:

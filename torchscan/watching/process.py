@@ -50,7 +50,8 @@ _PATIENCE = 20.0
 _FIRST_WORD, _NEXT_WORD = 10.0, 30.0
 #: seconds between two looks; a longer pause is not the worker's
 _LOOK, _LONGEST_LOOK = 0.01, 0.5
-#: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
+#: seconds after a worker's end in which its lock may be held by whoever looks whether there is a
+#: worker
 _LOCK_PATIENCE = 10.0
 #: seconds between two exchanges with the worker: each takes longer than a small step
 _WAKE_PERIOD = 0.02
@@ -82,7 +83,8 @@ class WriterProcess:
         self._start, self._guest = start, Guest(sinks=sinks, custom=custom)
         self._session = os.urandom(8).hex()
         self._announced: list[Announced] = []
-        #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
+        #: steps whose sampling has begun; those that had no room, in all and not yet told to the
+        #: worker
         self._num_begun = self._num_dropped = 0
         self._woken_at = 0.0
         self._unsent_losses = Losses()

@@ -15,6 +15,7 @@ from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.notes import Note
 from torchscan.watching.curves import THINNING_INTERVAL, points_to_drop
+from torchscan.watching.graph_validation import graph_of_run
 from torchscan.watching.schema import CurvePoint, Phase, RunEvent, SampledStep, Series
 from torchscan.watching.validation import (
     MAX_INSTRUCTIONS,
@@ -25,7 +26,6 @@ from torchscan.watching.validation import (
     about_of_run,
     curve_point_of,
     event_of,
-    graph_of_run,
     integer_of,
     json_of,
     require_file,
@@ -58,8 +58,8 @@ _REMOTE = (
     "ncpfs",
     "davfs",
 )
-#: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on.
-#: As many as a picture has columns. What layers did in the others stays in their columns
+#: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and
+#: so on. As many as a picture has columns. What layers did in the others stays in their columns
 KEPT = 320
 #: under which name what is said of the run has the data of the model's page, which is long
 _GRAPH = "graph"

@@ -1,7 +1,7 @@
 """The worker process: it computes distributions and writes them to the store, so that training need not.
 
-It starts without torch, which takes seconds to import, and ends when it has written all that was put
-into the memory, whether its trainer is still there or not.
+It starts without torch, which takes seconds to import, and ends when it has written all that was
+put into the memory, whether its trainer is still there or not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from torchscan.watching.digest import Digest
     from torchscan.watching.distribution_columns import Distributions
 
-#: seconds after which it looks for the end of its parent, and without a step until torch is imported
+#: seconds after which it looks for the end of its parent, and without a step until torch is
+#: imported
 _LOOKS, _PATIENCE = 0.25, 1.0
 #: rows of the curves that are written in one transaction
 _MAX_ROWS = 512
@@ -77,7 +78,8 @@ _PROBE = b"\1" * 2**18
 _TICK, _MAX_IDLE = 0.25, 240
 #: looks after which the user's code is interrupted if training is over, as steps may wait for it
 _MAX_BUSY = 40
-#: seconds after its deadline until user code counts as hanging: it may be where nothing interrupts it
+#: seconds after its deadline until user code counts as hanging: it may be where nothing interrupts
+#: it
 _GRACE = 10.0
 #: seconds of processor time that are a sign of life, which looking does not take in that time
 _WORK = 0.02

@@ -159,8 +159,11 @@ def _fold(children: Sequence[_Node]) -> list[_Node | list[_Node]]:
         return list(children)
     sizes = (each for each in _RANGE_SIZES if len(children) <= each * _MAX_RANGES)
     size = next(sizes, len(children) // _MAX_RANGES + 1)
-    ranges = [list(children[at : at + size]) for at in range(0, len(children), size)]
-    return [each if len(each) > 1 else each[0] for each in ranges]
+    ranges: list[_Node | list[_Node]] = []
+    for at in range(0, len(children), size):
+        part = list(children[at : at + size])
+        ranges.append(part if len(part) > 1 else part[0])
+    return ranges
 
 
 class RowFolder:

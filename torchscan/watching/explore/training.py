@@ -22,7 +22,7 @@ from torchscan.report.paging.training_record import (
 from torchscan.watching.curves import Curves
 from torchscan.watching.distributions_over_steps import ends_of_columns
 from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
-from torchscan.watching.history import History, WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun, readers_of
 from torchscan.watching.layers_over_steps import (
     ColumnOfLayers,
     Span,
@@ -34,6 +34,7 @@ from torchscan.watching.layers_over_steps import (
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.schema import Distribution, RunEvent, Series
+from torchscan.watching.series_history import History
 from torchscan.watching.store import Reader
 
 #: values of a "nan-seen" note, with their types
@@ -179,20 +180,27 @@ def _layer_data(tree: LayerTree, ranks: Sequence[Mapping[Span, ColumnOfLayers]])
     """Return the rows of the heat map, with the columns of all ranks in at most so many."""
     budget = _MAX_VALUES // (max(1, len(tree)) * len(_SHOWN))
     max_columns = max(_MIN_COLUMNS, min(_MAX_COLUMNS, budget))
-    ordered = [[rank[span] for span in sorted(rank)] for rank in ranks]
-    width = width_of_columns([each.first for rank in ordered for each in rank], max_columns)
+    ordered: list[list[ColumnOfLayers]] = []
+    for rank in ranks:
+        spans = sorted(rank)
+        ordered.append([rank[span] for span in spans])
+    starts = [column.first for rank_columns in ordered for column in rank_columns]
+    width = width_of_columns(starts, max_columns)
     columns = merge_columns(ordered, width)
     quantities = quantities_of(columns, len(tree))
+    not_finite = quantities["places"].nan_to_num(0).long()
     firsts = [column.first for column in columns]
     lasts = [column.last for column in columns]
+    rows = [RowData(**asdict(row)) for row in tree.rows]
+    num_sampled = sum(column.num_steps for column in columns)
     return LayerData(
-        rows=[RowData(**asdict(row)) for row in tree.rows],
+        rows=rows,
         first=firsts,
         last=lasts,
         until=ends_of_columns(firsts, max(lasts, default=0)),
-        num_sampled=sum(column.num_steps for column in columns),
+        num_sampled=num_sampled,
         values={name: quantities[name].tolist() for name in _SHOWN},
-        not_finite=quantities["places"].nan_to_num(0).long().tolist(),
+        not_finite=not_finite.tolist(),
     )
 
 
