@@ -18,7 +18,7 @@ from torchscan.watching.lost_steps import (
 )
 from torchscan.watching.processes import socket_pair
 from torchscan.watching.run_files import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
-from torchscan.watching.worker import reason_of
+from torchscan.watching.write_failures import reason_of
 
 
 def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written(

@@ -988,8 +988,8 @@ def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> No
 
 
 HANGS = """
-    from torchscan.watching import worker
-    worker._MAX_BUSY = 4  # looks; the worker imports this, too
+    from torchscan.watching import worker_pulse
+    worker_pulse._MAX_BUSY = 4  # looks; the worker imports this, too
     class Hangs(torchscan.sinks.Sink):
         timeout = 1000.0
         def __init__(self, path):

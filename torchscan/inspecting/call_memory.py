@@ -37,8 +37,7 @@ class CallMemory:
     gradient_memory: int
     input_memory: int
     output_memory: int
-    #: kept by autograd for the backward pass, parameters and buffers apart; None: this torch does
-    #: not tell
+    #: kept by autograd for the backward pass, without parameters and buffers; None if unknown
     saved_memory: int | None
     #: parameters, gradients, and what was given, returned or saved, each block once
     total_memory: int
@@ -241,35 +240,32 @@ class MemoryWatch:
         parameters = list(unread.call.module.parameters())
         param_memory = bytes_in(blocks_of(parameters))
         gradients = sum(self._gradients.get(id(each), 0) for each in parameters)
-        kept = {
-            key: block
-            for key, block in {**unread.returned, **saved}.items()
-            if key not in unread.given
-        }
-        values = {
-            key: block for key, block in {**unread.given, **kept}.items() if key not in self._own
-        }
+        num_parameters = num_learnable = 0
+        for each in parameters:
+            if not nn.parameter.is_lazy(each):
+                num_parameters += each.numel()
+                num_learnable += each.numel() if each.requires_grad else 0
+        left_behind = {**unread.returned, **saved}
+        kept = {key: block for key, block in left_behind.items() if key not in unread.given}
+        values = {**unread.given, **kept}
+        values = {key: block for key, block in values.items() if key not in self._own}
         start, end = unread.start, unread.end
+        if start is None or end is None:
+            delta_fwd, peak_fwd = bytes_in(kept), None
+        else:
+            delta_fwd, peak_fwd = end.now - start.now, end.peak_since(start)
         return CallMemory(
-            num_parameters=sum(
-                each.numel() for each in parameters if not nn.parameter.is_lazy(each)
-            ),
-            num_learnable_parameters=sum(
-                each.numel()
-                for each in parameters
-                if each.requires_grad and not nn.parameter.is_lazy(each)
-            ),
+            num_parameters=num_parameters,
+            num_learnable_parameters=num_learnable,
             param_memory=param_memory,
             gradient_memory=gradients,
             input_memory=bytes_in(unread.given),
             output_memory=bytes_in(unread.returned),
             saved_memory=bytes_in(saved) if TELLS_UNPACKING else None,
             total_memory=param_memory + gradients + bytes_in(values),
-            memory_delta_fwd=bytes_in(kept)
-            if start is None or end is None
-            else end.now - start.now,
+            memory_delta_fwd=delta_fwd,
             memory_delta_bwd=None if start is None else unread.delta_bwd,
-            memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
+            memory_peak_fwd=peak_fwd,
             memory_peak_bwd=None if start is None else unread.peak_bwd,
         )
 

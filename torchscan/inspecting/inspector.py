@@ -108,7 +108,7 @@ class Inspector:
         self._has_begun = self._is_on_device = False
 
     def start(self, under_way: Begun | None = None) -> None:
-        """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
+        """Follow the model from now on, with the call ``under_way`` if its hook starts this."""
         if self.is_started:
             raise InputError("this inspection has already started: call finish() first")
         self.is_started = True
@@ -214,7 +214,7 @@ class Inspector:
         self._tree.pause()
         self._leaves.watch = None
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._tree.reset()
@@ -364,7 +364,7 @@ class Inspector:
             finally:  # a listener may raise
                 self._kept.keep(step)
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def _note_start(self, call: Call, args: tuple[object, ...]) -> None:
         try:

@@ -196,7 +196,7 @@ class NodeWatch:
     def watch(
         self, results: Sequence[Tensor], made: Iterable[Node], oldest: int
     ) -> list[weakref.ref[object]]:
-        """Follow the nodes numbered from ``oldest`` on that are behind results, or behind what else modules made.
+        """Follow the nodes from number ``oldest`` on behind results and what else modules made.
 
         What is returned lives as long as the results' nodes do.
         """
@@ -309,17 +309,16 @@ class NodeWatch:
         return self._tree.entered
 
     def note_node_start(self, index: int, looking: int) -> int:
-        """A node of a call starts, after what has been looked at since then. The time."""
+        """Note that a node of a call starts, after checks since ``looking``. Return the time."""
         if self.values.awaits_end_of_backward and self._awaited != (going_on := backward_pass()):
-            self._awaited = (
-                going_on  # not that of an earlier one, which may have been left by an exception
-            )
+            # Not that of an earlier one, which may have been left by an exception.
+            self._awaited = going_on
             at_end_of_backward_pass(self._note_end)
         self.times.end_looking(looking)
         return self.times.note_node_start(index)
 
     def _note_end(self) -> None:
-        """A backward pass is over; another may follow, or go on around it."""
+        """Note that a backward pass is over; another may follow, or go on around it."""
         if self.is_over:
             return
         self._awaited = NO_BACKWARD_PASS

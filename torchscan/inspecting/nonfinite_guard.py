@@ -1,4 +1,4 @@
-"""A cheap check of every training step to the end of a run: the loss, the gradients, and the parameters after the optimizer.
+"""A cheap check of every training step: loss, gradients, and parameters after the optimizer.
 
 Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has
 arrived, up to a step later. When a check fails, the call that is to blame is repeated on a copy and
@@ -95,7 +95,7 @@ class NonFiniteGuard:
 
     @property
     def is_scaled(self) -> bool:
-        """True while a backward pass goes on whose loss a GradScaler has scaled: it skips steps whose gradients overflow."""
+        """True during a backward pass whose loss a GradScaler scales: it skips overflows."""
         return self._checks.is_scaled
 
     @property
@@ -108,7 +108,7 @@ class NonFiniteGuard:
         return self._calls.open_call()
 
     def refine(self, found: NonFinite) -> NonFinite | None:
-        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        """Add what the guard knows about parameters; return None if it has reported the finding."""
         return self._log.refine(found)
 
     def facts(self) -> GuardFacts:
@@ -139,7 +139,7 @@ class NonFiniteGuard:
             memory=MemoryTrend.of(self.memory.sizes),
         )
 
-    # -- lifetime ------------------------------------------------------------------------------------------------------
+    # -- lifetime ----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Check from now on."""
@@ -219,7 +219,7 @@ class NonFiniteGuard:
         self._checks.on_device.forget()
         self.finish()
 
-    # -- calls of modules ----------------------------------------------------------------------------------------------
+    # -- calls of modules --------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
@@ -258,7 +258,7 @@ class NonFiniteGuard:
         except Exception as error:
             self._errors.give_up(error)
 
-    # -- backward passes -----------------------------------------------------------------------------------------------
+    # -- backward passes ---------------------------------------------------------------------------
 
     def _note_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
         """Check the loss, and return a context that checks the gradients after the pass."""
@@ -294,7 +294,7 @@ class NonFiniteGuard:
             if backward.keeps_graph or self._calls.await_gradient():
                 self._lines.switch_on()
 
-    # -- optimizers ----------------------------------------------------------------------------------------------------
+    # -- optimizers --------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer) -> None:
         with self.inspection.as_overhead():
@@ -321,7 +321,7 @@ class NonFiniteGuard:
                     self._checks.check_update(optimizer)
                     self.memory.note(optimizer)
 
-    # -- GradScaler ----------------------------------------------------------------------------------------------------
+    # -- GradScaler --------------------------------------------------------------------------------
 
     def _run_scaled_step(
         self,
@@ -331,7 +331,7 @@ class NonFiniteGuard:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Run an optimizer's step, in place of the scaler's method, and count it if it is skipped."""
+        """Run an optimizer's step in place of the scaler's method; count it if it is skipped."""
         if self._is_off():
             return step(scaler, optimizer, *args, **kwargs)
         self._has_stepped, self._scaled_optimizer = False, optimizer

@@ -1,4 +1,4 @@
-"""Calls of modules outside of other calls: models, parts that a script calls one by one, loss modules.
+"""Calls of modules outside of other calls: of models, their parts and loss modules.
 
 What a call is given is kept until its gradients have been used, so that it can be repeated if
 something is not finite. Results of other calls are referred to weakly: keeping them would keep
@@ -357,7 +357,7 @@ class RootCalls:
             steps.last_checked = steps.begun
 
     def is_inside_model(self, number: int) -> bool:
-        """Return whether the node with this number was made in a call of a module with parameters."""
+        """Return whether the node with this number was made by a module with parameters."""
         if any(call.made_node(number) for call in self.recent if call.steps.has_parameters):
             return True
         return any(first <= number < last for first, last in self._dropped)
@@ -376,7 +376,7 @@ class RootCalls:
         return known
 
     def _drop_gone(self) -> None:
-        """Drop modules that are gone after a single step: some programs make others in each step."""
+        """Drop modules that are gone after one step: some programs make others in each step."""
         for identity, steps in list(self._steps.items()):
             if steps.begun <= 1 and steps.module() is None:
                 del self._steps[identity]
@@ -393,7 +393,10 @@ class RootCalls:
                 yield each
 
     def trained(self) -> list[ModuleSteps]:
-        """Return the roots that have trained and are part of no other, also those that are gone after several steps."""
+        """Return the roots that have trained and are part of no other, alive or gone.
+
+        Those that are gone have trained for several steps.
+        """
         alive = [module for each in self._steps.values() if (module := each.module()) is not None]
         inside = {id(part) for module in alive for _, part in list(modules_of(module))[1:]}
         known = [each for each in self._steps.values() if each.has_parameters and each.begun]
@@ -464,7 +467,7 @@ class TrainingThread:
         return False
 
     def is_here(self) -> bool:
-        """Return whether this thread, which trains something, is the one, or works on its backward pass."""
+        """Return whether this is the thread that is checked, or works on its backward pass."""
         number = threading.get_ident()
         if number == self.number:
             return True
@@ -509,6 +512,6 @@ def is_same_or_part(module: nn.Module, other: nn.Module) -> bool:
     """Return whether one of two modules is the other or a part of it."""
     if module is other:
         return True
-    return any(each is other for _, each in modules_of(module)) or any(
-        each is module for _, each in modules_of(other)
-    )
+    if any(each is other for _, each in modules_of(module)):
+        return True
+    return any(each is module for _, each in modules_of(other))

@@ -27,7 +27,7 @@ class InspectionLink:
         self._is_guard_first = False
 
     def follow(self, inspector: Inspector, *, is_guard_first: bool) -> None:
-        """Refer to this inspection from now on. If the guard is first, it does not rely on what the inspection finds."""
+        """Refer to this inspection from now on. A guard that is first does not rely on it."""
         self._is_guard_first = is_guard_first
         self._inspector = weakref.ref(inspector)
         self._model = weakref.ref(inspector.model)
@@ -88,7 +88,7 @@ class RootNames:
         return self.format_name(steps)
 
     def format_name(self, steps: ModuleSteps) -> str:
-        """Return a root's variable, as far as it is known without a look at active functions, and its type."""
+        """Return a root's type, and its variable if it is known without reading functions."""
         module = steps.module()
         if module is not None and steps.variable is None:
             steps.variable = _find_variable(module, [vars(sys.modules["__main__"])])

@@ -52,7 +52,7 @@ class StepCounts(NamedTuple):
 
     @property
     def num_training(self) -> int:
-        """Steps that train. Of a model that has not trained yet, passes with gradients on, which may have been meant to."""
+        """Steps that train; if none does, passes with gradients on, which may have been meant to."""
         return self.trained or self.unfinished
 
 
@@ -128,8 +128,10 @@ class Step:
         """
         if self._times.has_begun_backward:
             return self._num_passes < _MAX_PASSES
-        alive = [any(each() is not None for each in graph) for graph in self._graphs]
-        return bool(alive) and all(alive)
+        for graph in self._graphs:
+            if all(each() is None for each in graph):
+                return False
+        return bool(self._graphs)
 
     @property
     def looking(self) -> int:
@@ -242,7 +244,7 @@ class Step:
         self._values.note_update(modules, is_followed=is_followed)
         self._checks.note_update(parameters)
 
-    # -- afterwards ----------------------------------------------------------------------------------------------------
+    # -- afterwards --------------------------------------------------------------------------------
 
     @property
     def is_known(self) -> bool:

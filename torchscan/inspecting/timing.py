@@ -107,7 +107,7 @@ class StepTimes:
 
     @property
     def nodes(self) -> Sequence[tuple[int, int, int]]:
-        """Return the call that made each node, in the order in which they ran, its start and end."""
+        """Return the call that made each node, its start and end, in the order of running."""
         numbers = self._nodes
         return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
@@ -204,7 +204,10 @@ class StepTimes:
         return start
 
     def note_node(self, call: int, start: int, inside: int) -> None:
-        """A node has run, and ``inside`` it others, of a backward pass that it has started itself, as a checkpoint may."""
+        """Note that a node has run, and the time ``inside`` it of a backward pass that it started.
+
+        A checkpoint starts one.
+        """
         end = (self._looking_since or perf_counter_ns()) - self.looking
         if self.device is not None:
             self.device.end(call, self.looking, is_forward=False)
@@ -242,31 +245,29 @@ class Timeline:
 
 
 def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
-    """The timeline of a step."""
+    """Return the timeline of a step."""
     zero = times.zero
-    ran = [
-        Slice(call.index, times.started[call.index] - zero, end - zero)
-        for call, end in _ended(calls, times)
-    ]
-    nodes = [
-        Slice(None if call == LEAVES else call, start - zero, end - zero)
-        for call, start, end in times.nodes
-    ]
-    again = [each for each in ran if each.call in times.again]
-    return Timeline(
-        forward=tuple(each for each in ran if each.call not in times.again),
-        backward=tuple(_in_order([*_merge_neighbors(_in_order(nodes)), *again])),
-    )
+    forward: list[Slice] = []
+    again: list[Slice] = []
+    for call, end in _ended(calls, times):
+        ran = Slice(call.index, times.started[call.index] - zero, end - zero)
+        slices = again if call.index in times.again else forward
+        slices.append(ran)
+    nodes: list[Slice] = []
+    for index, start, end in times.nodes:
+        owner = None if index == LEAVES else index
+        nodes.append(Slice(owner, start - zero, end - zero))
+    backward = [*_merge_neighbors(_in_order(nodes)), *again]
+    return Timeline(forward=tuple(forward), backward=tuple(_in_order(backward)))
 
 
 def _ended(calls: Sequence[Call], times: StepTimes) -> list[tuple[Call, int]]:
-    """Each call with its end. Where none was noticed, it is that of what ran in it."""
+    """Return each call with its end. If none was noticed, it is that of what ran in it."""
     ends: dict[int, int] = {}
     for call in reversed(calls):
         inside = [ends[child] for child in call.children if child not in times.again]
-        ends[call.index] = times.ended.get(call.index) or max(
-            inside, default=times.started[call.index]
-        )
+        start = times.started[call.index]
+        ends[call.index] = times.ended.get(call.index) or max(inside, default=start)
     return [(call, ends[call.index]) for call in calls]
 
 

@@ -1,4 +1,4 @@
-"""Parameters and buffers whose training is checked: which they are, which module has them, and which are known to be bad."""
+"""Parameters and buffers whose training is checked, their modules, and which are not finite."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BackwardState:
             self._versions[id(parameter)] = weakref.ref(gradient), version_of(gradient)
 
     def find_unread(self, parameters: Iterable[Tensor]) -> GradientPairs:
-        """Return the parameters whose gradients have been written to, or replaced, since they were read."""
+        """Return the parameters whose gradients were written to or replaced since the last read."""
         unread = []
         for parameter in parameters:
             gradient = parameter.grad
@@ -71,7 +71,7 @@ class BackwardState:
         return any(self.is_spoilt(gradient) for _, gradient in pairs)
 
     def is_spoilt(self, gradient: Tensor) -> bool:
-        """Return whether a gradient was not finite before this backward pass, which has added to it."""
+        """Return whether a gradient was not finite before this backward pass added to it."""
         known = self._spoilt.get(id(gradient))
         return known is not None and known() is gradient and not check_values(gradient).is_fine
 
@@ -111,10 +111,10 @@ class TrainedTensors:
         #: True once parameters were seen to be finite after an optimizer's step
         self.has_seen_finite = False
 
-    # -- which -----------------------------------------------------------------------------------------------------------
+    # -- which -------------------------------------------------------------------------------------
 
     def is_reached_by(self, graph: LossGraph) -> bool:
-        """Return whether a backward pass through a graph reaches a call of a module that is checked.
+        """Return whether a backward pass through a graph reaches a module that is checked.
 
         A graph with more nodes than are followed counts if such a call awaits its gradient.
         """
@@ -131,11 +131,10 @@ class TrainedTensors:
         return False
 
     def list_parameters(self) -> list[Tensor]:
-        """Return the parameters that optimizers update or, as long as none has, those of the modules that were called."""
+        """Return the parameters that optimizers update or, before, those of called modules."""
         trained = [optimizer for optimizer in self._optimizers() if self.is_trained_by(optimizer)]
-        return list(chain.from_iterable(map(parameters_of, trained))) or list(
-            self.iter_parameters()
-        )
+        updated = list(chain.from_iterable(map(parameters_of, trained)))
+        return updated or list(self.iter_parameters())
 
     def iter_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of the modules that were called."""
@@ -160,7 +159,7 @@ class TrainedTensors:
         only = None if self._only is None else self._only()
         return only is None or is_same_or_part(module, only)
 
-    # -- optimizers ------------------------------------------------------------------------------------------------------
+    # -- optimizers --------------------------------------------------------------------------------
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Check the parameters of this optimizer as well."""
@@ -196,7 +195,7 @@ class TrainedTensors:
         return self._num_updates[id(optimizer)]
 
     def num_updates_of(self, steps: ModuleSteps | None) -> int | None:
-        """Return how many steps the optimizer of a root has taken, or None if it has no optimizer."""
+        """Return how many steps the optimizer of a root has taken, or None without optimizer."""
         module = None if steps is None else steps.module()
         if module is None:
             return None
@@ -205,7 +204,7 @@ class TrainedTensors:
                 return self.num_updates_by(optimizer)
         return None
 
-    # -- owners ----------------------------------------------------------------------------------------------------------
+    # -- owners ------------------------------------------------------------------------------------
 
     def find_owner(self, tensor: Tensor) -> TensorOwner:
         """Return the module that has a parameter or buffer. Its root is None if no module has it."""
@@ -228,7 +227,7 @@ class TrainedTensors:
                 return steps
         return next(iter(self._calls.modules()), None)
 
-    # -- known to be bad -------------------------------------------------------------------------------------------------
+    # -- known to be bad ---------------------------------------------------------------------------
 
     def note_bad(self, tensors: Iterable[Tensor]) -> None:
         """Remember that these tensors are not finite. Infinities of a mask do not count."""
@@ -237,7 +236,7 @@ class TrainedTensors:
                 self._reported[id(tensor)] = weakref.ref(tensor)
 
     def note_masks(self, module: nn.Module) -> None:
-        """Remember the parameters and buffers that are not finite before a module is called for the first time."""
+        """Remember the parameters and buffers that are not finite before a module's first call."""
         for tensor in filter(is_readable, chain(nn.Module.parameters(module), module.buffers())):
             if self.is_reported(tensor) or self.is_mask(tensor):
                 continue
@@ -272,7 +271,7 @@ class TrainedTensors:
 
 
 def updated_rows_of(parameter: Tensor) -> Tensor:
-    """Return the rows of a parameter that its sparse gradient updates, or all of it if it has a dense one."""
+    """Return the rows of a parameter that its gradient updates: all, unless that is sparse."""
     gradient = parameter.grad
     if gradient is None or gradient.layout is not torch.sparse_coo or not is_plain(parameter):
         return parameter

@@ -74,7 +74,7 @@ class TrainingChecks:
         """
         return not self.on_device.has_alarm and any(map(is_on_device, tensors))
 
-    # -- around the backward pass ----------------------------------------------------------------------------------------
+    # -- around the backward pass ------------------------------------------------------------------
 
     def check_loss(self, backward: BackwardPass) -> LossGraph | None:
         """Check what a backward pass starts at, and the gradients that it starts from.
@@ -96,19 +96,25 @@ class TrainingChecks:
         losses, self._state.scale = backward.scales.unscale(tensors)
         if self._is_deferred(losses):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
-        else:
-            look = sum(map(check_values, filter(is_readable, losses)), FINE)
-            if not look.is_fine:
-                self._loss_explainer.explain(graph, look, losses)
-                self._state.has_finite_gradients = False
-                return graph
-            look = sum(map(check_values, filter(is_readable, given)), FINE)
-            if not look.is_fine and not self.is_scaled:
-                self._gradient_explainer.report_given(given, self._state.line)
-                self._state.has_finite_gradients = False
-                return graph
+        elif self._has_bad_start(graph, losses, given):
+            self._state.has_finite_gradients = False
+            return graph
         graph.follow()
         return graph
+
+    def _has_bad_start(
+        self, graph: LossGraph, losses: Sequence[Tensor], given: Sequence[Tensor]
+    ) -> bool:
+        """Return whether losses or given gradients are not finite, and report them."""
+        look = sum(map(check_values, filter(is_readable, losses)), FINE)
+        if not look.is_fine:
+            self._loss_explainer.explain(graph, look, losses)
+            return True
+        look = sum(map(check_values, filter(is_readable, given)), FINE)
+        if not look.is_fine and not self.is_scaled:
+            self._gradient_explainer.report_given(given, self._state.line)
+            return True
+        return False
 
     def check_gradients(self, graph: LossGraph) -> None:
         """Check the gradients that a backward pass has stored."""
@@ -147,7 +153,7 @@ class TrainingChecks:
                 unchecked.append(gradient)
         return unchecked
 
-    # -- around the optimizer's step -------------------------------------------------------------------------------------
+    # -- around the optimizer's step ---------------------------------------------------------------
 
     def check_unread(self, optimizer: Optimizer) -> None:
         """Check gradients that were written to since they were last read."""
@@ -191,7 +197,7 @@ class TrainingChecks:
         self._calls.release()
 
     def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the tensors that have not been reported, without and with infinities from the start."""
+        """Return unreported tensors: without infinities from the start, and with them."""
         usual: list[Tensor] = []
         masks: list[Tensor] = []
         for tensor in tensors:
@@ -218,7 +224,7 @@ class TrainingChecks:
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
-        """Count a step that a GradScaler has skipped. A fused optimizer skips it within ``step()``."""
+        """Count a step that a GradScaler has skipped; a fused optimizer skips in ``step()``."""
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
             return

@@ -82,7 +82,8 @@ class Digest:
             size = layout.rows.num_together
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
-                found = self._read_alike(layout, [steps[index] for index in chosen])
+                together = [steps[index] for index in chosen]
+                found = self._read_alike(layout, together)
                 digested |= zip(chosen, found, strict=True)
         return [digested[index] for index in range(len(steps))]
 
@@ -109,9 +110,8 @@ class Digest:
                 can_die=layout.can_die,
                 custom=custom,
             )
-            digested.append(
-                Digested(numbers=layout.numbers, series=layout.series, found=found, values=values)
-            )
+            numbers, series = layout.numbers, layout.series
+            digested.append(Digested(numbers=numbers, series=series, found=found, values=values))
         return digested
 
 
@@ -123,11 +123,10 @@ class _StepLayout:
         known = [announced[number] for number in self.numbers]
         self.series = [each.series for each in known]
         self.can_die = [each.can_die for each in known]
-        self._bounds = [
-            (place, each.series, each.bounds)
-            for place, each in enumerate(known)
-            if each.bounds is not None
-        ]
+        self._bounds: list[tuple[int, Series, tuple[float, float]]] = []
+        for place, each in enumerate(known):
+            if each.bounds is not None:
+                self._bounds.append((place, each.series, each.bounds))
         self._no_shares = [math.nan] * len(known)
         # not those of parameters before the step, which only updates are computed from
         used = list(dict.fromkeys(rows))
@@ -160,11 +159,11 @@ class RowStatistics:
         self._num_rows = len(sizes)
         self._rows, self._sizes = rows, sizes[rows]
         # of as many values as caches hold; the first row of each block
-        blocks = torch.maximum(
-            (self._sizes.cumsum(0) - 1) // _MAX_VALUES, torch.arange(len(rows)) // _MAX_ROWS
-        )
-        lengths = blocks.unique_consecutive(return_counts=True)[1].tolist()
-        parts = rows.split(lengths)
+        blocks_of_values = (self._sizes.cumsum(0) - 1) // _MAX_VALUES
+        blocks_of_rows = torch.arange(len(rows)) // _MAX_ROWS
+        blocks = torch.maximum(blocks_of_values, blocks_of_rows)
+        _, lengths = blocks.unique_consecutive(return_counts=True)
+        parts = rows.split(lengths.tolist())
         self._blocks = [_RaggedRows(starts[part], sizes[part]) for part in parts]
         before, self._after = sampled.pairs.clone().unbind(1)
         self._old = _RaggedRows(starts[before], sizes[before])
@@ -177,13 +176,15 @@ class RowStatistics:
     def columns(self, steps: Sequence[Sampled]) -> list[Columns]:
         """Return the statistics of each step; there may be several if they have one block."""
         samples = [each.samples for each in steps]
-        exact = torch.stack([each.exact for each in steps])[:, self._rows].double()
-        least, most, dead, sample_norm, norm = exact.unbind(2)
+        exact = torch.stack([each.exact for each in steps])
+        of_rows = exact[:, self._rows].double()
+        least, most, dead, sample_norm, norm = of_rows.unbind(2)
         is_looked_for = ~(least > most)
         is_exact = is_looked_for & least.isfinite() & most.isfinite()
         figures, counts = self._of_samples(samples)
+        numels = torch.stack([each.numels for each in steps])
         figures |= {
-            "numel": torch.stack([each.numels for each in steps])[:, self._rows],
+            "numel": numels[:, self._rows],
             "sampled": self._sizes.expand(len(steps), -1),
             "update": self._updates(samples),
             "dead": dead,
@@ -200,21 +201,19 @@ class RowStatistics:
         real = {name: figures[name].float() for name in REAL if name != "norm"}
         whole = {name: figures[name].long() for name in WHOLE}
         # squares of values below 1e-23 are 0 with 32 bits, and so is the norm from the device
-        real["norm"] = norm.float().where(norm > 0, estimate_norms(whole | real))
+        estimates = estimate_norms(whole | real)
+        real["norm"] = norm.float().where(norm > 0, estimates)
         names = (*whole, *real)
-        by_step = zip(*(each.unbind() for each in (whole | real).values()), strict=True)
-        return [
-            Columns(
-                figures=dict(zip(names, values, strict=True)),
-                is_exact=is_exact[index],
-                sizes=sizes,
-                bins=bins,
-                counts=numbers,
+        values_of_steps = [each.unbind() for each in (whole | real).values()]
+        by_step = zip(*values_of_steps, strict=True)
+        columns = []
+        for values, of_step, are_exact in zip(by_step, counts, is_exact, strict=True):
+            sizes, bins, numbers = of_step
+            named = dict(zip(names, values, strict=True))
+            columns.append(
+                Columns(figures=named, is_exact=are_exact, sizes=sizes, bins=bins, counts=numbers)
             )
-            for index, (values, (sizes, bins, numbers)) in enumerate(
-                zip(by_step, counts, strict=True)
-            )
-        ]
+        return columns
 
     def _of_samples(
         self, samples: Sequence[Tensor]
@@ -223,7 +222,8 @@ class RowStatistics:
         figures, counts = [], []
         for block in self._blocks:
             values = block.values(samples)
-            figures.append(block.join([_figures(part) for part in block.split(values)]))
+            parts = [_figures(part) for part in block.split(values)]
+            figures.append(block.join(parts))
             counts.append(_counts(values, block))
         joined = {}
         for name in figures[0]:
@@ -244,7 +244,8 @@ class RowStatistics:
             old = self._old.values(samples).double()
             changes = self._new.values(samples).double().sub_(old)
             length, change = self._old.norms(old), self._old.norms(changes)
-            found[:, self._after] = (change / length).where(length > 0, math.nan)
+            shares = change / length
+            found[:, self._after] = shares.where(length > 0, math.nan)
         return found[:, self._rows]
 
 
@@ -273,10 +274,10 @@ class _RaggedRows:
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Return step × row × value for each size."""
-        parts = values.split([number * width for number, width in self._shapes], 1)
-        return [
-            part.view(len(part), *shape) for part, shape in zip(parts, self._shapes, strict=True)
-        ]
+        lengths = [number * width for number, width in self._shapes]
+        parts = values.split(lengths, 1)
+        pairs = zip(parts, self._shapes, strict=True)
+        return [part.view(len(part), *shape) for part, shape in pairs]
 
     def join(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return step × row of statistics of each size, in the order of the rows."""
@@ -316,10 +317,11 @@ def _figures(samples: Tensor) -> dict[str, Tensor]:
     mean = samples.sum(2, dtype=torch.float64) / width
     deviations = samples.double().sub_(mean[..., None]).norm(dim=2)
     nothing = torch.zeros(least.shape, dtype=torch.int64)
+    num_others = samples.sign().abs_().sum(2)  # faster than sums of booleans
     return {
         "nan": nothing,
         "inf": nothing,
-        "zero": width - samples.sign().abs_().sum(2).long(),  # faster than sums of booleans
+        "zero": width - num_others.long(),
         "mean": mean,
         "std": deviations / math.sqrt(width),
         "min": least,
@@ -334,37 +336,37 @@ def _figures_of_some(samples: Tensor, is_finite: Tensor) -> dict[str, Tensor]:
     mean = values.sum(2, dtype=torch.float64) / number
     squares = (values - mean[..., None]).square_().where(is_finite, 0.0)
     # one more value: there may be none
-    least, most = (
-        pad(samples.where(is_finite, end), (0, 1), value=end) for end in (math.inf, -math.inf)
-    )
+    low = pad(samples.where(is_finite, math.inf), (0, 1), value=math.inf)
+    high = pad(samples.where(is_finite, -math.inf), (0, 1), value=-math.inf)
     return {
         "nan": samples.isnan().sum(2),
         "inf": samples.isinf().sum(2),
         "zero": samples.eq(0).sum(2),
         "mean": mean,
         "std": (squares.sum(2) / number).sqrt(),
-        "min": least.amin(2),
-        "max": most.amax(2),
+        "min": low.amin(2),
+        "max": high.amax(2),
     }
 
 
 def _counts(values: Tensor, rows: _RaggedRows) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return for each step the number of filled bins per row, the bins, and their counts."""
     num_steps, num_rows = len(values), rows.num_rows
-    bins = (values.view(torch.int32) >> SHIFT).bitwise_and_(BINS - 1).flatten()
+    upper_bits = values.view(torch.int32) >> SHIFT
+    bins = upper_bits.bitwise_and_(BINS - 1).flatten()
     # few bins are used, so a table of these is small
     used = torch.bincount(bins, minlength=BINS).nonzero().flatten()
     width = len(used)
     columns = torch.zeros(BINS, dtype=torch.int32)
     columns[used] = torch.arange(width, dtype=torch.int32)
     first = torch.arange(num_steps, dtype=torch.int32)[:, None] * (num_rows * width)
-    places = columns.index_select(0, bins).view(num_steps, -1) + rows.owners * width + first
+    of_values = columns.index_select(0, bins).view(num_steps, -1)
+    places = of_values + rows.owners * width + first
     counts = torch.bincount(places.flatten(), minlength=num_steps * num_rows * width)
     filled = counts.nonzero().flatten()
     owners = filled // max(1, width)
     sizes = torch.bincount(owners, minlength=num_steps * num_rows).view(num_steps, num_rows)
     found = used.index_select(0, filled - owners * width)
+    numbers = counts[filled]
     lengths = sizes.sum(1).tolist()
-    return list(
-        zip(sizes.unbind(), found.split(lengths), counts[filled].split(lengths), strict=True)
-    )
+    return list(zip(sizes.unbind(), found.split(lengths), numbers.split(lengths), strict=True))

@@ -25,7 +25,9 @@ from torchscan.torch_versions import strip_hooks
 from torchscan.watching.about import fingerprint_of
 from torchscan.watching.lost_steps import format_error
 from torchscan.watching.processes import Parent, is_ready
-from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
+from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
+from torchscan.watching.run_reader import Reader
+from torchscan.watching.store import Store
 
 #: seconds after which it gives up
 _PATIENCE = 300

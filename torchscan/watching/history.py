@@ -32,10 +32,10 @@ from torchscan.watching.lost_steps import (
 from torchscan.watching.merging import RankStep, measured_in, merge_steps_of_ranks
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import is_rank_file, plain_rank_files, rank_of_file, ranks_in
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
 from torchscan.watching.series_history import History, history_of
 from torchscan.watching.sinks.sink import Sink, SinkData
-from torchscan.watching.store import Reader
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

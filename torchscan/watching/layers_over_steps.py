@@ -17,8 +17,8 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from torchscan.watching.byte_planes import deflate, from_planes, inflate, to_planes
 from torchscan.watching.distribution_columns import Distributions, group_alike, side_by_side
-from torchscan.watching.packing import deflate, from_planes, inflate, to_planes
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.validation import BrokenRunError
 

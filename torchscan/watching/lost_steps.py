@@ -18,8 +18,8 @@ from torchscan.watching.run_files import (
     rank_of_file,
     read_ledger,
 )
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Phase
-from torchscan.watching.store import Reader
 from torchscan.watching.validation import MAX_INTEGER
 
 #: ranges that are kept apart; beyond that, neighbors of the same reason become one
@@ -314,6 +314,9 @@ def _part(file: Path) -> _RankProgress:
     gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
     if gone is None and not about.get("closed", True) and not is_trained:
         gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
+    num_unwritten = 0
+    if not is_trained and has_worker(file):
+        num_unwritten = num_left(file, about)
     return _RankProgress(
         rank=rank_of_file(file),
         processes=int(about.get("processes", 1)),
@@ -322,7 +325,7 @@ def _part(file: Path) -> _RankProgress:
         raised=about.get("raised"),
         has_lost_peer=bool(about.get("lost_peer")),
         lost=lost_in(about),
-        num_left=num_left(file, about) if not is_trained and has_worker(file) else 0,
+        num_left=num_unwritten,
     )
 
 

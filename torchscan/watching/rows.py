@@ -399,15 +399,15 @@ class Rows:
                 return None
             total: Tensor = torch.stack(totals).norm() if len(totals) > 1 else totals[0]
             if self._device.type == "cpu" and not math.isfinite(total.item()):
-                for numbered in (wide, *others.values()):
-                    self._explain_infinite(numbered)
+                self._explain_infinite([wide, *others.values()])
             return total
 
-    def _explain_infinite(self, numbered: _Numbered) -> None:
+    def _explain_infinite(self, groups: Sequence[_Numbered]) -> None:
         """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
-        for row, tensor in zip(*numbered, strict=True):
-            if not tensor.norm().isfinite():
-                self._add_extremes(row, tensor, None)
+        for numbered in groups:
+            for row, tensor in zip(*numbered, strict=True):
+                if not tensor.norm().isfinite():
+                    self._add_extremes(row, tensor, None)
 
     def note_sample_norm(self, row: int, tensor: Tensor) -> None:
         """Compute the mean over a batch of the L2 norms of its elements."""

@@ -98,7 +98,8 @@ class ParameterMemory:
         group, self._group = self._group, None
         if group is None or number != self._number + 1 or parameters is not self._parameters:
             return None
-        return group if [each._version for each in parameters] == self._versions else None
+        versions = [each._version for each in parameters]
+        return group if versions == self._versions else None
 
 
 class _Use:

@@ -93,10 +93,8 @@ class Watcher:
         self._frequencies: dict[Phase, Frequency] = {
             phase: Frequency(wanted.every, wanted.overhead_budget) for phase in ("train", "eval")
         }
-        self._rows = Rows(
-            wanted.sample_n,
-            next((tensor.device for tensor in tensors_of(module)), torch.device("cpu")),
-        )
+        devices = (tensor.device for tensor in tensors_of(module))
+        self._rows = Rows(wanted.sample_n, next(devices, torch.device("cpu")))
         self._numbers = SeriesNumbers(wanted.whole)
         self._memory = ParameterMemory()
         self._gradient_hook = GradientHook()
@@ -104,10 +102,10 @@ class Watcher:
             self._numbers, lambda path, each: is_chosen(wanted.modules, path, each)
         )
         self._steps = StepCounter(process.last, process.reached, step)
-        self._model_steps = ModelSteps(module, self._sites, self._find_parameters, self._steps)
-        self._rewrite_from(step)
-        if step is None and process.last:
-            self._warn_of_continuation(self._steps.next)
+        self._model_steps = ModelSteps(
+            module, self._sites, lambda: self._sites.update(self._model, self._called), self._steps
+        )
+        self._begin_at(step)
         self._sampler: StepSampler | None = None
         self._curves = CurveLog(self._process.send_row)
         self._is_closed = self._has_begun = self._is_paused = False
@@ -139,7 +137,7 @@ class Watcher:
         _watchers.add(self)
         atexit.register(self._close_at_exit)
 
-    # -- hooks ---------------------------------------------------------------------------------------------------------
+    # -- hooks -----------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         if self._knows_compiler != has_compiler():
@@ -156,7 +154,7 @@ class Watcher:
 
     def _note_backward_pass(self, backward: BackwardPass) -> None:
         """Note a backward pass that begins, if it trains the model."""
-        if self._is_closed or not self._has_begun or not self._is_here:
+        if not self._has_begun or not self._is_here:
             return
         if is_recording() or is_tracing() or is_capturing_now():
             return
@@ -270,9 +268,6 @@ class Watcher:
         else:
             self._model_hook.sleep()
 
-    def _find_parameters(self) -> bool:
-        return self._sites.update(self._model, self._called)
-
     def _is_due(self, begun: Pass) -> bool:
         if self._is_paused:
             return False
@@ -378,19 +373,20 @@ class Watcher:
             self._finish()
             self._model_hook.await_call()
             if number is not None and number < self._steps.next:
-                self._rewrite_from(number)
+                self._process.send({"is": "from", "step": number})
             self._steps.end(number)
 
-    def _warn_of_continuation(self, step: int) -> None:
-        note = Note.of("run-continued", step=step)
-        self._process.send({"is": "note", "note": note.to_data()})
-        advice = f"give step={step} to confirm, or another folder"
-        folder = str(self._process.folder)
-        warn_or_print(f"run {folder!r} already exists and continues at step {step}: {advice}")
-
-    def _rewrite_from(self, step: int | None) -> None:
+    def _begin_at(self, step: int | None) -> None:
+        """Rewrite the run from the user's first step, or warn that it is continued."""
         if step is not None:
             self._process.send({"is": "from", "step": step})
+        elif self._process.last:
+            step = self._steps.next
+            note = Note.of("run-continued", step=step)
+            self._process.send({"is": "note", "note": note.to_data()})
+            advice = f"give step={step} to confirm, or another folder"
+            folder = str(self._process.folder)
+            warn_or_print(f"run {folder!r} already exists and continues at step {step}: {advice}")
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -408,14 +404,10 @@ class Watcher:
         self._unfollow()
         text = format_error(error)
         if sampler is not None:
-            self._process.lose(
-                self._steps.current.phase,
-                self._steps.current.step,
-                INTERNAL_ERROR,
-            )
-        warn_or_print(
-            f"torchscan hit an internal error and stopped watching; training is not affected: {text}"
-        )
+            current = self._steps.current
+            self._process.lose(current.phase, current.step, INTERNAL_ERROR)
+        what = "torchscan hit an internal error and stopped watching"
+        warn_or_print(f"{what}; training is not affected: {text}")
 
     def forget(self) -> None:
         """Stop watching in a forked process: the run belongs to its parent."""
@@ -424,7 +416,7 @@ class Watcher:
         self._model_hook.close()
         self._backward_watch.close()
 
-    # -- public ------------------------------------------------------------------------------------------------------
+    # -- public ----------------------------------------------------------------------------------
 
     def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
         """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
@@ -434,7 +426,7 @@ class Watcher:
 
     @property
     def dropped(self) -> int:
-        """Number of sampled steps that are not in the run, or were not yet when ``close()`` ended."""
+        """Number of sampled steps that are not in the run, or were not when ``close()`` ended."""
         return self._process.dropped
 
     def note(self, text: str) -> None:
@@ -506,19 +498,15 @@ class Watcher:
                 self._curves.close()
         if not self._is_closed:
             self._unfollow()
-            self._warn_of_unmatched()
+            for pattern in self._numbers.unmet if self._has_begun else ():
+                choices = "choose from open_run(…).find()"
+                warn_or_print(f"whole has {pattern!r}, which matched no series: {choices}")
         atexit.unregister(self._close_at_exit)
         self._process.close(self._steps.next, error)
         if self._drawing is not None:
             with self._guarded():
                 await_end(self._drawing, _PATIENCE)
             self._drawing = None
-
-    def _warn_of_unmatched(self) -> None:
-        for pattern in self._numbers.unmet if self._has_begun else ():
-            warn_or_print(
-                f"whole has {pattern!r}, which matched no series: choose from open_run(…).find()"
-            )
 
     def _unfollow(self) -> None:
         self._is_closed = True
@@ -530,7 +518,8 @@ class Watcher:
 
     def __repr__(self) -> str:
         every = self._frequencies["train"].every
-        return f"<Watcher: {self._steps.next} steps, samples {'every step' if every == 1 else f'one step in {every}'}>"
+        sampled = "every step" if every == 1 else f"one step in {every}"
+        return f"<Watcher: {self._steps.next} steps, samples {sampled}>"
 
     def __enter__(self) -> Watcher:
         return self
@@ -658,9 +647,10 @@ def _alias_of(tensor: Tensor) -> Tensor:
     return alias
 
 
-def _forget_in_child() -> None:
+def forget_in_child() -> None:
+    """Stop watching in a process that was forked."""
     for watcher in list(_watchers):
         watcher.forget()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=forget_in_child)

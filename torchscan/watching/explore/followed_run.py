@@ -21,8 +21,8 @@ from torchscan.watching.explore.training import FollowedTraining
 from torchscan.watching.history import WatchedRun, readers_of
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import ranks_in
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Phase
-from torchscan.watching.store import Reader
 
 #: calls whose distributions are kept at hand
 _CALLS = 32

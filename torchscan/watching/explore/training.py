@@ -33,9 +33,9 @@ from torchscan.watching.layers_over_steps import (
 )
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import has_worker, ranks_in
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Distribution, RunEvent, Series
 from torchscan.watching.series_history import History
-from torchscan.watching.store import Reader
 
 #: values of a "nan-seen" note, with their types
 NAN_VALUES = {"step": int, "series": str, "path": str, "invocation": int}
