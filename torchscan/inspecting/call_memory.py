@@ -240,11 +240,7 @@ class MemoryWatch:
         parameters = list(unread.call.module.parameters())
         param_memory = bytes_in(blocks_of(parameters))
         gradients = sum(self._gradients.get(id(each), 0) for each in parameters)
-        num_parameters = num_learnable = 0
-        for each in parameters:
-            if not nn.parameter.is_lazy(each):
-                num_parameters += each.numel()
-                num_learnable += each.numel() if each.requires_grad else 0
+        num_parameters, num_learnable = _count_parameters(parameters)
         left_behind = {**unread.returned, **saved}
         kept = {key: block for key, block in left_behind.items() if key not in unread.given}
         values = {**unread.given, **kept}
@@ -254,6 +250,9 @@ class MemoryWatch:
             delta_fwd, peak_fwd = bytes_in(kept), None
         else:
             delta_fwd, peak_fwd = end.now - start.now, end.peak_since(start)
+        delta_bwd = peak_bwd = None
+        if start is not None:
+            delta_bwd, peak_bwd = unread.delta_bwd, unread.peak_bwd
         return CallMemory(
             num_parameters=num_parameters,
             num_learnable_parameters=num_learnable,
@@ -264,10 +263,21 @@ class MemoryWatch:
             saved_memory=bytes_in(saved) if TELLS_UNPACKING else None,
             total_memory=param_memory + gradients + bytes_in(values),
             memory_delta_fwd=delta_fwd,
-            memory_delta_bwd=None if start is None else unread.delta_bwd,
+            memory_delta_bwd=delta_bwd,
             memory_peak_fwd=peak_fwd,
-            memory_peak_bwd=None if start is None else unread.peak_bwd,
+            memory_peak_bwd=peak_bwd,
         )
+
+
+def _count_parameters(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
+    """Return the number of parameters, and of those that require a gradient, without lazy ones."""
+    number = num_learnable = 0
+    for each in parameters:
+        if not nn.parameter.is_lazy(each):
+            number += each.numel()
+            if each.requires_grad:
+                num_learnable += each.numel()
+    return number, num_learnable
 
 
 def tensors_saved_by(node: Any) -> Iterator[Tensor]:

@@ -121,8 +121,10 @@ class DeviceChecks:
     def _explain(self, check: DeviceCheck, bad: Sequence[int], *, is_nan: bool) -> None:
         """Report the first of the values that are not finite."""
         is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
-        references = [check.parameters[index] for index in bad]
-        tensors = [None if each is None else each() for each in references]
+        tensors: list[Tensor | None] = []
+        for index in bad:
+            reference = check.parameters[index]
+            tensors.append(None if reference is None else reference())
         alive = [each for each in tensors if each is not None]
         if check.phase in ("optimizer", "update"):
             self._tensors.note_bad(alive)

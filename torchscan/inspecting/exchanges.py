@@ -210,7 +210,10 @@ def _to_exchange(
 ) -> Exchange:
     """Return an exchange of the same collective in each step."""
     last = entries[-1]
-    call, phase = (None, None) if at is None else _place(timeline, at)
+    call: int | None = None
+    phase: ExchangePhase | None = None
+    if at is not None:
+        call, phase = _place(timeline, at)
     return Exchange(
         kind=last.kind,
         group=last.group,

@@ -146,14 +146,18 @@ class LossExplainer:
                 return replace(repeated, root=self._names.find_name(loss_call.module()))
 
         result = graph.check_result(index)
-        nan_index = graph.find_nan_after(index) if counts.nan and not result.nan else None
+        nan_operator = None
+        if counts.nan and not result.nan:
+            nan_index = graph.find_nan_after(index)
+            if nan_index is not None:
+                nan_operator = operator_of(graph.names[nan_index])
         return describe_values(
             "loss",
             counts if result.is_fine else result,
             graph.size(index) or num_values,
             type_name=type_name,
             operator=operator_of(graph.names[index]),
-            nan_operator=None if nan_index is None else operator_of(graph.names[nan_index]),
+            nan_operator=nan_operator,
             line=graph.line(index),
             cause=_CONSTANT if graph.has_bad_constant(index) else None,
             inputs=ranges_of(graph.operands(index)),

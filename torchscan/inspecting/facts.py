@@ -6,6 +6,7 @@ import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from torchscan.inspecting.call_memory import CallMemory, Shapes
 from torchscan.inspecting.device_times import DeviceTimes
@@ -193,7 +194,8 @@ def _counts(values: Values) -> dict[int, tuple[int, ...]]:
         values.gradients_in,
         values.gradients_out,
     )
-    return {
-        index: tuple(number for each in looks for number in each.get(index, FINE))
-        for index in set().union(*looks)
-    }
+    counts = {}
+    for index in set().union(*looks):
+        of_call = [each.get(index, FINE) for each in looks]
+        counts[index] = tuple(chain.from_iterable(of_call))
+    return counts

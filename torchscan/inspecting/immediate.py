@@ -156,7 +156,7 @@ class ImmediateValues(ForwardSearch):
         self._report()
 
     def _takes_infinities(self, owner: Call) -> bool:
-        """Return whether the call, or one directly in it, handled infinities in the forward pass."""
+        """Return whether a call, or one directly in it, had infinities in the forward pass."""
         return owner.index in self._touched or not self._touched.isdisjoint(owner.children)
 
     def _is_known(self, gradient: Tensor, given: Gradients) -> bool:

@@ -136,7 +136,10 @@ class Inspector:
         self._backward_watch.close()
         try:
             if not self._errors.has_failed:
-                self._close_last()
+                try:
+                    self._close_step(is_followed=False)
+                except Exception as error:
+                    self._errors.give_up(error)
         finally:  # a listener may raise
             self._settle(waits=True)
             self._compilation = self._compiler.compiled(self._paths.values())
@@ -285,30 +288,31 @@ class Inspector:
         self._compiled = module if is_model and module is not self.model else None
         steps, step = self._pass_steps, self._step
         phase, part = steps.phase_of(module), None if is_model else id(module)
-        self._note_arrived()
+        # No graph shows whether gradients of such parameters train the model.
+        if step.has_begun_backward and self._model_parameters.has_unreachable_parameters:
+            self._note_training()
         if not step.can_train:
             steps.counter.abandon()
         if steps.counter.relation_of(phase, part) == "new":
-            if self._tree.calls:
-                self._close_step(is_followed=True)
-                if self._at_step is not None:
-                    self._at_step(self.counts)
+            self._end_step()
             if not self.is_started:  # enough has been seen
                 return
             steps.begin(phase, part)
         steps.note_replacements()
         if not self._tree.calls:
-            self._step.label.set(
-                self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled()
-            )
+            is_evaluation = self.awaits_training and not torch.is_grad_enabled()
+            self._step.label.set(self.counts, is_evaluation=is_evaluation)
         self._compiler.adapt()
         self._step.begin_pass()
 
-    def _note_arrived(self) -> None:
-        """Note gradients that have arrived, if no graph shows whether they train the model."""
-        has_arrived = self._step.has_begun_backward
-        if has_arrived and self._model_parameters.has_unreachable_parameters:
-            self._note_training()
+    def _end_step(self) -> None:
+        """Close the step before another one begins, and report the counts of steps."""
+        if not self._tree.calls:
+            return
+
+        self._close_step(is_followed=True)
+        if self._at_step is not None:
+            self._at_step(self.counts)
 
     def _note_training(self) -> None:
         self._pass_steps.counter.note_backward()
@@ -317,6 +321,7 @@ class Inspector:
     def _note_backward_pass(self, backward: BackwardPass) -> None:
         if not self._is_following:
             return
+
         with self._errors.caught(), self.as_overhead():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
@@ -349,12 +354,6 @@ class Inspector:
                 self._settle(waits=False)
             finally:  # a listener may raise
                 self._begin()
-
-    def _close_last(self) -> None:
-        try:
-            self._close_step(is_followed=False)
-        except Exception as error:
-            self._errors.give_up(error)
 
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):

@@ -77,7 +77,9 @@ class _Graph(NamedTuple):
     def behind(self, node: Node) -> Sequence[Node | None]:
         """Return the nodes that take the gradients of one, which may be of an earlier pass."""
         known = self.edges.get(node)
-        return [each for each, _ in node.next_functions] if known is None else known
+        if known is not None:
+            return known
+        return [each for each, _ in node.next_functions]
 
 
 class HeldLeaves:
@@ -321,6 +323,7 @@ class NodeWatch:
         """Note that a backward pass is over; another may follow, or go on around it."""
         if self.is_over:
             return
+
         self._awaited = NO_BACKWARD_PASS
         with self._looking():
             self.values.note_end_of_backward()

@@ -119,14 +119,10 @@ class NonFiniteGuard:
         main = None if module is None else self._calls.steps_of(module)
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
-        modules = [
-            CheckedModule(
-                name=self._names.format_name(steps),
-                steps=steps.num_checked,
-                is_timed=steps is main,
-            )
-            for steps in trained
-        ]
+        modules = []
+        for steps in trained:
+            name, number = self._names.format_name(steps), steps.num_checked
+            modules.append(CheckedModule(name=name, steps=number, is_timed=steps is main))
         skipped = self._checks.skipped
         return GuardFacts(
             checked_steps=0 if main is None else main.num_checked,

@@ -97,7 +97,10 @@ def explain_content(
 def describe_out_of_memory(found: MemorySnapshot) -> Note:
     """Return the verdict on a run that ended with this."""
     kind, size = next(iter(found.by_kind.items()), ("unknown", 0))
-    largest = found.held[0] if found.held else None
+    place, place_size = "", 0
+    if found.held:
+        largest = found.held[0]
+        place, place_size = largest.path or largest.place, largest.size
     advice = found.suggestions[0].to_data() if found.suggestions else None
     return Note.of(
         "verdict-out-of-memory",
@@ -106,8 +109,8 @@ def describe_out_of_memory(found: MemorySnapshot) -> Note:
         reserved=found.reserved_bytes,
         kind=kind,
         share=size / max(found.requested_bytes, 1),
-        place="" if largest is None else largest.path or largest.place,
-        place_size=0 if largest is None else largest.size,
+        place=place,
+        place_size=place_size,
         suggestion=advice,
     )
 

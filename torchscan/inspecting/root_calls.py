@@ -130,7 +130,8 @@ class RootCall:
         #: True if it is of a model that trains: calls inside it need no attention
         self.is_trained = self.has_grad and steps.has_parameters
         self.random_state = torch.get_rng_state()
-        self.cuda_random_state = torch.cuda.get_rng_state() if _uses_cuda() else None
+        uses_cuda = torch.cuda.is_initialized() and not is_capturing()
+        self.cuda_random_state = torch.cuda.get_rng_state() if uses_cuda else None
         self.autocast = _autocast_now()
         self.args = tuple(map(_kept, args))
         self.kwargs: dict[str, Any] = {}
@@ -418,10 +419,6 @@ def _kept(value: Any) -> Any:
 
 def _alive(value: Any) -> Any:
     return value.tensor() if isinstance(value, _Weak) else value
-
-
-def _uses_cuda() -> bool:
-    return torch.cuda.is_initialized() and not is_capturing()
 
 
 def _autocast_now() -> tuple[str, torch.dtype] | None:

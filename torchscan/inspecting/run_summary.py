@@ -155,14 +155,16 @@ class KeptSteps:
         if not trains:
             self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
             self._checked = [replace(each, is_evaluation=False) for each in self._checked]
-            usual = passes = self._other.find_usual(self._group)
+            usual = self._other.find_usual(self._group)
+            evaluation = None
         else:
             usual = self._training.find_usual(self._group)
             passes = self._evaluation.find_usual(None)
+            evaluation = passes if passes.number else None
         return Observations(
             trains=trains,
             usual=usual,
-            evaluation=passes if trains and passes.number else None,
+            evaluation=evaluation,
             process=None if self._group is None else self._group.process,
             nonfinite=self._nonfinite,
             nonfinite_steps=self._nonfinite_steps,
@@ -246,20 +248,24 @@ def run_of(
     are the calls of other modules.
     """
     usual = watched.usual
-    evaluation = watched.evaluation
+    evaluation = expected = None
+    if watched.evaluation is not None:
+        evaluation = _evaluation_run(watched.evaluation)
+    if roofline is not None:
+        expected = Expected.of(roofline)
     return RunFacts(
         steps=usual.number - usual.warm_up,
         warm_up=usual.warm_up,
         timed=len(usual.steps),
         has_trained=watched.trains,
-        evaluation=None if evaluation is None else _evaluation_run(evaluation),
+        evaluation=evaluation,
         calls=_call_runs(usual, costs, roofline, inner),
         **_times_of(usual.steps),
         device=_device_run(usual.steps),
         num_differing=usual.num_differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
-        expected=None if roofline is None else Expected.of(roofline),
+        expected=expected,
         checked=tuple(watched.checked),
         compilation=watched.compilation,
         provenance=provenance,

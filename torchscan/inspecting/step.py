@@ -52,7 +52,7 @@ class StepCounts(NamedTuple):
 
     @property
     def num_training(self) -> int:
-        """Steps that train; if none does, passes with gradients on, which may have been meant to."""
+        """Steps that train; if none does, passes with gradients on: they may be meant to."""
         return self.trained or self.unfinished
 
 
@@ -305,10 +305,12 @@ class Step:
     def _described(self, call: Call) -> InspectedCall:
         index = call.index
         inputs, grad_in, outputs, grad_out = map(_plain, self._shapes.get(index, ((), (), (), ())))
-        has_gradients = self._times.has_begun_backward
+        if not self._times.has_begun_backward:
+            grad_in = grad_out = ()
+        memory = self._known_memory[index]
         return InspectedCall(
             **dict.fromkeys(COUNTED, 0),
-            **{name: getattr(self._known_memory[index], name) for name in _MEMORY},
+            **{name: getattr(memory, name) for name in _MEMORY},
             path=call.path,
             type_name=type_name_of(call.module),
             invocation=call.invocation,
@@ -316,8 +318,8 @@ class Step:
             parent=None if call.parent is None else call.parent.index,
             input_shapes=inputs,
             output_shapes=outputs,
-            grad_in_shapes=grad_in if has_gradients else (),
-            grad_out_shapes=grad_out if has_gradients else (),
+            grad_in_shapes=grad_in,
+            grad_out_shapes=grad_out,
             is_again=index in self._times.again,
         )
 

@@ -207,7 +207,7 @@ class TrainedTensors:
     # -- owners ------------------------------------------------------------------------------------
 
     def find_owner(self, tensor: Tensor) -> TensorOwner:
-        """Return the module that has a parameter or buffer. Its root is None if no module has it."""
+        """Return the module that has a parameter or buffer; its root is None if none has it."""
         for steps in self._calls.modules():
             root = steps.module()
             for path, module in () if root is None else modules_of(root):
@@ -252,7 +252,7 @@ class TrainedTensors:
         return mask is not None and mask.reference() is tensor
 
     def has_new_nan(self, tensor: Tensor) -> bool:
-        """Return whether a mask has become NaN. It is read if it was written to since the last time."""
+        """Return whether a mask has become NaN. It is read if it was written to since."""
         return self._masks[id(tensor)].has_new_nan(tensor)
 
     def is_reported(self, tensor: Tensor) -> bool:
