@@ -7,18 +7,16 @@ before and after each call, and its peak, are read as well.
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.multiprocessing.reductions import StorageWeakRef
 
+from torchscan.inspecting.storage_blocks import Blocks, blocks_of, bytes_in, tensors_saved_by
 from torchscan.recording.bookkeeping.inventory import device_of
 from torchscan.recording.call_tree import Call
 from torchscan.torch_versions import TELLS_UNPACKING
@@ -52,41 +50,11 @@ class CallMemory:
     memory_peak_bwd: int | None
 
 
-class StorageBlock(NamedTuple):
-    """A memory block. The weak reference keeps others from having its identity."""
-
-    reference: StorageWeakRef
-    size: int
-
-
-Blocks = dict[int, StorageBlock]
 #: a call, given tensors of these shapes, with or without a graph
 Key = tuple[str, int, Shapes, bool]
 _Value = TypeVar("_Value")
 #: as many are known at a time
 _MAX_CALLS = 10_000
-
-
-def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
-    """The memory blocks of tensors that have any, by identity."""
-    blocks: Blocks = {}
-    for tensor in tensors:
-        try:
-            storage = tensor.untyped_storage()
-        except (
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-        ):  # none: sparse, not initialised yet, or a subclass without one
-            continue
-        reference = StorageWeakRef(storage)
-        blocks[reference.cdata] = StorageBlock(reference, storage.nbytes())
-    return blocks
-
-
-def bytes_in(blocks: Mapping[int, StorageBlock]) -> int:
-    """All of them together."""
-    return sum(block.size for block in blocks.values())
 
 
 class Allocator(NamedTuple):
@@ -278,32 +246,3 @@ def _count_parameters(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
             if each.requires_grad:
                 num_learnable += each.numel()
     return number, num_learnable
-
-
-def tensors_saved_by(node: Any) -> Iterator[Tensor]:
-    """Yield the tensors that an autograd node saved as they are.
-
-    Tensors that hooks pack, for example a checkpoint's, are left out: unpacking them may run a
-    forward pass.
-    """
-    if not TELLS_UNPACKING:
-        return
-    with contextlib.suppress(RuntimeError):  # it has run, and freed everything
-        for name in _saved_names(type(node)):
-            found = getattr(node, name, None)
-            for saved in found if isinstance(found, list | tuple) else (found,):
-                if (
-                    saved is not None
-                    and saved.unpack_hook is None
-                    and isinstance(saved.data, Tensor)
-                ):
-                    yield saved.data
-
-
-_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
-def _saved_names(kind: type) -> tuple[str, ...]:
-    if kind not in _names:
-        _names[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-    return _names[kind]

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from torchscan.inspecting.finding_log import FindingLog, StepMark, describe_values
 from torchscan.inspecting.findings import Phase
-from torchscan.inspecting.finiteness import HostCopy, NonFiniteCount, values_of
+from torchscan.inspecting.finiteness import NonFiniteCount, values_of
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
+from torchscan.inspecting.value_peaks import HostCopy
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.places import place_of_user

@@ -21,19 +21,10 @@ import torch
 from torch import Tensor
 
 from torchscan.inspecting.findings import NonFinite, Range, ranges_of
-from torchscan.inspecting.finiteness import (
-    FINE,
-    NonFiniteCount,
-    check_values,
-    version_of,
-)
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, version_of
 from torchscan.inspecting.first_finding import FirstFinding
 from torchscan.inspecting.replay import Operator, find_operator, mask_note
-from torchscan.inspecting.values import (
-    Listener,
-    Memory,
-    makes_none,
-)
+from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in

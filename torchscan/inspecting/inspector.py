@@ -15,16 +15,17 @@ from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.errors import InputError
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
+from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
+from torchscan.inspecting.kept_steps import KeptSteps, Observations
+from torchscan.inspecting.module_copies import what_is_shared
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.out_of_memory import explain_out_of_memory
-from torchscan.inspecting.replay import what_is_shared
-from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
+from torchscan.inspecting.values import Listener, Memory, Values, masks_in
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.observing.internal_errors import InternalErrors

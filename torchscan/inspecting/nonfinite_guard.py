@@ -26,30 +26,28 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.finding_log import FindingLog, is_looking_again
+from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.loss_graph import LineNotes, LossGraph
-from torchscan.inspecting.root_calls import RootCall, RootCalls, TrainingThread
+from torchscan.inspecting.line_notes import LineNotes
+from torchscan.inspecting.loss_graph import LossGraph
+from torchscan.inspecting.memory_trend import MemoryLog, MemoryTrend
+from torchscan.inspecting.repeated_calls import is_looking_again
+from torchscan.inspecting.root_calls import RootCall, RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.run import CheckedModule
 from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
+from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
-from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
 from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import (
-    forget_hooks,
-    is_capturing_now,
-    is_transforming,
-    not_compiled,
-)
+from torchscan.torch_versions import forget_hooks, is_capturing_now, is_transforming, not_compiled
 
 #: calls of other modules than the inspected one whose times are kept
 _MAX_OTHER_CALLS = 8192

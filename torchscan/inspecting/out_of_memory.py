@@ -31,8 +31,8 @@ from torchscan.analyses.memory_snapshot.snapshot_file import (
     parse_snapshot,
 )
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, SnapshotDevice
-from torchscan.inspecting.call_memory import tensors_saved_by
 from torchscan.inspecting.nodes import edges_behind
+from torchscan.inspecting.storage_blocks import tensors_saved_by
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of

@@ -14,24 +14,17 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torchscan.inspecting.backward_state import BackwardState, GradientPairs
 from torchscan.inspecting.device_checks import DeviceChecks
-from torchscan.inspecting.explainers import (
-    GradientExplainer,
-    LossExplainer,
-    UpdateExplainer,
-    name_step,
-)
+from torchscan.inspecting.explainers import LossExplainer
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, WIDE_TYPES, check_values, is_on_device
+from torchscan.inspecting.gradient_explainer import GradientExplainer
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
-from torchscan.inspecting.trained_tensors import (
-    BackwardState,
-    GradientPairs,
-    TrainedTensors,
-    updated_rows_of,
-)
+from torchscan.inspecting.trained_tensors import TrainedTensors, updated_rows_of
+from torchscan.inspecting.update_explainer import UpdateExplainer, name_step
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.watching.lost_steps import (
-    Losses,
-    is_settled,
-    lost_from,
-    settled_about,
-    settled_by,
-)
+from torchscan.watching.lost_steps import Losses, is_settled, lost_from, settled_about, settled_by
 from torchscan.watching.peers import current_world_size
 from torchscan.watching.run_database import StoreError
 from torchscan.watching.run_files import Ledger, lock_for_worker, read_ledger

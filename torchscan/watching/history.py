@@ -22,14 +22,9 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
 from torchscan.watching.curves import Curves, curves_of, merge_points
-from torchscan.watching.lost_steps import (
-    LostSteps,
-    lost_in,
-    missing_in,
-    note_of_lost,
-    settled_about,
-)
+from torchscan.watching.lost_steps import LostSteps, lost_in, note_of_lost, settled_about
 from torchscan.watching.merging import RankStep, measured_in, merge_steps_of_ranks
+from torchscan.watching.missing_ranks import missing_in
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import is_rank_file, plain_rank_files, rank_of_file, ranks_in
 from torchscan.watching.run_reader import Reader

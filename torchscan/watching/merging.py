@@ -18,7 +18,8 @@ from torchscan.measured import Figure, Key, Measured
 from torchscan.notes import Note
 from torchscan.watching.curves import merge_points
 from torchscan.watching.distributions import merge_distributions
-from torchscan.watching.lost_steps import lost_in, missing_in, settled_about
+from torchscan.watching.lost_steps import lost_in, settled_about
+from torchscan.watching.missing_ranks import missing_in
 from torchscan.watching.run_database import StoreError
 from torchscan.watching.run_files import rank_of_file, ranks_in
 from torchscan.watching.run_reader import Reader
@@ -27,7 +28,7 @@ from torchscan.watching.sinks.sink import SinkData
 from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers
+    from torchscan.watching.layer_columns import ColumnOfLayers
 
 #: functions that combine the figures of several tensors of a call
 _JOINED: Mapping[Figure, Callable[[float, float], float]] = {
@@ -153,7 +154,7 @@ def _to_stored(merged: SinkData, store: Store) -> SampledStep:
 
 def _merge_columns(readers: list[Reader], phase: Phase, store: Store) -> list[ColumnOfLayers]:
     """Return the columns of layers of all ranks; most have the same steps."""
-    from torchscan.watching.layers_over_steps import merge_ranks, renumber  # torch
+    from torchscan.watching.layer_columns import merge_ranks, renumber
 
     by_first: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for reader in readers:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torchscan.errors import InputError, warn_or_print
 from torchscan.notes import Note
 from torchscan.watching.call_sites import SeriesNumbers
-from torchscan.watching.channel import Message, MessageSocket, Outlet
+from torchscan.watching.channel import Outlet
 from torchscan.watching.earlier_sessions import LOOK, PATIENCE, EarlierSessions, Reminder
 from torchscan.watching.guests import Guest
 from torchscan.watching.lost_steps import (
@@ -29,6 +29,7 @@ from torchscan.watching.lost_steps import (
     note_of_lost,
     settled_by,
 )
+from torchscan.watching.message_socket import Message, MessageSocket
 from torchscan.watching.peers import current_rank, is_of_lost_peer
 from torchscan.watching.processes import socket_pair
 from torchscan.watching.run_database import StoreError, is_remote

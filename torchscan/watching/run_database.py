@@ -14,7 +14,7 @@ from torchscan.watching.schema import Series
 from torchscan.watching.validation import BrokenRunError, integer_of, series_of_row
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers
+    from torchscan.watching.layer_columns import ColumnOfLayers
 
 #: of the tables; it grows where a reader of the one before would misread them.
 #: Events and reasons are notes from 3 on; before, they were sentences, which still open.
@@ -144,7 +144,7 @@ def close_if_refused(database: sqlite3.Connection, path: Path) -> Iterator[None]
 
 def layer_column_of(row: Sequence[Any]) -> ColumnOfLayers:
     """Return a column of layers."""
-    from torchscan.watching.layers_over_steps import unpack_column
+    from torchscan.watching.layer_columns import unpack_column
 
     *counts, data = row
     first, last, step, num_steps = (integer_of(each, "column of layers") for each in counts)

@@ -41,7 +41,7 @@ from torchscan.watching.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers, Span
+    from torchscan.watching.layer_columns import ColumnOfLayers, Span
 
 #: between two looks at how long a question takes, in steps of SQLite's virtual machine
 _GLANCE = 1_000_000
@@ -149,7 +149,7 @@ class Reader:
 
         Steps that an older version has written, without columns, have one each.
         """
-        from torchscan.watching.layers_over_steps import LayerReader
+        from torchscan.watching.layer_reader import LayerReader
 
         series, layers = self.series(), LayerReader()
         stored = self._stored_spans(phase)

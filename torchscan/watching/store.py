@@ -34,7 +34,8 @@ from torchscan.watching.schema import CurvePoint, Phase, SampledStep, Series
 from torchscan.watching.validation import NOT_A_NUMBER, curve_point_of
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers, LayerReader
+    from torchscan.watching.layer_columns import ColumnOfLayers
+    from torchscan.watching.layer_reader import LayerReader
 
 #: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and
 #: so on. As many as a picture has columns. What layers did in the others stays in their columns
@@ -156,7 +157,8 @@ class Store:
     def _write_columns_of_steps(
         self, steps: Sequence[SampledStep], places: Sequence[tuple[Phase, int]]
     ) -> None:
-        from torchscan.watching.layers_over_steps import MERGING_INTERVAL, LayerReader
+        from torchscan.watching.layer_columns import MERGING_INTERVAL
+        from torchscan.watching.layer_reader import LayerReader
 
         self._layers = self._layers or LayerReader()
         if len(self._series) != len(self._numbers):
@@ -168,7 +170,7 @@ class Store:
                 self._merge_columns(phase)
 
     def _write_columns(self, phase: Phase, columns: Sequence[ColumnOfLayers]) -> None:
-        from torchscan.watching.layers_over_steps import pack_column
+        from torchscan.watching.layer_columns import pack_column
 
         insert = "INSERT OR REPLACE INTO layers VALUES (?, ?, ?, ?, ?, ?)"
         for each in columns:
@@ -176,7 +178,7 @@ class Store:
             self._database.execute(insert, (*place, pack_column(each)))
 
     def _merge_columns(self, phase: Phase) -> None:
-        from torchscan.watching.layers_over_steps import merge_steps, spans_to_merge
+        from torchscan.watching.layer_columns import merge_steps, spans_to_merge
 
         select = "SELECT first FROM layers WHERE phase = ? ORDER BY first"
         firsts = [first for (first,) in self._database.execute(select, (phase,))]

@@ -18,7 +18,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
 from torchscan.notes import Note
-from torchscan.watching.channel import Inlet, Message, MessageSocket, take_files
+from torchscan.watching.channel import Inlet
 from torchscan.watching.curves import NUM_KEPT
 from torchscan.watching.guests import Guest, Guests
 from torchscan.watching.lost_steps import (
@@ -30,6 +30,7 @@ from torchscan.watching.lost_steps import (
     missing_at_end,
     note_of_error,
 )
+from torchscan.watching.message_socket import Message, MessageSocket, take_files
 from torchscan.watching.processes import Parent, ignore_signals, is_ready, open_standard_files
 from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
 from torchscan.watching.run_files import Ledger

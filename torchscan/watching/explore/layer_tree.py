@@ -8,13 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torchscan.watching.layers_over_steps import (
-    IN_GRADIENTS,
-    IN_OUTPUTS,
-    IN_WEIGHTS,
-    QUANTITIES,
-    ColumnOfLayers,
-)
+from torchscan.watching.layer_columns import QUANTITIES, ColumnOfLayers
+from torchscan.watching.layer_reader import IN_GRADIENTS, IN_OUTPUTS, IN_WEIGHTS
 from torchscan.watching.schema import Series
 
 #: children of a row that are shown one by one, at most; more are folded into ranges

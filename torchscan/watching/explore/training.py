@@ -23,14 +23,14 @@ from torchscan.watching.curves import Curves
 from torchscan.watching.distributions_over_steps import ends_of_columns
 from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
 from torchscan.watching.history import WatchedRun, readers_of
-from torchscan.watching.layers_over_steps import (
+from torchscan.watching.layer_columns import (
     ColumnOfLayers,
     Span,
     merge_columns,
-    quantities_of,
     renumber,
     width_of_columns,
 )
+from torchscan.watching.layers_over_steps import quantities_of
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.run_reader import Reader
