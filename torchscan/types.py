@@ -56,9 +56,9 @@ from torchscan.inspecting.run import Expected as Expected
 from torchscan.inspecting.run import Latency as Latency
 from torchscan.inspecting.run import RunFacts as RunFacts
 from torchscan.inspecting.run import RunProvenance as RunProvenance
+from torchscan.inspecting.step_timeline import Slice as Slice
+from torchscan.inspecting.step_timeline import Timeline as Timeline
 from torchscan.inspecting.stragglers import Straggler as Straggler
-from torchscan.inspecting.timing import Slice as Slice
-from torchscan.inspecting.timing import Timeline as Timeline
 from torchscan.inspection import Run as Run
 from torchscan.notes import Note as Note
 from torchscan.observing.compiling import Compilation as Compilation

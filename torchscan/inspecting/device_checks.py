@@ -83,9 +83,14 @@ class DeviceChecks:
         mark, line = self._log.mark_step(), place_of_user()
         for parts in by_device.values():
             parameters = [None if each is None else weakref.ref(each) for each, _ in parts]
+            tensors = [part for _, part in parts]
+            with without_tracing():
+                # In double precision: a magnitude that float32 cannot hold is finite.
+                norms = [norm.double() for norm in norms_of(tensors, math.inf)]
+                copied = HostCopy(torch.stack(norms))
             check = DeviceCheck(
                 phase=phase,
-                norms=_copy_norms([part for _, part in parts]),
+                norms=copied,
                 mark=mark,
                 parameters=parameters,
                 line=line,
@@ -160,11 +165,3 @@ class DeviceChecks:
         if phase in ("backward", "gradient"):
             return Note.of("checked-gradient", name=name, root=root)
         return Note.of("checked-parameter", name=name, root=root)
-
-
-def _copy_norms(tensors: list[Tensor]) -> HostCopy:
-    """Start to copy the largest magnitudes of tensors of one device."""
-    with without_tracing():
-        # in double precision: a magnitude that float32 cannot hold is finite
-        norms = [norm.double() for norm in norms_of(tensors, math.inf)]
-        return HostCopy(torch.stack(norms))

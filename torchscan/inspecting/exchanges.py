@@ -13,7 +13,7 @@ from operator import attrgetter, eq
 from typing import Any, Literal, NamedTuple
 
 from torchscan.inspecting.facts import StepFacts
-from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.plain import stored_as
 from torchscan.torch_versions import flight_records, place_in_group, ranks_by_group
 

@@ -16,7 +16,8 @@ from torchscan.inspecting.findings import NonFinite, Phase, ranges_of
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.inspecting.graph_nodes import operator_of
 from torchscan.inspecting.loss_graph import LossGraph
-from torchscan.inspecting.root_calls import MAX_CALLS, RootCall, RootCalls
+from torchscan.inspecting.root_call import RootCall
+from torchscan.inspecting.root_calls import MAX_CALLS, RootCalls
 from torchscan.inspecting.root_names import RootNames
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable

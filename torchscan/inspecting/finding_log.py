@@ -14,7 +14,8 @@ from torch import Tensor
 from torchscan.inspecting.findings import Bad, NonFinite, Phase
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.inspecting.repeated_calls import look_again
-from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
+from torchscan.inspecting.root_call import ModuleSteps, RootCall
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.values import Listener

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchscan.inspecting.findings import NonFinite, Range, ranges_of
-from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values, version_of
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, version_of
 from torchscan.inspecting.first_finding import FirstFinding
+from torchscan.inspecting.open_values import CallInput, OpenValues, Suspicion
 from torchscan.inspecting.replay import Operator, find_operator, mask_note
 from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
@@ -39,48 +40,12 @@ _MAX_REPLAYS = 16
 _MAX_MASKS = 3
 
 
-class _Input(NamedTuple):
-    tensor: Tensor
-    version: int
-    look: NonFiniteCount
-
-    @property
-    def is_written_to(self) -> bool:
-        """True if the tensor was written to since the call started."""
-        version = version_of(self.tensor)
-        return version != self.version or (version < 0 and check_values(self.tensor) != self.look)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Suspicion:
-    """Something that is not finite, of which it is not certain yet what made it."""
-
-    order: int
-    look: NonFiniteCount
-    numel: int
-    #: of infinities: "+", "-" or both
-    signs: str
-    #: which they are of, and which are not kept for this
-    tensors: list[weakref.ref[Tensor]]
-
-
-@dataclass(slots=True)
-class _OpenValues:
-    """A call that goes on: what it was given, and what it is suspected of."""
-
-    args: tuple[Any, ...]
-    inputs: list[_Input]
-    #: the module's own buffers, with their versions when the call started
-    buffers: Sequence[tuple[str, Tensor, int]]
-    suspicions: list[_Suspicion] = field(default_factory=list)
-
-
 class ForwardSearch(FirstFinding):
     """The search in the forward pass."""
 
     def __init__(self, step: int, memory: Memory, listener: Listener) -> None:
         super().__init__(step, memory, listener)
-        self._open: dict[int, _OpenValues] = {}
+        self._open: dict[int, OpenValues] = {}
         #: results whose infinities are intended, or logarithms of 0, by identity
         self._excused: dict[int, weakref.ref[Tensor]] = {}
         #: calls that were given infinities or have returned some
@@ -96,13 +61,13 @@ class ForwardSearch(FirstFinding):
         for tensor in tensors:
             if is_readable(tensor):
                 look = FINE if self.first is not None else self._look_at_given(call, tensor)
-                given.append(_Input(tensor, version_of(tensor), look))
+                given.append(CallInput(tensor, version_of(tensor), look))
         buffers = call.module._buffers
         own: Sequence[tuple[str, Tensor, int]] = ()
         if buffers:
             known = ((name, each) for name, each in buffers.items() if each is not None)
             own = [(name, each, version_of(each)) for name, each in known]
-        self._open[call.index] = _OpenValues(args, given, own)
+        self._open[call.index] = OpenValues(args, given, own)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """Note that a call has ended, or was left by an exception."""
@@ -124,7 +89,7 @@ class ForwardSearch(FirstFinding):
     def _settle_call(
         self,
         call: Call,
-        mine: _OpenValues,
+        mine: OpenValues,
         given: Given,
         look: NonFiniteCount,
         own: Sequence[Tensor],
@@ -154,7 +119,7 @@ class ForwardSearch(FirstFinding):
             # Otherwise it depends on what the loss makes of it.
             self._believe()
 
-    def _look_before(self, call: Call, mine: _OpenValues, kwargs: dict[str, Any]) -> NonFiniteCount:
+    def _look_before(self, call: Call, mine: OpenValues, kwargs: dict[str, Any]) -> NonFiniteCount:
         """Return the counts of a call's inputs at its start, as far as torch records writes."""
         before = FINE
         for each in mine.inputs:
@@ -205,9 +170,9 @@ class ForwardSearch(FirstFinding):
             found = self._to_finding(call, "input", look, tensor.numel(), Operator(), given)
             self._find(order, found)
 
-    def _suspect(self, mine: _OpenValues, look: NonFiniteCount, tensors: Sequence[Tensor]) -> None:
+    def _suspect(self, mine: OpenValues, look: NonFiniteCount, tensors: Sequence[Tensor]) -> None:
         signs = _signs(tensors) if look.inf and not look.nan else ""
-        suspicion = _Suspicion(
+        suspicion = Suspicion(
             order=self._next(),
             look=look,
             numel=size_of(tensors),
@@ -216,13 +181,13 @@ class ForwardSearch(FirstFinding):
         )
         mine.suspicions.append(suspicion)
 
-    def _excuse(self, suspicion: _Suspicion) -> None:
+    def _excuse(self, suspicion: Suspicion) -> None:
         for each in suspicion.tensors:
             tensor = each()
             if tensor is not None:
                 self._excused[id(tensor)] = each
 
-    def _settle(self, call: Call, mine: _OpenValues, given: Given, suspicion: _Suspicion) -> None:
+    def _settle(self, call: Call, mine: OpenValues, given: Given, suspicion: Suspicion) -> None:
         """Settle a suspicion once the call is over: a replay shows what its operators do."""
         operator = self._find_maker(call, mine, given, suspicion)
         if operator is None:
@@ -242,8 +207,8 @@ class ForwardSearch(FirstFinding):
     def _find_nan(
         self,
         call: Call,
-        mine: _OpenValues,
-        suspicion: _Suspicion,
+        mine: OpenValues,
+        suspicion: Suspicion,
         operator: Operator,
         inputs: tuple[Range, ...],
     ) -> None:
@@ -259,7 +224,7 @@ class ForwardSearch(FirstFinding):
         self._find(suspicion.order, found, believes=believes)
 
     def _find_maker(
-        self, call: Call, mine: _OpenValues, given: Given, suspicion: _Suspicion
+        self, call: Call, mine: OpenValues, given: Given, suspicion: Suspicion
     ) -> Operator | None:
         """Return the operator that produced the values, or None if a mask or an earlier one did."""
         look = suspicion.look
@@ -284,8 +249,8 @@ class ForwardSearch(FirstFinding):
     def _describe(
         self,
         call: Call,
-        mine: _OpenValues,
-        suspicion: _Suspicion,
+        mine: OpenValues,
+        suspicion: Suspicion,
         operator: Operator,
         inputs: tuple[Range, ...],
     ) -> NonFinite:
@@ -301,7 +266,7 @@ class ForwardSearch(FirstFinding):
         weights = tuple(each for each in found.weights if each.name not in written)
         return replace(found, weights=weights)
 
-    def _find_infinite_input(self, call: Call, mine: _OpenValues) -> NonFinite | None:
+    def _find_infinite_input(self, call: Call, mine: OpenValues) -> NonFinite | None:
         """Return a finding about Inf in the model's data, or None. -Inf alone may be a mask."""
         root = call.outermost
         outermost = self._open.get(root.index, mine)
@@ -311,12 +276,12 @@ class ForwardSearch(FirstFinding):
                 return self._to_finding(root, "input", look, tensor.numel(), Operator(), given)
         return None
 
-    def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
+    def _note_mask(self, call: Call, operator: Operator, suspicion: Suspicion) -> None:
         """Note that a call has written infinities on purpose."""
         self._excuse(suspicion)
         self._mask = mask_note(call.path, type_name_of(call.module), operator)
 
-    def _operator(self, call: Call, mine: _OpenValues, given: Given, *, nan: bool) -> Operator:
+    def _operator(self, call: Call, mine: OpenValues, given: Given, *, nan: bool) -> Operator:
         if any(each.is_written_to for each in mine.inputs):
             return Operator(unknown=Note.of("writes-to-input"))
         if self._memory.replays == _MAX_REPLAYS:

@@ -11,7 +11,8 @@ from torchscan.inspecting.finding_log import FindingLog, describe_values
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
 from torchscan.inspecting.loss_graph import LossGraph
-from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
+from torchscan.inspecting.root_call import ModuleSteps, RootCall
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable

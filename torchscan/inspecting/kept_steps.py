@@ -12,7 +12,7 @@ from torchscan.inspecting.exchanges import Exchange, Group, Process, current_gro
 from torchscan.inspecting.facts import InspectedCall, StepFacts
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.step import Step, StepCounts
-from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.measured import Key
 from torchscan.observing.compiling import Compilation
 

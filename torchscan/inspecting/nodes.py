@@ -88,7 +88,7 @@ class HeldLeaves:
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]
     ) -> None:
-        #: told of a mistake of ours
+        #: called with an internal error
         self.give_up = give_up
         self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
         for path, module in modules:

@@ -26,16 +26,17 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
+from torchscan.inspecting.checked_steps import GuardFacts
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.line_notes import LineNotes
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.memory_trend import MemoryLog, MemoryTrend
 from torchscan.inspecting.repeated_calls import is_looking_again
-from torchscan.inspecting.root_calls import RootCall, RootCalls
+from torchscan.inspecting.root_call import RootCall
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.run import CheckedModule
-from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.module_copies import copy_of, obstacle
-from torchscan.inspecting.root_calls import RootCall
+from torchscan.inspecting.root_call import RootCall
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given

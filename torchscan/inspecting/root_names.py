@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from torchscan.inspecting.finiteness import MAX_JOINED
 from torchscan.inspecting.inspector import Inspector
-from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
+from torchscan.inspecting.root_call import ModuleSteps
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.recording.places import is_of_user
 from torchscan.torch_versions import place_in_group
 

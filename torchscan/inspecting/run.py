@@ -35,7 +35,7 @@ from torchscan.inspecting.exports import (
 from torchscan.inspecting.facts import InspectedCall
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.step_time import require_step_time
-from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.inspecting.verdicts import find_verdict
 from torchscan.measured import Measured
 from torchscan.notes import Note

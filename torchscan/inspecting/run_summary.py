@@ -7,20 +7,17 @@ backward pass train. Forward passes without one, such as those of a validation, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from torchscan.analyses.roofline import Roofline
 from torchscan.inspecting.evidence import Interval, evidence_of
 from torchscan.inspecting.facts import COUNTED, DeviceFacts, InspectedCall, StepFacts
-from torchscan.inspecting.findings import FindingKey, NonFinite
 from torchscan.inspecting.kept_steps import Observations, WatchedSteps
-from torchscan.inspecting.memory_trend import MemoryTrend
 from torchscan.inspecting.run import (
     CallRun,
-    CheckedModule,
     DeviceRun,
     EvaluationRun,
     Expected,
@@ -28,37 +25,12 @@ from torchscan.inspecting.run import (
     RunFacts,
     RunProvenance,
 )
-from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.measured import Key
 from torchscan.ops import OpCost
 from torchscan.trace.events import Phase
 
 _NONE_COUNTED = (0,) * len(COUNTED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardFacts:
-    """Checks and findings of a run's guard."""
-
-    #: number of training steps whose loss, gradients and parameters were checked: of the inspected
-    #: module, or else of all
-    checked_steps: int = 0
-    #: modules that train, if there are several
-    trained_modules: tuple[CheckedModule, ...] = ()
-    #: number of steps that a GradScaler skipped because scaled gradients overflowed
-    skipped_steps: int = 0
-    #: first of these steps, or None
-    first_skipped: int | None = None
-    findings: tuple[NonFinite, ...] = ()
-    #: number of steps in which something was not finite
-    nonfinite_steps: int = 0
-    #: names of threads that trained as well and were not checked
-    unchecked_threads: tuple[str, ...] = ()
-    #: memory after optimizer steps, or None with too few
-    memory: MemoryTrend | None = None
-
-
-# -- the steps together --------------------------------------------------------------------------
 
 
 def run_of(
@@ -76,20 +48,26 @@ def run_of(
     are the calls of other modules.
     """
     usual = watched.usual
+    steps = usual.steps
+    num_steps = usual.number - usual.warm_up
+    calls = _call_runs(usual, costs, roofline, inner)
+    times = _times_of(steps)
+    device = _device_run(steps)
+    evidence = evidence_of(steps, others)
     evaluation = expected = None
     if watched.evaluation is not None:
         evaluation = _evaluation_run(watched.evaluation)
     if roofline is not None:
         expected = Expected.of(roofline)
     return RunFacts(
-        steps=usual.number - usual.warm_up,
+        steps=num_steps,
         warm_up=usual.warm_up,
-        timed=len(usual.steps),
+        timed=len(steps),
         has_trained=watched.trains,
         evaluation=evaluation,
-        calls=_call_runs(usual, costs, roofline, inner),
-        **_times_of(usual.steps),
-        device=_device_run(usual.steps),
+        calls=calls,
+        **times,
+        device=device,
         num_differing=usual.num_differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
@@ -100,7 +78,7 @@ def run_of(
         timeline=usual.timeline or Timeline(),
         process=watched.process,
         exchanges=usual.exchanges,
-        evidence=evidence_of(usual.steps, others),
+        evidence=evidence,
     )
 
 
@@ -127,11 +105,13 @@ def _call_runs(
     paths = [_path_in(inner, call.path) for call in usual.calls]
     expected = None
     if roofline is not None:
-        expected = _expect_times(roofline, paths, [call.parent for call in usual.calls])
+        parents = [call.parent for call in usual.calls]
+        expected = _expect_times(roofline, paths, parents)
     calls = []
     for index, call in enumerate(usual.calls):
         run = _call_run(call, index, usual.steps)
-        cost = costs.get((paths[index], call.invocation))
+        key = (paths[index], call.invocation)
+        cost = costs.get(key)
         if cost is not None:
             run = replace(run, macs=cost.macs, flops=cost.flops)
         if expected is not None:
@@ -142,9 +122,13 @@ def _call_runs(
 
 
 def _path_in(inner: str, path: str) -> str:
-    if not inner or not f"{path}.".startswith(f"{inner}."):
+    """Return the path of a module in the one at ``inner``."""
+    if not inner:
         return path
-    return path[len(inner) + 1 :]
+    prefix = f"{inner}."
+    if not f"{path}.".startswith(prefix):
+        return path
+    return path[len(prefix) :]
 
 
 def _expect_times(
@@ -158,8 +142,12 @@ def _expect_times(
     for load in roofline.operators:
         own[load.layer, load.phase] += load.time_estimate
     num_calls = Counter(paths)
-    forward = [own[path, "forward"] / num_calls[path] for path in paths]
-    backward = [own[path, "backward"] / num_calls[path] for path in paths]
+    forward: list[float] = []
+    backward: list[float] = []
+    for path in paths:
+        number = num_calls[path]
+        forward.append(own[path, "forward"] / number)
+        backward.append(own[path, "backward"] / number)
     for index in reversed(range(len(paths))):
         parent = parents[index]
         if parent is not None:
@@ -195,7 +183,8 @@ def _call_run(call: InspectedCall, index: int, steps: Sequence[StepFacts]) -> Ca
 def _max_counts(steps: Sequence[StepFacts], index: int) -> list[int | None]:
     """Return the maximum of each count of a call. A 0 becomes None if a step was not counted."""
     by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
-    largest: list[int | None] = [max(counts) for counts in zip(*by_step, strict=True)]
+    by_count = zip(*by_step, strict=True)
+    largest: list[int | None] = [max(counts) for counts in by_count]
     if all(step.is_counted for step in steps):
         return largest
     return [count or None for count in largest]
@@ -210,13 +199,17 @@ def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
     num_passes = sum(call.parent is None for call in watched.calls)
     on_host = [step.of_model(step.forward) // num_passes for step in steps]
     devices = _on_device(steps)
-    on_device = [step.of_model(device.forward) // num_passes for step, device in devices]
+    device_forward = None
+    if devices:
+        on_device = [step.of_model(device.forward) // num_passes for step, device in devices]
+        device_forward = Latency.of(on_device)
     calls = [_call_run(call, index, steps) for index, call in enumerate(watched.calls)]
+    num_timed = len(steps) * num_passes
     return EvaluationRun(
         passes=watched.num_passes,
-        timed=len(steps) * num_passes,
+        timed=num_timed,
         forward=Latency.of(on_host),
-        device_forward=Latency.of(on_device) if on_device else None,
+        device_forward=device_forward,
         calls=tuple(calls),
     )
 
@@ -232,88 +225,16 @@ def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
     outside = [device.backward_span - device.leaves - device.owned for _, device in devices]
     whole = sum(device.whole for _, device in devices)
     waiting = sum(device.waiting for _, device in devices)
+    share = waiting / whole if whole else 0.0
     return DeviceRun(
         forward=Latency.of(forward),
         backward=Latency.of(backward),
         storing_gradients=Latency.of(storing),
         outside_modules=Latency.of(outside),
-        waiting=waiting / whole if whole else 0.0,
+        waiting=share,
     )
 
 
 def _on_device(steps: Sequence[StepFacts]) -> list[tuple[StepFacts, DeviceFacts]]:
     """Return the steps with times on a device, and these times."""
     return [(step, step.device) for step in steps if step.device is not None]
-
-
-# -- checks of every step ------------------------------------------------------------------------
-
-
-def add_checks(
-    run: RunFacts,
-    checked: GuardFacts,
-    *,
-    is_guard_first: bool = False,
-    reported: Collection[FindingKey] = (),
-) -> RunFacts:
-    """Return a run with what the cheap check of every step has found.
-
-    If the guard is first, a training step that it has checked has its finding or none, except for
-    findings of the inspection that were ``reported`` because no check followed.
-    """
-    close = list(run.nonfinite)
-    nonfinite_steps = max(run.nonfinite_steps, checked.nonfinite_steps)
-    if is_guard_first:
-        close = [
-            found for found in close if found.key in reported or not _is_superseded(found, checked)
-        ]
-        checked_steps = {found.step for found in checked.findings if found.root is None}
-        others = [
-            found for found in close if found.is_evaluation or found.step not in checked_steps
-        ]
-        nonfinite_steps = checked.nonfinite_steps + len(others)
-    evidence = None if run.evidence is None else replace(run.evidence, memory=checked.memory)
-    return replace(
-        run,
-        evidence=evidence,
-        nonfinite=_first_in_each_step(close, checked.findings),
-        nonfinite_steps=nonfinite_steps,
-        checked_steps=checked.checked_steps,
-        trained_modules=checked.trained_modules,
-        unchecked_threads=checked.unchecked_threads,
-        skipped_steps=checked.skipped_steps,
-        first_skipped=checked.first_skipped,
-    )
-
-
-def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
-    """Return whether the guard has checked this step, and has found nothing or knows the place."""
-    if found.is_evaluation or found.step >= checked.checked_steps:
-        return False
-    own = [other for other in checked.findings if other.root is None]
-    if found.phase == "update":  # it may have been written after the last check
-        return any(other.step >= found.step for other in own)
-    return all(other.is_located for other in own if other.step == found.step)
-
-
-def _first_in_each_step(
-    close: Sequence[NonFinite], cheap: Sequence[NonFinite]
-) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the ``close`` inspection, if it saw the source.
-
-    Where it only saw consequences, the finding of the ``cheap`` check comes first.
-    """
-    evaluated = [found for found in close if found.is_evaluation]
-    trained = [found for found in close if not found.is_evaluation]
-    late = {found.step: found for found in trained if found.phase in ("loss", "update")}
-    sure = {found.step: found for found in trained if found.step not in late}
-    own, of_others = {}, []
-    for found in cheap:
-        if found.root is None:
-            own[found.step] = found
-        else:
-            of_others.append(found)
-    first = {**late, **own, **sure}
-    every = [*first.values(), *of_others, *evaluated]
-    every.sort(key=lambda found: found.step)
-    return tuple(every)

@@ -16,7 +16,8 @@ from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchange
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
-from torchscan.inspecting.timing import Timeline, timeline_of, without_collections
+from torchscan.inspecting.step_timeline import Timeline, timeline_of
+from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of

@@ -14,7 +14,8 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finiteness import check_values, version_of
 from torchscan.inspecting.loss_graph import LossGraph
-from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
+from torchscan.inspecting.root_call import ModuleSteps
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.training_thread import is_same_or_part
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.backward_state import BackwardState, GradientPairs
+from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
 from torchscan.inspecting.explainers import LossExplainer
 from torchscan.inspecting.finding_log import FindingLog
@@ -124,10 +124,15 @@ class TrainingChecks:
             return
 
         checked = []
+        unchecked = []
         for parameter, gradient in pairs:
-            if not self._tensors.is_reported(parameter) and not state.is_spoilt(gradient):
-                checked.append((parameter, gradient))
-        state.has_finite_gradients = _are_finite(self._find_unchecked(checked))
+            if self._tensors.is_reported(parameter) or state.is_spoilt(gradient):
+                continue
+            checked.append((parameter, gradient))
+            # The inspection may have found it to be finite.
+            if not self._link.has_checked(parameter, gradient):
+                unchecked.append(gradient)
+        state.has_finite_gradients = _are_finite(unchecked)
         if state.has_finite_gradients:
             # What an earlier pass has left was reported then, and the optimizer will read it.
             state.has_finite_gradients = not state.has_spoilt(pairs)
@@ -137,14 +142,6 @@ class TrainingChecks:
             self._gradient_explainer.explain(graph)
         else:
             self._gradient_explainer.explain_overflow(graph)
-
-    def _find_unchecked(self, pairs: GradientPairs) -> list[Tensor]:
-        """Return the gradients that the inspection has not found to be finite."""
-        unchecked = []
-        for parameter, gradient in pairs:
-            if not self._link.has_checked(parameter, gradient):
-                unchecked.append(gradient)
-        return unchecked
 
     # -- around the optimizer's step ---------------------------------------------------------------
 
@@ -176,13 +173,10 @@ class TrainingChecks:
         if self._is_deferred(parameters):
             is_scaled = self.is_scaled
             pairs = [(each, updated_rows_of(each)) for each in parameters]
-            self.on_device.send(
-                "optimizer",
-                pairs,
-                is_scaled=is_scaled,
-                operator=name_step(optimizer),
-            )
-            self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
+            operator = name_step(optimizer)
+            self.on_device.send("optimizer", pairs, is_scaled=is_scaled, operator=operator)
+            pairs = [(each, each) for each in buffers + masks]
+            self.on_device.send("update", pairs, is_scaled=is_scaled)
         else:
             self._check_parameters(optimizer, parameters, buffers, masks)
             self.on_device.note_checked_step()
@@ -246,10 +240,6 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     ):
         return False
     return all(check_values(each).is_fine for each in others)
-
-
-def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [(each, each) for each in tensors]
 
 
 def _total_of(tensors: list[Tensor]) -> float:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torchscan.watching.message_socket import Message
 from torchscan.watching.processes import above_standard
-from torchscan.watching.sampled import STEP_MARK, StepSamples, read_header
+from torchscan.watching.sampled import StepSamples
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8
@@ -33,7 +33,7 @@ _ALIGNMENT = 8
 
 #: a row of the curves, which every pass has: a mark that no JSON begins with, whether it is an
 #: evaluation, which of the values are known, step, number, time and the values
-_ROW, _ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
+ROW, ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
 
 
 class Counters:
@@ -163,8 +163,8 @@ class Outlet:
             return
         phase, step, number, when, loss, rate, norm = row
         known = (loss is not None) | (rate is not None) << 1 | (norm is not None) << 2
-        place = _ROW_MARK, phase == "eval", known, step, number, when
-        data = _ROW.pack(*place, loss or 0.0, rate or 0.0, norm or 0.0)
+        place = ROW_MARK, phase == "eval", known, step, number, when
+        data = ROW.pack(*place, loss or 0.0, rate or 0.0, norm or 0.0)
         if not self._put_bytes(data, None):
             self._waiting.append({"is": "curves", "rows": [row]})
 
@@ -244,43 +244,6 @@ class Outlet:
                 return self._at
             return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
         return self._at if self._at + size < oldest else None
-
-
-class Inlet:
-    """The worker's end of the memory."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self.counters = Counters(file)
-        self.memory = mmap.mmap(file, CONTROL_SIZE)
-
-    def next(self, num_pending: int = 0) -> tuple[Message, int] | None:
-        """Return the message of a record and the position of its step, or None.
-
-        It is the oldest record behind ``num_pending`` others that are not handled yet.
-        """
-        record = self.counters.taken + num_pending
-        if record >= self.counters.put:
-            return None
-        size = os.fstat(self._file).st_size
-        if size > len(self.memory):
-            self.memory = mmap.mmap(self._file, size)
-        at, length = self.counters.place_of(record)
-        data = self.memory[at : at + length]
-        if data[0] == STEP_MARK:
-            return read_header(data), at + aligned(length)
-        if data[0] != _ROW_MARK:
-            return json.loads(data), at + aligned(length)
-        _, is_evaluation, known, *place, loss, rate, norm = _ROW.unpack(data)
-        row = ["eval" if is_evaluation else "train", *place, None, None, None]
-        for index, value in enumerate((loss, rate, norm)):
-            if known >> index & 1:
-                row[index - 3] = value
-        return {"is": "curves", "rows": [row]}, at + aligned(length)
-
-    def free(self, count: int = 1) -> None:
-        """Report the oldest records as handled."""
-        self.counters.taken += count
 
 
 def aligned(size: int) -> int:

@@ -136,16 +136,11 @@ def points_to_drop(points: Sequence[CurvePoint]) -> Iterator[int]:
     for point in old:
         spans[point.number // width].append(point)
     for span in spans.values():
-        kept = set(_points_to_keep(span))
+        kept = {span[0].number}
+        for name in _VALUES:
+            values = [(getattr(point, name), point.number) for point in span]
+            kept.update(_extremes((value, number) for value, number in values if value is not None))
         yield from (point.number for point in span if point.number not in kept)
-
-
-def _points_to_keep(span: Sequence[CurvePoint]) -> Iterator[int]:
-    """Yield the numbers of the points of a span that are kept."""
-    yield span[0].number
-    for name in _VALUES:
-        known = [(getattr(point, name), point.number) for point in span]
-        yield from _extremes((value, number) for value, number in known if value is not None)
 
 
 def _extremes(values: Iterable[tuple[float, int]]) -> Iterator[int]:

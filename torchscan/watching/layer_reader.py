@@ -20,6 +20,7 @@ _PLACE_OF_KIND: Mapping[str, int] = {
     "param_grad": IN_GRADIENTS,
     "param": IN_WEIGHTS,
 }
+_FIGURES = ("norm", "numel", "mean", "std", "update", "dead", "nan", "inf", "sampled")
 #: other plans that are kept: passes of several models and phases take turns
 _NUM_PLANS = 15
 
@@ -96,24 +97,33 @@ class _SeriesPlan:
 
     def quantities(self, steps: Sequence[Distributions]) -> Tensor:
         """Return the values of the column of each step."""
-        names = ("norm", "numel", "mean", "std", "update", "dead", "nan", "inf", "sampled")
         figures = {}
-        for name in names:
+        for name in _FIGURES:
             figures[name] = torch.stack([each.columns.figures[name] for each in steps])
         shape = len(steps), len(QUANTITIES), len(self.modules)
         values = torch.full(shape, torch.nan, dtype=torch.float64)
-        gradients, updates, weights, stds, num_stds, dead, units, nonfinite, places = values.unbind(
-            1
-        )
+        columns = dict(zip(QUANTITIES, values.unbind(1), strict=True))
+        self._fill_gradients(columns, figures)
+        self._fill_weights(columns, figures)
+        self._fill_outputs(columns, figures)
+        self._fill_dead(columns, figures)
+        self._fill_nonfinite(columns, figures)
+        return values.float()
+
+    def _fill_gradients(self, columns: Mapping[str, Tensor], figures: Mapping[str, Tensor]) -> None:
         modules, rows = self._modules_and_rows("param_grad")
+        gradients = columns["gradient"]
         squares = _norms_of(figures, rows).square()
         gradients[:, modules] = 0.0
         gradients.index_add_(1, modules, squares).sqrt_()
 
+    def _fill_weights(self, columns: Mapping[str, Tensor], figures: Mapping[str, Tensor]) -> None:
+        """Write the norms of parameters whose update is known, and the updates."""
         modules, rows = self._modules_and_rows("param")
         norms, changes = _norms_of(figures, rows), figures["update"][:, rows].double()
         is_known = ~changes.isnan()
         norms = norms.where(is_known, 0.0)
+        weights, updates = columns["weight"], columns["update"]
         sums = torch.zeros(3, *updates.shape, dtype=torch.float64)
         of_weights, of_changes, num_known = sums
         of_weights.index_add_(1, modules, norms.square())
@@ -122,33 +132,40 @@ class _SeriesPlan:
         weights[:] = of_weights.sqrt().where(num_known > 0, torch.nan)
         updates[:] = of_changes.sqrt() / weights
 
+    def _fill_outputs(self, columns: Mapping[str, Tensor], figures: Mapping[str, Tensor]) -> None:
         modules, rows = self._modules_and_rows("first output")
+        stds, num_stds = columns["std"], columns["num_stds"]
         outputs = figures["std"][:, rows].double()
         is_known = ~outputs.isnan()
         stds[:] = num_stds[:] = 0.0
         stds[:, modules] = outputs.where(is_known, 0.0)
         num_stds[:, modules] = is_known.double()
 
+    def _fill_dead(self, columns: Mapping[str, Tensor], figures: Mapping[str, Tensor]) -> None:
         modules, rows = self._modules_and_rows("can die")
-        if len(modules):
-            places_of_units = modules.expand(len(steps), -1)
-            shares = figures["dead"][:, rows].double().nan_to_num(-1.0)
-            dead[:, modules] = -1.0
-            dead.scatter_reduce_(1, places_of_units, shares, "amax")
-            dead.masked_fill_(dead < 0, torch.nan)
-            units[:, modules] = 0.0
-            numels = figures["numel"][:, rows].double()
-            units.scatter_reduce_(1, places_of_units, numels, "amax")
+        if not len(modules):
+            return
+        dead, units = columns["dead"], columns["units"]
+        shares = figures["dead"][:, rows].double().nan_to_num(-1.0)
+        places_of_units = modules.expand(len(shares), -1)
+        dead[:, modules] = -1.0
+        dead.scatter_reduce_(1, places_of_units, shares, "amax")
+        dead.masked_fill_(dead < 0, torch.nan)
+        units[:, modules] = 0.0
+        numels = figures["numel"][:, rows].double()
+        units.scatter_reduce_(1, places_of_units, numels, "amax")
 
+    def _fill_nonfinite(self, columns: Mapping[str, Tensor], figures: Mapping[str, Tensor]) -> None:
+        nonfinite, places = columns["nonfinite"], columns["places"]
         nonfinite[:] = places[:] = 0.0
         counts = figures["nan"] + figures["inf"]
-        if counts.any():
-            modules, rows = self._modules_and_rows("all")
-            shares = counts.double() / figures["sampled"].clamp(min=1)
-            nonfinite.index_add_(1, modules, (shares * figures["numel"]).round()[:, rows])
-            for own, is_wrong in zip(places, counts > 0, strict=True):
-                own[:] = self._places_of(is_wrong)
-        return values.float()
+        if not counts.any():
+            return
+        modules, rows = self._modules_and_rows("all")
+        shares = counts.double() / figures["sampled"].clamp(min=1)
+        nonfinite.index_add_(1, modules, (shares * figures["numel"]).round()[:, rows])
+        for own, is_wrong in zip(places, counts > 0, strict=True):
+            own[:] = self._places_of(is_wrong)
 
     def _places_of(self, is_wrong: Tensor) -> Tensor:
         """Return where the values of each module are not finite."""

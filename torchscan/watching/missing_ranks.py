@@ -91,7 +91,10 @@ def _part(file: Path) -> _RankProgress:
     latest = max((when for _, when in times), default=None)
     gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
     if gone is None and not about.get("closed", True) and not is_trained:
-        gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
+        # Its worker was gone with it, or has not noticed yet: the ledger has the last begun step.
+        ledger = ledger_of(file)
+        written = ledger if ledger.exists() else file
+        gone = latest or written.stat().st_mtime
     num_unwritten = 0
     if not is_trained and has_worker(file):
         num_unwritten = num_left(file, about)
@@ -105,9 +108,3 @@ def _part(file: Path) -> _RankProgress:
         lost=lost_in(about),
         num_left=num_unwritten,
     )
-
-
-def _touched(file: Path) -> float:
-    """Return when the last step began, as far as it is known; or else when the file was written."""
-    begun = ledger_of(file)
-    return (begun if begun.exists() else file).stat().st_mtime

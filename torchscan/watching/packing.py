@@ -107,11 +107,12 @@ def _heads_of(steps: Sequence[Distributions], names: bytes) -> list[bytes]:
     whole = torch.stack([figures[name].long() for name in WHOLE], 1)
     real = torch.stack([figures[name].float() for name in REAL], 1)
     rows = [whole.flatten(0, 1), real.flatten(0, 1), torch.stack(are_exact), torch.stack(sizes)]
-    shares, *others = (
-        _planes_of_steps(each, num_steps) for each in [torch.stack(saturated), *rows]
-    )
-    numbers = torch.tensor([list(first.numbers), list(first.rows)], dtype=torch.int64)
-    start = names + to_planes(_steps_between(numbers)) + bytes(map(bool, first.can_die))
+    of_steps = [torch.stack(saturated), *rows]
+    shares, *others = (_planes_of_steps(each, num_steps) for each in of_steps)
+    numbers_and_rows = [list(first.numbers), list(first.rows)]
+    numbers = torch.tensor(numbers_and_rows, dtype=torch.int64)
+    can_die = bytes(map(bool, first.can_die))
+    start = names + to_planes(_steps_between(numbers)) + can_die
     custom = map(_planes_of_custom, steps)
     parts = zip([start] * num_steps, shares, custom, *others, strict=True)
     return list(map(b"".join, parts))
@@ -121,12 +122,13 @@ def _planes_of_steps(columns: Tensor, num_steps: int) -> list[bytes]:
     """Return the planes of the columns of each step, of which all have equally many."""
     planes = to_planes(columns)
     size = len(planes) // num_steps
-    return [planes[index * size : (index + 1) * size] for index in range(num_steps)]
+    starts = (index * size for index in range(num_steps))
+    return [planes[start : start + size] for start in starts]
 
 
 def _planes_of_custom(found: Distributions) -> bytes:
-    planes = [to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()]
-    return b"".join(planes)
+    columns = [torch.tensor(each, dtype=torch.float64) for each in found.custom.values()]
+    return b"".join(map(to_planes, columns))
 
 
 def _pack_counts(columns: Sequence[Columns]) -> Iterator[tuple[int, list[bytes]]]:
@@ -178,8 +180,10 @@ def _is_consistent(found: Distributions) -> bool:
     columns = found.columns
     numel, sampled, *parts = (columns.figures[name] for name in WHOLE)
     whole = torch.stack([numel, sampled, *parts])
-    if whole.numel() and not 0 <= int(whole.min()) <= int(whole.max()) <= MAX_INTEGER:
-        return False
+    if whole.numel():
+        smallest, largest = int(whole.min()), int(whole.max())
+        if not 0 <= smallest <= largest <= MAX_INTEGER:
+            return False
     first_row = min(found.rows, default=0)
     last_row = max(found.rows, default=-1)
     if last_row >= len(columns.sizes) or first_row < 0:
@@ -235,6 +239,7 @@ class _Reader:
         else:
             sizes = torch.zeros_like(sizes)
         figures = whole | real
+        of_name = dict(zip(names, custom, strict=True))
         columns = Columns(figures=figures, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
         return Distributions(
             columns=columns,
@@ -242,7 +247,7 @@ class _Reader:
             rows=rows,
             saturated=saturated,
             can_die=can_die,
-            custom=dict(zip(names, custom, strict=True)),
+            custom=of_name,
         )
 
     def _inflate_counts(self) -> tuple[Tensor, Tensor]:
@@ -260,11 +265,14 @@ class _Reader:
         inflater = zlib.decompressobj()
         start = inflater.decompress(stream, max(1, self._num_names))
         names = json.loads(start)
-        are_texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
-        if not are_texts or len(set(names)) < len(names):
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             raise ValueError("its header is malformed")
-        of_series = 8 + 8 + 1 + 4 + 8 * len(names)
-        of_row = 8 * len(WHOLE) + 4 * len(REAL) + 1 + 2
+        if len(set(names)) < len(names):
+            raise ValueError("its header is malformed")
+        size_of_custom = 8 * len(names)
+        of_series = 8 + 8 + 1 + 4 + size_of_custom
+        size_of_figures = 8 * len(WHOLE) + 4 * len(REAL)
+        of_row = size_of_figures + 1 + 2
         length = self._num_series * of_series + self._num_rows * of_row
         return names, memoryview(inflate(inflater.unconsumed_tail, length, inflater))
 

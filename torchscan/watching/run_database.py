@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
+from torchscan.notes import Note
 from torchscan.watching.schema import Series
 from torchscan.watching.validation import BrokenRunError, integer_of, series_of_row
 
@@ -117,6 +119,22 @@ def require_version(database: sqlite3.Connection, path: Path) -> None:
         raise StoreError(
             f"{str(path)!r} is another SQLite database: give a run that watch() has written"
         )
+
+
+def upgrade_events(database: sqlite3.Connection) -> None:
+    """Turn the events of a file of version 2, which are sentences, into notes."""
+    if version_of(database) != OLDEST_VERSION:
+        return
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        if version_of(database) != OLDEST_VERSION:  # another process was faster
+            return
+        rows: list[tuple[str, int]] = []
+        for number, what in database.execute("SELECT rowid, what FROM events").fetchall():
+            note = Note.from_text(str(what))
+            rows.append((json.dumps(note.to_data()), number))
+        database.executemany("UPDATE events SET what = ? WHERE rowid = ?", rows)
+        database.execute(f"PRAGMA user_version = {FIRST_WITH_NOTES}")
 
 
 @contextlib.contextmanager

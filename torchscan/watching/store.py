@@ -14,9 +14,7 @@ from torchscan.notes import Note
 from torchscan.watching.curves import THINNING_INTERVAL, points_to_drop
 from torchscan.watching.run_database import (
     CREATE_TABLES,
-    FIRST_WITH_NOTES,
     GRAPH_ENTRY,
-    OLDEST_VERSION,
     PATIENCE,
     SELECT_COLUMNS,
     SELECT_CURVES,
@@ -28,7 +26,7 @@ from torchscan.watching.run_database import (
     layer_column_of,
     read_series,
     require_version,
-    version_of,
+    upgrade_events,
 )
 from torchscan.watching.schema import CurvePoint, Phase, SampledStep, Series
 from torchscan.watching.validation import NOT_A_NUMBER, curve_point_of
@@ -74,27 +72,12 @@ class Store:
             if present_mode != mode:
                 self._database.execute(f"PRAGMA journal_mode = {mode}")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            self._upgrade()
+            upgrade_events(self._database)
             self._database.executescript(CREATE_TABLES)
             self.write_metadata(about)
         self._numbers = {each: number for number, each in self._known().items()}
         self._series: dict[int, Series] = {}
         self._layers: LayerReader | None = None
-
-    def _upgrade(self) -> None:
-        """Turn the events of a file of version 2, which are sentences, into notes."""
-        if version_of(self._database) != OLDEST_VERSION:
-            return
-        with self._database:
-            self._database.execute("BEGIN IMMEDIATE")
-            if version_of(self._database) != OLDEST_VERSION:  # another process was faster
-                return
-            rows: list[tuple[str, int]] = []
-            for number, what in self._database.execute("SELECT rowid, what FROM events").fetchall():
-                note = Note.from_text(str(what))
-                rows.append((json.dumps(note.to_data()), number))
-            self._database.executemany("UPDATE events SET what = ? WHERE rowid = ?", rows)
-            self._database.execute(f"PRAGMA user_version = {FIRST_WITH_NOTES}")
 
     def write_metadata(self, about: Mapping[str, Any]) -> None:
         """Write metadata of the run."""

@@ -18,9 +18,9 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
 from torchscan.notes import Note
-from torchscan.watching.channel import Inlet
 from torchscan.watching.curves import NUM_KEPT
 from torchscan.watching.guests import Guest, Guests
+from torchscan.watching.inlet import Inlet
 from torchscan.watching.lost_steps import (
     TRAINING_ENDED,
     Losses,

@@ -120,8 +120,13 @@ class _CallHistory:
         """Read the new data."""
         phase = run.shown_phase
         known = {reader.path: reader.written(phase) for reader in readers_of(ranks_in(run.path))}
-        has_changed = any(self._has_changed(path, written) for path, written in known.items())
-        if has_changed or phase != self._phase:
+        has_changed = phase != self._phase
+        for path, written in known.items():
+            read = self._read.get(path, {})
+            # The last step that was read may have been removed or replaced.
+            if read and written.get(max(read)) != read[max(read)]:
+                has_changed = True
+        if has_changed:
             self._forget(phase)
         are_read = []
         for reader in readers_of(ranks_in(run.path)):
@@ -129,11 +134,6 @@ class _CallHistory:
                 is_read = self._read_new(reader, known[reader.path])
                 are_read.append(is_read)
         self.is_whole = all(are_read)
-
-    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
-        """Return whether the last step that was read has been removed or replaced."""
-        read = self._read.get(path, {})
-        return bool(read) and written.get(max(read)) != read[max(read)]
 
     def _read_new(self, reader: Reader, written: Mapping[int, float]) -> bool:
         """Read new steps, and return whether nothing is left to read."""
