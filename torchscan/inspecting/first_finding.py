@@ -8,7 +8,7 @@ from torch import nn
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase, Range
 from torchscan.inspecting.finiteness import NonFiniteCount
-from torchscan.inspecting.replay import Operator
+from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Listener, Memory, Values, bad_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call

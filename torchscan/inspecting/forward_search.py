@@ -24,7 +24,8 @@ from torchscan.inspecting.findings import NonFinite, Range, ranges_of
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, version_of
 from torchscan.inspecting.first_finding import FirstFinding
 from torchscan.inspecting.open_values import CallInput, OpenValues, Suspicion
-from torchscan.inspecting.replay import Operator, find_operator, mask_note
+from torchscan.inspecting.replay import find_operator
+from torchscan.inspecting.replayed_operator import Operator, mask_note
 from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_plain, is_readable

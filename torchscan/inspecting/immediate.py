@@ -13,7 +13,7 @@ from torch.autograd.graph import Node
 from torchscan.inspecting.findings import Bad, NonFinite, ranges_of
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, NonFiniteCount
 from torchscan.inspecting.forward_search import ForwardSearch, size_of
-from torchscan.inspecting.replay import Operator
+from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Gradients, Leaf, Listener, Memory, Source, bad_in
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable

@@ -40,7 +40,7 @@ from torchscan.watching.schema import Announced, Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import StartMethod, start_worker
 from torchscan.watching.store import Store
-from torchscan.watching.worker import WorkerTask
+from torchscan.watching.worker_session import WorkerTask
 
 if TYPE_CHECKING:
     from torchscan.watching.guests import Statistic
@@ -61,7 +61,7 @@ class WriterProcess:
     def __init__(
         self,
         folder: Path,
-        about: dict[str, Any],
+        about: Mapping[str, Any],
         *,
         sinks: Sequence[Sink],
         custom: Mapping[str, Statistic],
@@ -92,9 +92,13 @@ class WriterProcess:
         self._may_restart_until: float | None = None
         #: whether writing to the folder may wait for another machine, which training must not
         self._is_remote = is_remote(self.path)
+        self._begin(about, step)
+
+    def _begin(self, about: Mapping[str, Any], step: int | None) -> None:
+        """Lock and continue the file, and start the worker. If one fails, undo the others."""
         with contextlib.ExitStack() as undo:
-            with _refused(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            with _refused(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
                 self._lock = Lock(self.path.with_suffix(".lock"))
                 undo.callback(self._lock.release)
                 earlier = EarlierSessions(self.path)
@@ -104,7 +108,7 @@ class WriterProcess:
             self.last = earlier.last_passes(about, step)
             #: the training step that would have come next when the run was closed
             self.reached = earlier.reached
-            with _refused(folder):
+            with _refused(self.folder):
                 self._ledger = earlier.begin_session(self._session, about)
             undo.callback(self._ledger.close)
             self._outlet = Outlet()

@@ -20,7 +20,8 @@ from torchscan.errors import InputError
 from torchscan.watching.channel import shared_memory
 from torchscan.watching.guests import Guest
 from torchscan.watching.processes import IGNORED, Parent, ignore_signals
-from torchscan.watching.worker import WorkerTask, serve
+from torchscan.watching.worker import serve
+from torchscan.watching.worker_session import WorkerTask
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[str, ...] = get_args(StartMethod)

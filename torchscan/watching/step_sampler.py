@@ -173,13 +173,17 @@ class StepSampler:
         self._before: list[int | None] = []
         self._after: list[int | None] = []
         self._after_group: RowGroup | None = None
-        parameters = sites.parameter_tensors
-        if self._takes_params and parameters:
-            group = memory.take(of.number, parameters)
-            if group is None:
-                self._before, _ = rows.add_all(parameters)
-            else:
-                self._before = rows.add_group(group)
+        if self._takes_params and sites.parameter_tensors:
+            self._take_parameters(sites.parameter_tensors)
+
+    def _take_parameters(self, parameters: list[Tensor]) -> None:
+        """Sample the parameters before the step, unless they are known from the last one."""
+        group = self._memory.take(self._pass.number, parameters)
+        if group is not None:
+            self._before = self._rows.add_group(group)
+            return
+
+        self._before, _ = self._rows.add_all(parameters)
 
     def relabel(self, as_pass: Pass) -> None:
         """Note that the step is another pass than it seemed to be."""

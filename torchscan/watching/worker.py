@@ -11,9 +11,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +19,16 @@ from torchscan.notes import Note
 from torchscan.watching.curves import NUM_KEPT
 from torchscan.watching.guests import Guest, Guests
 from torchscan.watching.inlet import Inlet
-from torchscan.watching.lost_steps import (
-    TRAINING_ENDED,
-    Losses,
-    LostSteps,
-    lost_from,
-    lost_step,
-    missing_at_end,
-    note_of_error,
-)
+from torchscan.watching.lost_steps import lost_from, lost_step, note_of_error
 from torchscan.watching.message_socket import Message, MessageSocket, take_files
 from torchscan.watching.processes import Parent, ignore_signals, is_ready, open_standard_files
 from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
 from torchscan.watching.run_files import Ledger
-from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep, Series
 from torchscan.watching.store import Store
 from torchscan.watching.worker_pulse import Pulse
-from torchscan.watching.write_failures import Place, reason_of
+from torchscan.watching.worker_session import WorkerSession, WorkerTask
+from torchscan.watching.write_failures import reason_of
 
 if TYPE_CHECKING:
     from torchscan.watching.digest import Digest
@@ -60,19 +50,7 @@ _TIMES = ("step", "phase", "number", "time")
 _NICE = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTask:
-    """The file that a worker writes, and the session that it belongs to."""
-
-    path: Path
-    #: the process that trains
-    parent: int
-    session: str
-    #: series that an earlier worker of the session was told of
-    announced: Sequence[Announced] = ()
-
-
-class Worker:
+class Worker(WorkerSession):
     """Handler of the records in the memory, until no more can come."""
 
     def __init__(
@@ -84,23 +62,16 @@ class Worker:
         parent: Parent,
         task: WorkerTask,
     ) -> None:
-        self._line, self._inlet = line, inlet
-        self._store, self._ledger = store, ledger
+        super().__init__(line, inlet, store, ledger, task)
         self._parent, self._folder = parent, task.path.parent
-        self._path, self._place = task.path, Place(task.path)
         #: by their numbers on the line
         self._announced: dict[int, Announced] = dict(enumerate(task.announced))
         #: their numbers in the file
         self._known: dict[int, int] = {}
         #: the same for the lists of steps, by the identities of the lists
         self._in_file: dict[int, tuple[list[int], list[int]]] = {}
-        self._has_failed = self._has_nan = self._is_over = False
+        self._has_nan = self._is_over = False
         self._digest: Digest | None = None
-        self._losses, self._session = _session_of(task)
-        #: those of this worker
-        self._own_losses = Losses()
-        #: what the store has not taken yet
-        self._unwritten: dict[str, Any] = {}
         self._points: dict[Phase, list[CurvePoint]] = {}
         #: step and value of the first of the last training losses, which are not finite
         self._wrong_loss: tuple[int, str] | None = None
@@ -174,15 +145,7 @@ class Worker:
         try:
             self._handle(message)
         except Exception as error:
-            self._report_failure(error)
-
-    def _report_failure(self, error: Exception) -> Note:
-        """Tell the trainer once, until a step succeeds, and return the reason."""
-        why = reason_of(self._path, error)
-        if not self._has_failed:
-            self._line.send({"is": "failed", "why": why.to_data()})
-        self._has_failed = True
-        return why
+            self.report_failure(error)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -203,8 +166,8 @@ class Worker:
                 self._store.forget_from(message["step"])
             case "lost":
                 for lost in lost_from(message["lost"]):
-                    self._count_lost(lost)
-                self._keep(self._accounts())
+                    self.count_lost(lost)
+                self._keep(self.accounts())
             case "raised":
                 what, when = message["what"], message["when"]
                 self._keep({"raised": what, "ended": when, "lost_peer": message["lost_peer"]})
@@ -253,33 +216,6 @@ class Worker:
             if note.code == "user-note":
                 self.guests.show_note(note)
 
-    def _count_lost(self, lost: LostSteps) -> None:
-        self._losses.add(lost)
-        self._own_losses.add(lost)
-        self._session["lost"] += lost.count
-
-    def _report_event(self, note: Note) -> None:
-        """Record something that happened to the run, and have the trainer warn of it."""
-        self._line.send({"is": "warning", "note": note.to_data()})
-        with contextlib.suppress(StoreError):
-            self._store.note(note)
-
-    def _keep(self, about: Mapping[str, Any]) -> None:
-        """Write facts about the run to the store or, if that fails, to the ledger."""
-        self._unwritten |= about
-        try:
-            self._place.require()
-            self._store.write_metadata(self._unwritten)
-            self._unwritten = {}
-        except StoreError as error:
-            self._report_failure(error)
-            brief = {"lost": self._losses.to_brief_data()}
-            # Its room is reserved.
-            self._ledger.write_metadata({**self._unwritten, **self._accounts(), **brief})
-
-    def _accounts(self) -> dict[str, Any]:
-        return {"session": dict(self._session), "lost": self._losses.to_data()}
-
     # -- steps -----------------------------------------------------------------------------------
 
     def _load_digest(self) -> Digest:
@@ -300,10 +236,10 @@ class Worker:
                     self._take_steps([each])
                 return
             ((message, _),) = records
-            why = self._report_failure(error)
+            why = self.report_failure(error)
             self._inlet.counters.note_failed()
-            self._count_lost(lost_step(message["phase"], message["step"], why))
-            self._keep(self._accounts())
+            self.count_lost(lost_step(message["phase"], message["step"], why))
+            self._keep(self.accounts())
 
     def _write_steps(self, records: Sequence[tuple[Message, int]]) -> None:
         """Write steps in one transaction."""
@@ -388,33 +324,12 @@ class Worker:
             ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
                 self._store.note(Note.of("run-not-closed"))
-        self._keep({**ended, **self._accounts()})
+        self._keep({**ended, **self.accounts()})
         self._line.send({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)
         self._store.close()
         self._ledger.close()
         self._line.flush()
-
-    def _count_unput(self) -> None:
-        """Count steps that were begun and that the trainer could not hand over."""
-        counters, session = self._inlet.counters, self._session
-        count = counters.num_begun - session["written"] - session["lost"]
-        if count > 0:
-            is_evaluation, step = counters.last_begun
-            phase: Phase = "eval" if is_evaluation else "train"
-            self._count_lost(missing_at_end(session, phase, step, count, TRAINING_ENDED))
-
-
-def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
-    """Return what the store knows of losses and this session, which may have had a worker."""
-    with contextlib.closing(Reader(task.path)) as reader:
-        about = reader.about()
-    session = {"id": task.session, "handled": 0, "written": 0, "lost": 0, "last": None}
-    known = about.get("session")
-    if isinstance(known, dict) and known.get("id") == task.session:
-        session |= known
-    session["worker"] = os.getpid()
-    return Losses(lost_from(about.get("lost"))), session
 
 
 def serve(
