@@ -20,7 +20,7 @@ from torch import nn
 
 import torchscan
 from torchscan.watching.run_files import has_worker
-from torchscan.watching.watcher import watch
+from torchscan.watching.watch import watch
 
 RUNS, _SEED, _AT_ONCE = 100, 0, 4
 #: seconds of life at most, in turn: while the worker starts, and while it works

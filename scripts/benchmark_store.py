@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.history import WatchedRun
-from torchscan.watching.watcher import watch
+from torchscan.watching.watch import watch
 
 _STEPS = 4000
 _WIDTH, _NUM_BLOCKS, _NUM_TOKENS = 44, 3, 64

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.torchvision_cpu import torchvision
-from torchscan.watching.watcher import watch
+from torchscan.watching.watch import watch
 
 _ROUNDS, _BLOCK = 20, 10
 EVERY: tuple[int | Literal["auto"], ...] = (1, 100, "auto")

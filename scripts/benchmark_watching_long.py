@@ -14,7 +14,8 @@ import torch
 from benchmark_watching import STARTS, seconds_of_step
 from torch import Tensor, nn
 
-from torchscan.watching.watcher import Watcher, watch
+from torchscan.watching.watch import watch
+from torchscan.watching.watcher import Watcher
 
 _STEPS, _EARLY, _AROUND = 10_000, 100, 100
 #: the worker is given this long after each step, so that it keeps up and nothing is dropped

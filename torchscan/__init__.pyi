@@ -47,7 +47,7 @@ from torchscan.snapshots import read_snapshot as read_snapshot
 from torchscan.tables import model_table as model_table
 from torchscan.watching.explore.serving import serve as serve
 from torchscan.watching.opening import open_run as open_run
+from torchscan.watching.watch import watch as watch
 from torchscan.watching.watcher import attach as attach
-from torchscan.watching.watcher import watch as watch
 
 __all__: list[str]

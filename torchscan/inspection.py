@@ -24,14 +24,16 @@ from torchscan.errors import (
 )
 from torchscan.expectation import Expectation, expectation_of
 from torchscan.hardware.device_specs import device_named
+from torchscan.inspecting.checked_steps import add_checks
 from torchscan.inspecting.checks import Check, CheckResult
 from torchscan.inspecting.findings import FindingKey, NonFinite
 from torchscan.inspecting.inspector import Inspector
+from torchscan.inspecting.kept_steps import Observations
 from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
 from torchscan.inspecting.out_of_memory import describe_out_of_memory
-from torchscan.inspecting.root_calls import RootCall
+from torchscan.inspecting.root_call import RootCall
 from torchscan.inspecting.run import Inspected, Names, RunFacts, RunProvenance
-from torchscan.inspecting.run_summary import Observations, add_checks, run_of
+from torchscan.inspecting.run_summary import run_of
 from torchscan.inspecting.step import StepCounts
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda

@@ -56,9 +56,9 @@ from torchscan.inspecting.run import Expected as Expected
 from torchscan.inspecting.run import Latency as Latency
 from torchscan.inspecting.run import RunFacts as RunFacts
 from torchscan.inspecting.run import RunProvenance as RunProvenance
+from torchscan.inspecting.step_timeline import Slice as Slice
+from torchscan.inspecting.step_timeline import Timeline as Timeline
 from torchscan.inspecting.stragglers import Straggler as Straggler
-from torchscan.inspecting.timing import Slice as Slice
-from torchscan.inspecting.timing import Timeline as Timeline
 from torchscan.inspection import Run as Run
 from torchscan.notes import Note as Note
 from torchscan.observing.compiling import Compilation as Compilation
@@ -91,13 +91,13 @@ from torchscan.trace.trace import Trace as Trace
 from torchscan.units import Tokens as Tokens
 from torchscan.watching.curves import Curves as Curves
 from torchscan.watching.explore.serving import Server as Server
-from torchscan.watching.history import History as History
 from torchscan.watching.history import WatchedRun as WatchedRun
 from torchscan.watching.layers_over_steps import LayersOverSteps as LayersOverSteps
 from torchscan.watching.lost_steps import LostSteps as LostSteps
 from torchscan.watching.schema import Distribution as Distribution
 from torchscan.watching.schema import RunEvent as RunEvent
 from torchscan.watching.schema import Series as Series
+from torchscan.watching.series_history import History as History
 from torchscan.watching.watcher import Watcher as Watcher
 
 _NAMES = dir()

@@ -803,7 +803,7 @@ def test_a_mistake_of_ours_does_not_stop_the_script(
             raise ZeroDivisionError("of ours")
         return sizes.pop()
 
-    monkeypatch.setattr("torchscan.inspecting.script.LargestModule._size_of", broken)
+    monkeypatch.setattr("torchscan.inspecting.largest_module.LargestModule._size_of", broken)
     code = "step(net(8))\nprint(hooks() > 0)\nstep(net(9))\nprint(hooks())\nraise SystemExit(5)"
     (folder / "script.py").write_text(TRAINING + code)
     status, out, err = run("--", "script.py")

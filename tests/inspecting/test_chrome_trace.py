@@ -18,7 +18,7 @@ from tests.opening import inspected_run
 from tests.recording.test_record import Calls
 from torchscan.inspecting.exports import chrome_trace
 from torchscan.inspecting.run import CallRun, RunFacts, RunProvenance
-from torchscan.inspecting.timing import Slice, Timeline
+from torchscan.inspecting.step_timeline import Slice, Timeline
 
 X = torch.ones(2, 4)
 HERE = RunProvenance(device="CPU One", threads=1, torch_version="2", torchscan_version="1")

@@ -11,10 +11,11 @@ from torch import nn
 
 from tests.inspecting.faults import FAULTS, Attention
 from tests.recording.test_record import Calls
+from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import DeferredValues, Values
+from torchscan.inspecting.values import Values
 from torchscan.inspection import inspect
 
 #: what is not seen afterwards: what was replaced before it was returned, or what has no module of its own

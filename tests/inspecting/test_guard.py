@@ -21,7 +21,7 @@ from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError, inspect, torch_versions
 from torchscan.inspecting import finiteness, loss_graph, training_checks
-from torchscan.inspecting.root_calls import ModuleSteps
+from torchscan.inspecting.root_call import ModuleSteps
 from torchscan.inspection import guard_of
 from torchscan.torch_versions import RUNS_BACKWARD
 

@@ -13,7 +13,7 @@ import torchscan
 from tests.opening import group_run
 from torchscan.inspecting.exchanges import Exchange, Process
 from torchscan.inspecting.group_run import GroupRun, group_run_of
-from torchscan.inspecting.timing import Slice, Timeline
+from torchscan.inspecting.step_timeline import Slice, Timeline
 from torchscan.types import RunFacts
 
 MS = 1_000_000

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from tests.watching.test_distributions import KNOWN, of
-from torchscan.watching.bands import NUM_POWERS, SHARES, round_to_digits, to_finite
+from torchscan.watching.bands import NUM_POWERS, SHARES
 from torchscan.watching.distributions import quantiles
 from torchscan.watching.distributions_over_steps import OverSteps
+from torchscan.watching.page_numbers import round_to_digits, to_finite
 from torchscan.watching.schema import Series
 
 SERIES = Series(path="0", type_name="ReLU", kind="output", name="0")

@@ -14,8 +14,10 @@ from tests.opening import watched_run
 from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.watching.merging import merge
+from torchscan.watching.run_database import StoreError
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import CurvePoint, Phase
-from torchscan.watching.store import Reader, Store, StoreError
+from torchscan.watching.store import Store
 
 NAN = math.nan
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchscan.watching.digest import RowStatistics, columns_of
 from torchscan.watching.distribution_columns import Distributions
 from torchscan.watching.distributions import BINS, bounds, is_finite, merge_distributions, quantiles
 from torchscan.watching.packing import packed, unpacked
+from torchscan.watching.row_statistics import RowStatistics, columns_of
 from torchscan.watching.sampled import Sampled
 from torchscan.watching.schema import Distribution, Kind
 

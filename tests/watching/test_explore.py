@@ -31,7 +31,8 @@ from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.types import Server
 from torchscan.watching.explore.access import Hosts
-from torchscan.watching.explore.run_page import Followed, page_of_run
+from torchscan.watching.explore.followed_run import Followed
+from torchscan.watching.explore.run_page import page_of_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

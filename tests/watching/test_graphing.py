@@ -18,7 +18,8 @@ from tests.opening import watched_run
 from tests.watching.watching import watch
 from torchscan.watching.about import fingerprint_of
 from torchscan.watching.graphing import _write
-from torchscan.watching.store import Reader, Store
+from torchscan.watching.run_reader import Reader
+from torchscan.watching.store import Store
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 

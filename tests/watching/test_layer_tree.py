@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
-from torchscan.watching.layers_over_steps import QUANTITIES, ColumnOfLayers
+from torchscan.watching.layer_columns import QUANTITIES, ColumnOfLayers
 from torchscan.watching.schema import Series
 
 NAN = math.nan

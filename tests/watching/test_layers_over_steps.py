@@ -20,11 +20,12 @@ from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan import InputError
 from torchscan.types import LayersOverSteps
+from torchscan.watching.byte_planes import to_planes
 from torchscan.watching.layers_over_steps import order_paths
 from torchscan.watching.merging import merge
-from torchscan.watching.packing import to_planes
+from torchscan.watching.run_database import StoreError
 from torchscan.watching.schema import Distribution, Kind, SampledStep, Series
-from torchscan.watching.store import Store, StoreError
+from torchscan.watching.store import Store
 
 
 def series(path: str, kind: Kind, name: str = "0", invocation: int = 0) -> Series:

@@ -91,7 +91,7 @@ def test_steps_that_no_process_is_left_to_write_are_counted(
 def test_a_worker_that_is_stopped_writes_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_PATIENCE", 0.3)
+    monkeypatch.setattr(process, "PATIENCE", 0.3)
     with told() as texts:
         watcher = watch(model := net(), tmp_path / "run", every=1)
         os.kill(watcher._process.number, signal.SIGSTOP)

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from torchscan.notes import Note
-from torchscan.watching.channel import Outlet, take_files
-from torchscan.watching.lost_steps import (
-    LostSteps,
-    lost_from,
-    settled_about,
-)
+from torchscan.watching.channel import Outlet
+from torchscan.watching.lost_steps import LostSteps, lost_from, settled_about
+from torchscan.watching.message_socket import take_files
 from torchscan.watching.processes import socket_pair
 from torchscan.watching.run_files import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
-from torchscan.watching.worker import reason_of
+from torchscan.watching.write_failures import reason_of
 
 
 def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written(

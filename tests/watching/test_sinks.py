@@ -31,7 +31,7 @@ from torchscan.sinks import Aim, MLflow, Sink, SinkData, TensorBoard, Video, Wan
 from torchscan.types import Distribution, Series, WatchedRun
 from torchscan.watching.distributions import bounds, quantiles
 from torchscan.watching.schema import CurvePoint, Phase
-from torchscan.watching.sinks import frames
+from torchscan.watching.sinks import color_scales, frames
 from torchscan.watching.sinks.sink import histogram, limited_histogram, merged, to_statistics
 from torchscan.watching.store import Store
 
@@ -772,17 +772,17 @@ def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
 
 def test_colours_grow_by_steps_that_look_equal() -> None:
     """Of what is left once it is bytes."""
-    steps = lightness(frames.growing()).diff()
+    steps = lightness(color_scales.growing()).diff()
     assert steps.min() > 0.8 * steps.mean()
     assert steps.max() < 1.2 * steps.mean()
-    around = lightness(frames.around_zero()).diff()
+    around = lightness(color_scales.around_zero()).diff()
     assert around[:8].max() < 0 < around[8:].min()
 
 
 def lightness(scale: Tensor) -> Tensor:
     """In OKLab."""
-    light = [frames._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
-    return frames._to_lab(torch.stack(light))[:, 0]
+    light = [color_scales.to_light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
+    return color_scales.to_lab(torch.stack(light))[:, 0]
 
 
 def test_wrong_arguments_of_a_video() -> None:
@@ -991,8 +991,8 @@ def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> No
 
 
 HANGS = """
-    from torchscan.watching import worker
-    worker._MAX_BUSY = 4  # looks; the worker imports this, too
+    from torchscan.watching import worker_pulse
+    worker_pulse._MAX_BUSY = 4  # looks; the worker imports this, too
     class Hangs(torchscan.sinks.Sink):
         timeout = 1000.0
         def __init__(self, path):

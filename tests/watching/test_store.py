@@ -16,8 +16,10 @@ import torch
 from tests.opening import watched_run
 from tests.watching.test_distributions import of
 from torchscan.notes import Note
+from torchscan.watching.run_database import StoreError
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Phase, RunEvent, SampledStep, Series
-from torchscan.watching.store import KEPT, Reader, Store, StoreError, thinned_out
+from torchscan.watching.store import KEPT, Store, thinned_out
 
 ONE = Series(path="a", type_name="Linear", kind="output", name="0")
 OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")

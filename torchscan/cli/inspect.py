@@ -32,9 +32,9 @@ from torchscan.progress import progress
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchscan.inspecting.largest_module import LargestModule
     from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
     from torchscan.inspecting.run import RunFacts
-    from torchscan.inspecting.script import LargestModule
     from torchscan.inspection import Run
     from torchscan.targets import Built
 
@@ -218,7 +218,8 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
 
 def _of_program(options: argparse.Namespace) -> int | None:
     """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
-    from torchscan.inspecting.script import LargestModule, program_of, run_program
+    from torchscan.inspecting.largest_module import LargestModule
+    from torchscan.inspecting.script import program_of, run_program
     from torchscan.inspection import guard_of
 
     _refuse_what_is_for_targets(options)

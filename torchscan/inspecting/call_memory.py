@@ -7,18 +7,16 @@ before and after each call, and its peak, are read as well.
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
-from torch.multiprocessing.reductions import StorageWeakRef
 
+from torchscan.inspecting.storage_blocks import Blocks, blocks_of, bytes_in, tensors_saved_by
 from torchscan.recording.bookkeeping.inventory import device_of
 from torchscan.recording.call_tree import Call
 from torchscan.torch_versions import TELLS_UNPACKING
@@ -37,55 +35,26 @@ class CallMemory:
     gradient_memory: int
     input_memory: int
     output_memory: int
-    #: kept by autograd for the backward pass, parameters and buffers apart; None: this torch does not tell
+    #: kept by autograd for the backward pass, without parameters and buffers; None if unknown
     saved_memory: int | None
     #: parameters, gradients, and what was given, returned or saved, each block once
     total_memory: int
-    #: what the forward pass left behind: on CUDA by the allocator, else what was returned or saved and not given
+    #: what the forward pass left behind: on CUDA by the allocator, else what was returned or saved
+    #: and not given
     memory_delta_fwd: int
     #: CUDA alone: what the nodes of the backward pass left behind
     memory_delta_bwd: int | None
-    #: CUDA alone: the most that was allocated, as far as seen at the ends of calls and nodes; where the process allocated more
-    #: than ever before, it is exact
+    #: CUDA alone: the most that was allocated, as far as seen at the ends of calls and nodes; where
+    #: the process allocated more than ever before, it is exact
     memory_peak_fwd: int | None
     memory_peak_bwd: int | None
 
 
-class StorageBlock(NamedTuple):
-    """A memory block. The weak reference keeps others from having its identity."""
-
-    reference: StorageWeakRef
-    size: int
-
-
-Blocks = dict[int, StorageBlock]
 #: a call, given tensors of these shapes, with or without a graph
 Key = tuple[str, int, Shapes, bool]
 _Value = TypeVar("_Value")
 #: as many are known at a time
 _MAX_CALLS = 10_000
-
-
-def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
-    """The memory blocks of tensors that have any, by identity."""
-    blocks: Blocks = {}
-    for tensor in tensors:
-        try:
-            storage = tensor.untyped_storage()
-        except (
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-        ):  # none: sparse, not initialised yet, or a subclass without one
-            continue
-        reference = StorageWeakRef(storage)
-        blocks[reference.cdata] = StorageBlock(reference, storage.nbytes())
-    return blocks
-
-
-def bytes_in(blocks: Mapping[int, StorageBlock]) -> int:
-    """All of them together."""
-    return sum(block.size for block in blocks.values())
 
 
 class Allocator(NamedTuple):
@@ -239,63 +208,41 @@ class MemoryWatch:
         parameters = list(unread.call.module.parameters())
         param_memory = bytes_in(blocks_of(parameters))
         gradients = sum(self._gradients.get(id(each), 0) for each in parameters)
-        kept = {
-            key: block
-            for key, block in {**unread.returned, **saved}.items()
-            if key not in unread.given
-        }
-        values = {
-            key: block for key, block in {**unread.given, **kept}.items() if key not in self._own
-        }
+        num_parameters, num_learnable = _count_parameters(parameters)
+        left_behind = {**unread.returned, **saved}
+        kept = {key: block for key, block in left_behind.items() if key not in unread.given}
+        values = {**unread.given, **kept}
+        values = {key: block for key, block in values.items() if key not in self._own}
         start, end = unread.start, unread.end
+        if start is None or end is None:
+            delta_fwd, peak_fwd = bytes_in(kept), None
+        else:
+            delta_fwd, peak_fwd = end.now - start.now, end.peak_since(start)
+        delta_bwd = peak_bwd = None
+        if start is not None:
+            delta_bwd, peak_bwd = unread.delta_bwd, unread.peak_bwd
         return CallMemory(
-            num_parameters=sum(
-                each.numel() for each in parameters if not nn.parameter.is_lazy(each)
-            ),
-            num_learnable_parameters=sum(
-                each.numel()
-                for each in parameters
-                if each.requires_grad and not nn.parameter.is_lazy(each)
-            ),
+            num_parameters=num_parameters,
+            num_learnable_parameters=num_learnable,
             param_memory=param_memory,
             gradient_memory=gradients,
             input_memory=bytes_in(unread.given),
             output_memory=bytes_in(unread.returned),
             saved_memory=bytes_in(saved) if TELLS_UNPACKING else None,
             total_memory=param_memory + gradients + bytes_in(values),
-            memory_delta_fwd=bytes_in(kept)
-            if start is None or end is None
-            else end.now - start.now,
-            memory_delta_bwd=None if start is None else unread.delta_bwd,
-            memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
-            memory_peak_bwd=None if start is None else unread.peak_bwd,
+            memory_delta_fwd=delta_fwd,
+            memory_delta_bwd=delta_bwd,
+            memory_peak_fwd=peak_fwd,
+            memory_peak_bwd=peak_bwd,
         )
 
 
-def tensors_saved_by(node: Any) -> Iterator[Tensor]:
-    """Yield the tensors that an autograd node saved as they are.
-
-    Tensors that hooks pack, for example a checkpoint's, are left out: unpacking them may run a
-    forward pass.
-    """
-    if not TELLS_UNPACKING:
-        return
-    with contextlib.suppress(RuntimeError):  # it has run, and freed everything
-        for name in _saved_names(type(node)):
-            found = getattr(node, name, None)
-            for saved in found if isinstance(found, list | tuple) else (found,):
-                if (
-                    saved is not None
-                    and saved.unpack_hook is None
-                    and isinstance(saved.data, Tensor)
-                ):
-                    yield saved.data
-
-
-_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
-def _saved_names(kind: type) -> tuple[str, ...]:
-    if kind not in _names:
-        _names[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-    return _names[kind]
+def _count_parameters(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
+    """Return the number of parameters, and of those that require a gradient, without lazy ones."""
+    number = num_learnable = 0
+    for each in parameters:
+        if not nn.parameter.is_lazy(each):
+            number += each.numel()
+            if each.requires_grad:
+                num_learnable += each.numel()
+    return number, num_learnable

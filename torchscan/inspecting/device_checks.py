@@ -13,9 +13,10 @@ from torch import Tensor
 
 from torchscan.inspecting.finding_log import FindingLog, StepMark, describe_values
 from torchscan.inspecting.findings import Phase
-from torchscan.inspecting.finiteness import HostCopy, NonFiniteCount, values_of
+from torchscan.inspecting.finiteness import NonFiniteCount, values_of
 from torchscan.inspecting.root_names import RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
+from torchscan.inspecting.value_peaks import HostCopy
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.places import place_of_user
@@ -82,9 +83,14 @@ class DeviceChecks:
         mark, line = self._log.mark_step(), place_of_user()
         for parts in by_device.values():
             parameters = [None if each is None else weakref.ref(each) for each, _ in parts]
+            tensors = [part for _, part in parts]
+            with without_tracing():
+                # In double precision: a magnitude that float32 cannot hold is finite.
+                norms = [norm.double() for norm in norms_of(tensors, math.inf)]
+                copied = HostCopy(torch.stack(norms))
             check = DeviceCheck(
                 phase=phase,
-                norms=_copy_norms([part for _, part in parts]),
+                norms=copied,
                 mark=mark,
                 parameters=parameters,
                 line=line,
@@ -121,8 +127,10 @@ class DeviceChecks:
     def _explain(self, check: DeviceCheck, bad: Sequence[int], *, is_nan: bool) -> None:
         """Report the first of the values that are not finite."""
         is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
-        references = [check.parameters[index] for index in bad]
-        tensors = [None if each is None else each() for each in references]
+        tensors: list[Tensor | None] = []
+        for index in bad:
+            reference = check.parameters[index]
+            tensors.append(None if reference is None else reference())
         alive = [each for each in tensors if each is not None]
         if check.phase in ("optimizer", "update"):
             self._tensors.note_bad(alive)
@@ -157,11 +165,3 @@ class DeviceChecks:
         if phase in ("backward", "gradient"):
             return Note.of("checked-gradient", name=name, root=root)
         return Note.of("checked-parameter", name=name, root=root)
-
-
-def _copy_norms(tensors: list[Tensor]) -> HostCopy:
-    """Start to copy the largest magnitudes of tensors of one device."""
-    with without_tracing():
-        # in double precision: a magnitude that float32 cannot hold is finite
-        norms = [norm.double() for norm in norms_of(tensors, math.inf)]
-        return HostCopy(torch.stack(norms))

@@ -51,8 +51,9 @@ class _Mark(NamedTuple):
 
 
 class DeviceMark(NamedTuple):
-    """A mark in nanoseconds: when the host put it there, how long it had looked until then, and when the device passed it.
+    """A mark in nanoseconds: when the host set it, and when the device passed it.
 
+    It has the time that the host had spent on checks until then.
     The two clocks need not start at the same time.
     """
 
@@ -83,12 +84,14 @@ class DeviceTimes:
         self._spans: list[_Span] = []
         #: marks after which what runs is ours until the next one
         self._overhead_marks: set[int] = set()
-        #: by index of a call, once they are read; of the backward pass, what nodes that it made took
+        #: by index of a call, once they are read; of the backward pass, what nodes that it made
+        #: took
         self.forward: dict[int, int] = {}
         self.backward: dict[int, int] = defaultdict(int)
         #: from the start of the first node to the end of the last
         self.backward_span = 0
-        #: of the time between the first and the last mark, that in which the device had done what it was given, and all of it
+        #: of the time between the first and the last mark, that in which the device had done what
+        #: it was given, and all of it
         self.waiting = self.whole = 0
 
     def begin(self, call: int, looked: int, *, is_forward: bool) -> None:
@@ -132,9 +135,8 @@ class DeviceTimes:
                 self.backward[span.call] += took
         backward = [span for span in self._spans if not span.is_forward]
         if backward:
-            self.backward_span = max(at[span.last] for span in backward) - min(
-                at[span.first] for span in backward
-            )
+            end = max(at[span.last] for span in backward)
+            self.backward_span = end - min(at[span.first] for span in backward)
         for mark in self._marks:
             self._pool.give_back(mark.event)
         self._marks, self._spans = [], []
@@ -153,11 +155,11 @@ class DeviceTimes:
         at = undisturbed(moments, self._overhead_marks)
         own = [moment.host - moment.looked for moment in moments]
         last = max((span.last for span in self._spans), default=0)
-        waiting = [
-            two - one if two == host else 0
-            for (one, two), host in zip(pairwise(at), own[1:], strict=True)
-        ]
-        self.waiting, self.whole = sum(waiting[:last]), at[last] - at[0] if at else 0
+        waiting = []
+        for (before, after), host in zip(pairwise(at), own[1:], strict=True):
+            waiting.append(after - before if after == host else 0)
+        self.waiting = sum(waiting[:last])
+        self.whole = at[last] - at[0] if at else 0
         return at
 
 

@@ -1,4 +1,4 @@
-"""When this process came to what it does together with others, by torch's flight recorder, which has its last collectives."""
+"""A step's collectives, and when this rank arrived at each, from torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter, eq
 from typing import Any, Literal, NamedTuple
 
 from torchscan.inspecting.facts import StepFacts
-from torchscan.inspecting.timing import Timeline
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.plain import stored_as
 from torchscan.torch_versions import flight_records, place_in_group, ranks_by_group
 
-#: what launchers tell the processes that they start
+#: environment variables by which launchers identify a start of the program
 _LAUNCH = (
-    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID"),
-    *("MASTER_ADDR", "MASTER_PORT"),
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 )
 ExchangePhase = Literal["forward", "backward", "outside"]
+#: where time is spent: the index of a call, or None outside of all calls, and its phase
+Place = tuple[int | None, ExchangePhase]
 
 
 @stored_as(num_ranks="processes")
@@ -46,12 +53,14 @@ class Exchange:
     #: torch's name of the group, and which processes are in it
     group: str
     ranks: tuple[int, ...]
-    #: the index of the call in which this process came to it, and when; None: in none, by the loss or a hook, say
+    #: the index of the call in which this rank arrived, or None outside of all calls
     call: int | None
     phase: ExchangePhase | None
-    #: nanoseconds from the start of the timeline; None: the step that this is of has no such collectives
+    #: nanoseconds from the start of the timeline; None: the step that this is of has no such
+    #: collectives
     at: int | None
-    #: of each step: which of its group's it is, and when this process came to it, in nanoseconds since 1970
+    #: of each step: which of its group's it is, and when this process came to it, in nanoseconds
+    #: since 1970
     numbers: tuple[int, ...]
     arrivals: tuple[int, ...]
 
@@ -70,17 +79,39 @@ class Clock(NamedTuple):
         return time.time_ns() - time.perf_counter_ns()
 
     def own(self, moment: int) -> int:
-        """A moment of the machine's clock on that of the step."""
+        """Convert a moment of the machine's clock to that of the step."""
         raw = moment - self.ahead
         before = bisect_right(self.looked, (raw, 0))
-        return raw - (self.looked[before - 1][1] if before else 0)
+        if not before:
+            return raw
+        _, looked = self.looked[before - 1]
+        return raw - looked
 
 
 class _ExchangeEntry(NamedTuple):
+    """A collective of the flight recorder."""
+
     kind: str
     group: str
     number: int
     arrival: int
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> _ExchangeEntry:
+        """Return the entry of a record, such as one named ``"nccl:_all_gather_base"``."""
+        _, _, operator = str(record["profiling_name"]).rpartition(":")
+        kind = operator.strip("_").removesuffix("_base").replace("_", "-")
+        return cls(
+            kind=kind,
+            group=str(record["process_group"][0]),
+            number=int(record["collective_seq_id"]),
+            arrival=int(record["time_created_ns"]),
+        )
+
+
+_ARRIVAL = attrgetter("arrival")
+#: the kinds and groups of collectives, in their order
+_Signature = tuple[tuple[str, str], ...]
 
 
 class Group(NamedTuple):
@@ -92,15 +123,14 @@ class Group(NamedTuple):
 
 
 def current_group() -> Group | None:
-    """None: it trains alone."""
+    """Return the group that this process trains in, or None if it trains alone."""
     place = place_in_group()
     if place is None:
         return None
+    rank, num_ranks = place
     launch = "/".join(os.environ[name] for name in _LAUNCH if name in os.environ)
-    return Group(
-        Process(rank=place[0], num_ranks=place[1], launch=launch, began=time.time()),
-        ranks_by_group(),
-    )
+    process = Process(rank=rank, num_ranks=num_ranks, launch=launch, began=time.time())
+    return Group(process, ranks_by_group())
 
 
 def find_exchanges(
@@ -111,76 +141,68 @@ def find_exchanges(
     Only steps count whose collectives the flight recorder still holds. ``zero`` is the start of the
     timeline on the step's clock.
     """
-    entries, is_cut = _remembered()
-    found = [(step, here) for step in steps if (here := _during_step(entries, step, is_cut=is_cut))]
+    found = _read_steps(steps)
     if not found:
         return ()
-    usual = Counter(_kinds(each) for _, each in reversed(found)).most_common(1)[0][0]
-    # a step may have more at its end, and the last one less: a barrier, or none of what the next would begin with
-    alike = [each[: len(usual)] for _, each in found if _kinds(each)[: len(usual)] == usual]
-    latest, final = found[-1]
-    known = (
-        [clock.own(each.arrival) - zero for each in final]
-        if latest is steps[-1] and _agree(_kinds(final), usual)
-        else []
-    )
-    moments = [*known, *[None] * len(usual)]
-    return tuple(
-        _exchange(each, group.ranks, timeline, at)
-        for each, at in zip(zip(*alike, strict=True), moments, strict=False)
-    )
+
+    # Of equally common signatures the newest counts.
+    signatures = Counter(_signature(in_step) for _, in_step in reversed(found))
+    (common, _), *_ = signatures.most_common(1)
+    length = len(common)
+    # A step may have more at its end, such as a barrier.
+    candidates = [in_step[:length] for _, in_step in found]
+    matching = [in_step for in_step in candidates if _signature(in_step) == common]
+
+    moments: list[int | None] = [None] * length
+    last_step, in_last_step = found[-1]
+    # The last step may have fewer: it lacks those with which the next one would begin.
+    agrees = all(map(eq, _signature(in_last_step), common))
+    if last_step is steps[-1] and agrees:
+        for index, entry in enumerate(in_last_step[:length]):
+            moments[index] = clock.own(entry.arrival) - zero
+
+    exchanges = []
+    for in_steps, moment in zip(zip(*matching, strict=True), moments, strict=True):
+        exchange = _to_exchange(in_steps, group.ranks, timeline, moment)
+        exchanges.append(exchange)
+    return tuple(exchanges)
 
 
-def _agree(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Return whether two sequences are equal as far as the shorter one goes."""
-    return all(first == second for first, second in zip(one, other, strict=False))
+def _read_steps(steps: Sequence[StepFacts]) -> list[tuple[StepFacts, list[_ExchangeEntry]]]:
+    """Return the steps with collectives none of which was overwritten, and these."""
+    entries, is_cut = _read_flight_recorder()
+    found: list[tuple[StepFacts, list[_ExchangeEntry]]] = []
+    for step in steps:
+        first = bisect_right(entries, step.began, key=_ARRIVAL)
+        end = bisect_right(entries, step.over, key=_ARRIVAL)
+        # If it is cut, collectives before the first one may have been overwritten.
+        if first < end and (first or not is_cut):
+            found.append((step, entries[first:end]))
+    return found
 
 
-def _remembered() -> tuple[list[_ExchangeEntry], bool]:
-    """Collectives in their order, and whether earlier ones may have been forgotten. Messages to one other are left alone."""
+def _read_flight_recorder() -> tuple[list[_ExchangeEntry], bool]:
+    """Return the collectives in their order, and whether older ones may have been overwritten.
+
+    Messages from one rank to another are not collectives.
+    """
     records = flight_records()
-    entries = sorted(
-        (_entry(each) for each in records if not each["is_p2p"]), key=lambda each: each.arrival
-    )
+    entries = [_ExchangeEntry.of(each) for each in records if not each["is_p2p"]]
+    entries.sort(key=_ARRIVAL)
+    # Each backend has a recorder, which counts its records from 0.
     oldest: dict[str, int] = {}
-    for each in records:
-        recorder = str(each["profiling_name"]).partition(":")[0]
-        oldest[recorder] = min(oldest.get(recorder, each["record_id"]), each["record_id"])
+    for record in records:
+        recorder, _, _ = str(record["profiling_name"]).partition(":")
+        number = record["record_id"]
+        oldest[recorder] = min(oldest.get(recorder, number), number)
     return entries, any(oldest.values())
 
 
-def _entry(record: Mapping[str, Any]) -> _ExchangeEntry:
-    kind = (
-        str(record["profiling_name"])
-        .rpartition(":")[2]
-        .strip("_")
-        .removesuffix("_base")
-        .replace("_", "-")
-    )
-    return _ExchangeEntry(
-        kind,
-        str(record["process_group"][0]),
-        int(record["collective_seq_id"]),
-        int(record["time_created_ns"]),
-    )
-
-
-def _during_step(
-    entries: Sequence[_ExchangeEntry], step: StepFacts, *, is_cut: bool
-) -> list[_ExchangeEntry]:
-    """Return the collectives of a step, or none if some may have been overwritten."""
-    begin, end = (
-        bisect_right(entries, moment, key=lambda each: each.arrival)
-        for moment in (step.began, step.over)
-    )
-    return [] if is_cut and not begin else list(entries[begin:end])
-
-
-def _kinds(entries: Sequence[_ExchangeEntry]) -> tuple[tuple[str, str], ...]:
+def _signature(entries: Sequence[_ExchangeEntry]) -> _Signature:
     return tuple((each.kind, each.group) for each in entries)
 
 
-def _exchange(
+def _to_exchange(
     entries: Sequence[_ExchangeEntry],
     ranks: Mapping[str, tuple[int, ...]],
     timeline: Timeline,
@@ -188,7 +210,10 @@ def _exchange(
 ) -> Exchange:
     """Return an exchange of the same collective in each step."""
     last = entries[-1]
-    call, phase = (None, None) if at is None else _place(timeline, at)
+    call: int | None = None
+    phase: ExchangePhase | None = None
+    if at is not None:
+        call, phase = _place(timeline, at)
     return Exchange(
         kind=last.kind,
         group=last.group,
@@ -201,51 +226,52 @@ def _exchange(
     )
 
 
-def _place(timeline: Timeline, at: int) -> tuple[int | None, ExchangePhase]:
-    """In which call a moment of the step is."""
-    phases: tuple[tuple[ExchangePhase, Any], ...] = (
-        ("backward", timeline.backward),
-        ("forward", timeline.forward),
-    )
-    for phase, slices in phases:
-        inside = [each for each in slices if each.start <= at <= each.end]
-        if inside:
-            return inside[-1].call, phase
+def _place(timeline: Timeline, at: int) -> Place:
+    """Return the innermost call that was running at a moment, and its phase."""
+    for each in reversed(timeline.backward):
+        if each.start <= at <= each.end:
+            return each.call, "backward"
+    for each in reversed(timeline.forward):
+        if each.start <= at <= each.end:
+            return each.call, "forward"
     return None, "outside"
 
 
-def time_by_place(
-    timeline: Timeline, begin: int, end: int
-) -> dict[tuple[int | None, ExchangePhase], int]:
+def time_by_place(timeline: Timeline, begin: int, end: int) -> dict[Place, int]:
     """Return the nanoseconds between two moments by the innermost call."""
     phases: tuple[tuple[ExchangePhase, Any], ...] = (
         ("forward", timeline.forward),
         ("backward", timeline.backward),
     )
-    found: dict[tuple[int | None, ExchangePhase], int] = {}
+    found: dict[Place, int] = {}
     for phase, slices in phases:
-        cut = [
-            (max(each.start, begin), min(each.end, end), each.call)
-            for each in slices
-            if each.start < end and each.end > begin
-        ]
-        for (start, stop), inside in _innermost(cut):
-            found[inside, phase] = found.get((inside, phase), 0) + stop - start
+        inside = [each for each in slices if each.start < end and each.end > begin]
+        clipped = [(max(each.start, begin), min(each.end, end), each.call) for each in inside]
+        for duration, call in _innermost_durations(clipped):
+            place = (call, phase)
+            found[place] = found.get(place, 0) + duration
     return found
 
 
-def _innermost(
+def _innermost_durations(
     slices: Sequence[tuple[int, int, int | None]],
-) -> list[tuple[tuple[int, int], int | None]]:
-    """Stretches, and which of the slices that cover each began last."""
-    edges = sorted({edge for start, stop, _ in slices for edge in (start, stop)})
-    found: list[tuple[tuple[int, int], int | None]] = []
-    open_: list[tuple[int, int, int | None]] = []
-    coming = sorted(slices, key=lambda each: (each[0], -each[1]))[::-1]
-    for start, stop in pairwise(edges):
-        while coming and coming[-1][0] <= start:
-            open_.append(coming.pop())
-        open_ = [each for each in open_ if each[1] > start]
-        if open_:
-            found.append(((start, stop), open_[-1][2]))
-    return found
+) -> list[tuple[int, int | None]]:
+    """Cut time at every start and end; return how long each piece is, and its call.
+
+    A piece belongs to the call, of those that run in it, that started last.
+    """
+    edges: set[int] = set()
+    for start, end, _ in slices:
+        edges.update((start, end))
+    waiting = sorted(slices, key=lambda each: (each[0], -each[1]))
+    waiting.reverse()
+    running: list[tuple[int, int, int | None]] = []
+    pieces: list[tuple[int, int | None]] = []
+    for start, end in pairwise(sorted(edges)):
+        while waiting and waiting[-1][0] <= start:
+            running.append(waiting.pop())
+        running = [each for each in running if each[1] > start]
+        if running:
+            _, _, call = running[-1]
+            pieces.append((end - start, call))
+    return pieces

@@ -6,32 +6,22 @@ the operator of the script that produced it, if necessary by repeating a call on
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
-from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.finding_log import (
-    WRITTEN_SINCE_UPDATE,
-    FindingLog,
-    describe_values,
-)
+from torchscan.inspecting.finding_log import FindingLog, describe_values
 from torchscan.inspecting.findings import NonFinite, Phase, ranges_of
-from torchscan.inspecting.finiteness import (
-    FINE,
-    NonFiniteCount,
-    check_values,
-)
-from torchscan.inspecting.loss_graph import LossGraph, operator_of
-from torchscan.inspecting.root_calls import MAX_CALLS, ModuleSteps, RootCall, RootCalls
+from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
+from torchscan.inspecting.graph_nodes import operator_of
+from torchscan.inspecting.loss_graph import LossGraph
+from torchscan.inspecting.root_call import RootCall
+from torchscan.inspecting.root_calls import MAX_CALLS, RootCalls
 from torchscan.inspecting.root_names import RootNames
-from torchscan.inspecting.trained_tensors import BackwardState, TrainedTensors
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.places import place_of_user
 
 _REPEAT_FINITE = Note.of("repeat-finite")
 _RESULT_GONE = Note.of("result-gone")
@@ -39,8 +29,6 @@ _CALL_NOT_KEPT = Note.of("call-not-kept", limit=MAX_CALLS)
 _CONSTANT = Note.of("constant-operand")
 _RESULT_GONE_REPEAT_FINITE = Note.of("result-gone-repeat-finite")
 _NOTHING_SAVED = Note.of("nothing-saved")
-_TOO_LARGE = Note.of("gradient-too-large")
-_NOT_STORED = Note.of("not-stored-by-backward")
 
 
 # -- losses --------------------------------------------------------------------------------------
@@ -146,14 +134,18 @@ class LossExplainer:
                 return replace(repeated, root=self._names.find_name(loss_call.module()))
 
         result = graph.check_result(index)
-        nan_index = graph.find_nan_after(index) if counts.nan and not result.nan else None
+        nan_operator = None
+        if counts.nan and not result.nan:
+            nan_index = graph.find_nan_after(index)
+            if nan_index is not None:
+                nan_operator = operator_of(graph.names[nan_index])
         return describe_values(
             "loss",
             counts if result.is_fine else result,
             graph.size(index) or num_values,
             type_name=type_name,
             operator=operator_of(graph.names[index]),
-            nan_operator=None if nan_index is None else operator_of(graph.names[nan_index]),
+            nan_operator=nan_operator,
             line=graph.line(index),
             cause=_CONSTANT if graph.has_bad_constant(index) else None,
             inputs=ranges_of(graph.operands(index)),
@@ -198,215 +190,3 @@ def _alive_outputs(call: RootCall) -> list[Tensor]:
     """Return the outputs of a call that still exist and can be read."""
     outputs = [reference() for reference in call.outputs]
     return [each for each in outputs if each is not None and is_readable(each)]
-
-
-# -- gradients -----------------------------------------------------------------------------------
-
-
-class GradientExplainer:
-    """The search, on the way back from the loss, for what made the first gradient non-finite."""
-
-    def __init__(self, calls: RootCalls, tensors: TrainedTensors, log: FindingLog) -> None:
-        self._calls = calls
-        self._tensors = tensors
-        self._log = log
-
-    def explain(self, graph: LossGraph | None) -> None:
-        """Report what made the first gradient of an unscaled loss non-finite."""
-        steps = self._log.find_steps()
-        if not self._log.begin_finding(steps):
-            return
-        source = None if graph is None else graph.find_gradient_source()
-        if graph is not None and source is not None:
-            self._report_node(graph, source, steps)
-            return
-        reached = self._find_reached()
-        for call, found in self._repeat_calls(reached):
-            if isinstance(found, NonFinite):
-                self._log.report(found, call)
-                return
-            if len(reached) == 1:
-                self._report_gradients(call, found)
-                return
-        self._report_gradients(reached[0] if reached else None, None)
-
-    def report_given(self, given: Sequence[Tensor], line: str | None) -> None:
-        """Report a gradient that the script has given to a backward pass."""
-        steps = self._log.find_steps()
-        if self._log.begin_finding(steps):
-            readable = list(filter(is_readable, given))
-            counts = sum(map(check_values, readable), FINE)
-            num_values = sum(each.numel() for each in readable)
-            found = describe_values("loss", counts, num_values, line=line, is_user_gradient=True)
-            self._log.report_step(found, steps)
-
-    def explain_overflow(self, graph: LossGraph) -> None:
-        """Report what makes NaN of finite gradients in a scaled loss.
-
-        An overflow makes infinities.
-        """
-        source = graph.find_gradient_source()
-        if source is None:
-            return
-        _, counts = source
-        if counts.nan:
-            steps = self._log.find_steps()
-            if self._log.begin_finding(steps, is_scaled=True):
-                self._report_node(graph, source, steps)
-
-    def explain_skipped(self, scale: float) -> None:
-        """Report a call whose gradients are not finite even without the scale of a skipped step."""
-        if scale == 1.0:
-            self.explain(None)
-            return
-        steps = self._log.find_steps()
-        for call, found in self._repeat_calls(self._find_reached(), scale):
-            if isinstance(found, NonFinite):
-                if self._log.begin_finding(steps, is_scaled=True):
-                    self._log.report(found, call)
-                return
-
-    def _find_reached(self) -> list[RootCall]:
-        return [call for call in self._calls.recent if call.is_reached and call.gradients]
-
-    def _repeat_calls(
-        self, reached: Sequence[RootCall], scale: float = 1.0
-    ) -> Iterator[tuple[RootCall, NonFinite | Note | None]]:
-        """Yield the calls with finite gradients, from the last, with what a second look finds."""
-        for call in reversed(reached):
-            gradients = {index: each for index, each in call.gradients.items() if each is not None}
-            if not all(check_values(each).is_fine for each in gradients.values()):
-                continue
-            if len(gradients) < len(call.gradients):
-                yield call, _TOO_LARGE
-                continue
-            if scale != 1.0:
-                gradients = {index: each / scale for index, each in gradients.items()}
-            yield call, self._log.repeat_call(call, gradients)
-
-    def _report_node(
-        self, graph: LossGraph, source: tuple[int, NonFiniteCount], steps: ModuleSteps | None
-    ) -> None:
-        """Report a node between models and loss whose gradient is not finite."""
-        index, counts = source
-        loss_call = self._calls.find_by_node(graph.number(index))
-        found = describe_values(
-            "loss",
-            counts,
-            0,
-            type_name="" if loss_call is None else loss_call.steps.type_name,
-            operator=graph.names[index],
-            line=graph.line(index),
-        )
-        self._log.report_step(found, steps)
-
-    def _report_gradients(self, call: RootCall | None, reason: Note | None) -> None:
-        """Report parameters with non-finite gradients, whose operator is unknown for a reason."""
-        bad = []
-        for parameter in self._tensors.list_parameters():
-            gradient = parameter.grad
-            if gradient is None or self._tensors.is_reported(parameter):
-                continue
-            if not check_values(gradient).is_fine:
-                bad.append((parameter, gradient))
-        found = self._log.describe_tensors("backward", bad)
-        if reason is None:
-            name = found.weights[0].name if found.weights else "a parameter"
-            origin = Note.of("gradient-hook-or-sum", name=name)
-            found = replace(found, origin=origin, weights=())
-        else:
-            found = replace(found, unknown=reason, weights=())
-        if call is None:
-            self._log.report_step(found, None)
-        else:
-            self._log.report(found, call)
-
-
-# -- parameters ----------------------------------------------------------------------------------
-
-
-class UpdateExplainer:
-    """Reports about the gradients that an optimizer reads, and the parameters that it writes."""
-
-    def __init__(self, tensors: TrainedTensors, log: FindingLog) -> None:
-        self._tensors = tensors
-        self._log = log
-
-    def explain_written(
-        self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState
-    ) -> None:
-        """Report gradients that became non-finite between the backward pass and the update."""
-        bad = [(each, gradient) for each, gradient in written if not check_values(gradient).is_fine]
-        steps = self._tensors.find_root([each for each, _ in bad])
-        if self._log.begin_finding(steps):
-            found = self._describe_gradients(optimizer, bad, state)
-            first, _ = bad[0]
-            self._log.report_step(found, self._tensors.find_root([first]))
-        state.has_finite_gradients = False
-
-    def explain_update(
-        self, optimizer: Optimizer, bad: Sequence[Tensor], state: BackwardState
-    ) -> None:
-        """Report parameters that are not finite after the optimizer's step."""
-        steps = self._tensors.find_root(bad)
-        is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
-        self._tensors.note_bad(bad)
-        if not is_news:
-            return
-        spoilt = []
-        for parameter in bad:
-            gradient = parameter.grad
-            if gradient is not None and not check_values(gradient).is_fine:
-                spoilt.append((parameter, gradient))
-        if spoilt:  # written to in a way that leaves the version as it was, as through .data
-            found = self._describe_gradients(optimizer, spoilt, state)
-        else:
-            found = self._log.describe_tensors(
-                "optimizer",
-                [(each, each) for each in bad],
-                operator=name_step(optimizer),
-                line=place_of_user(),
-                cause=_find_bad_option(optimizer),
-            )
-        self._log.report_step(found, steps)
-
-    def _describe_gradients(
-        self,
-        optimizer: Optimizer,
-        bad: Sequence[tuple[Tensor, Tensor]],
-        state: BackwardState,
-    ) -> NonFinite:
-        """Return a finding about gradients that are not finite before the optimizer's step."""
-        name, line = name_step(optimizer), place_of_user()
-        cause = _NOT_STORED
-        if state.has_finite_gradients:
-            cause = Note.of("written-after-backward", line=state.line)
-        return self._log.describe_tensors("gradient", bad, operator=name, line=line, cause=cause)
-
-    def explain_buffers(self, bad: Sequence[Tensor], state: BackwardState) -> None:
-        """Report buffers that are NaN after the optimizer's step."""
-        if not bad:
-            return
-        steps = self._tensors.find_root(bad)
-        is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
-        self._tensors.note_bad(bad)
-        if is_news:
-            cause = WRITTEN_SINCE_UPDATE if self._tensors.has_seen_finite else None
-            pairs = [(each, each) for each in bad]
-            self._log.report_step(self._log.describe_tensors("update", pairs, cause=cause), steps)
-
-
-def name_step(optimizer: Optimizer) -> str:
-    """Return how a finding names the update of an optimizer."""
-    return f"{type(optimizer).__name__}.step()"
-
-
-def _find_bad_option(optimizer: Optimizer) -> Note | None:
-    """Return a note about an option of the optimizer that is not finite, or None if all are."""
-    for group in optimizer.param_groups:
-        for name, value in group.items():
-            if name == "params" or not isinstance(value, float | Tensor):
-                continue
-            if not math.isfinite(float(value)):
-                return Note.of("option-not-finite", name=name, value=str(float(value)))
-    return None

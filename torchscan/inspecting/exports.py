@@ -9,7 +9,7 @@ from typing import Any
 
 from torchscan import units
 from torchscan.inspecting.facts import COUNTED
-from torchscan.inspecting.timing import Slice, Timeline
+from torchscan.inspecting.step_timeline import Slice, Timeline
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.notes import Note
 from torchscan.plain import to_plain

@@ -6,6 +6,7 @@ import operator
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from torchscan.inspecting.call_memory import CallMemory, Shapes
 from torchscan.inspecting.device_times import DeviceTimes
@@ -83,7 +84,8 @@ class StepFacts:
     backward: array[int]
     #: None: nothing runs on a device
     device: DeviceFacts | None
-    #: from the start of the first node to the end of the last one, and what of that belongs to calls
+    #: from the start of the first node to the end of the last one, and what of that belongs to
+    #: calls
     backward_span: int
     owned: int
     #: storing gradients
@@ -96,7 +98,8 @@ class StepFacts:
     #: when it began and was over, in nanoseconds since 1970
     began: int
     over: int
-    #: from the start of this step to that of the next, and what of that came after everything else; None: there is no next one
+    #: from the start of this step to that of the next, and what of that came after everything else;
+    #: None: there is no next one
     period: int | None
     between: int | None
     #: what is not finite, by index of a call, in the order of :data:`COUNTED`
@@ -191,7 +194,8 @@ def _counts(values: Values) -> dict[int, tuple[int, ...]]:
         values.gradients_in,
         values.gradients_out,
     )
-    return {
-        index: tuple(number for each in looks for number in each.get(index, FINE))
-        for index in set().union(*looks)
-    }
+    counts = {}
+    for index in set().union(*looks):
+        of_call = [each.get(index, FINE) for each in looks]
+        counts[index] = tuple(chain.from_iterable(of_call))
+    return counts

@@ -5,29 +5,21 @@ A second look repeats a call of a root module on a copy, which is inspected clos
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchscan.inspecting.findings import Bad, NonFinite, Phase
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
-from torchscan.inspecting.inspector import Inspector
-from torchscan.inspecting.replay import copy_of, obstacle
-from torchscan.inspecting.root_calls import ModuleSteps, RootCall, RootCalls
+from torchscan.inspecting.repeated_calls import look_again
+from torchscan.inspecting.root_call import ModuleSteps, RootCall
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.values import Listener
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.call_tree import Given
-from torchscan.recording.state import keep_random_state
-from torchscan.recording.undo import Undo, put_back_after
-from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes
 
 #: calls that are repeated in a run
 _MAX_LOOKS = 16
@@ -36,8 +28,6 @@ _MAX_FINDINGS = 1024
 #: cause of values that were finite after the last optimizer step
 WRITTEN_SINCE_UPDATE = Note.of("written-since-update")
 _REPEAT_LIMIT = Note.of("repeat-limit", limit=_MAX_LOOKS)
-#: more than 0 while a call is repeated, in whichever threads it runs
-_num_running = 0
 
 
 class StepMark(NamedTuple):
@@ -134,7 +124,7 @@ class FindingLog:
         if self._num_looks >= _MAX_LOOKS:
             return _REPEAT_LIMIT
         self._num_looks += 1
-        found = _look_again(call, gradients)
+        found = look_again(call, gradients)
         return self._blame_write(found) if isinstance(found, NonFinite) else found
 
     def refine(self, found: NonFinite) -> NonFinite | None:
@@ -223,78 +213,3 @@ def describe_values(phase: Phase, counts: NonFiniteCount, numel: int, **more: An
     return NonFinite(
         phase=phase, invocation=0, nan=counts.nan, inf=counts.inf, numel=numel, **placed
     )
-
-
-# -- a second look -------------------------------------------------------------------------------
-
-
-def is_looking_again() -> bool:
-    """Return whether a call is being repeated, which is not part of the user's program."""
-    return _num_running > 0
-
-
-def _look_again(call: RootCall, gradients: Mapping[int, Tensor] | None) -> NonFinite | Note | None:
-    """Repeat the call, and its backward pass if there are ``gradients`` of its outputs.
-
-    Return the source of what is not finite, the reason why the call cannot be repeated, or None if
-    all is finite.
-    """
-    global _num_running
-    module, given = call.module(), call.given()
-    if module is None:
-        return Note.of("module-gone")
-    if isinstance(given, Note):
-        return given
-    reason = obstacle(module, given)
-    if reason is not None:
-        return reason
-    _num_running += 1
-    try:
-        return put_back_after(partial(_repeat, module, given, call, gradients or {}))
-    except Exception as error:
-        return Note.of("repeat-failed", error=type(error).__name__)
-    finally:
-        _num_running -= 1
-
-
-def _repeat(
-    module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo
-) -> NonFinite | None:
-    for context in (without_modes, without_hooks_for_gradients, as_written):
-        undo.enter(context, is_of_process=False)
-    keep_random_state(undo)
-    copy = copy_of(module)
-    for parameter in copy.parameters():
-        parameter.grad = None
-    args, kwargs = copy_arguments(given, _copy_tensor)
-    inspector = Inspector(copy, lambda _: None, is_second_look=True)
-    torch.set_rng_state(call.random_state)
-    if call.cuda_random_state is not None:
-        torch.cuda.set_rng_state(call.cuda_random_state)
-
-    inspector.start()
-    try:
-        with torch.set_grad_enabled(call.has_grad), _autocast_of(call):
-            outputs = tensors_in(copy(*args, **kwargs))
-        starts, start_gradients = [], []
-        for index, gradient in gradients.items():
-            if outputs[index].requires_grad:
-                starts.append(outputs[index])
-                start_gradients.append(gradient)
-        if starts:
-            torch.autograd.backward(starts, start_gradients)
-    finally:
-        inspector.finish()
-    found = inspector.watched().nonfinite
-    return found[0] if found else None
-
-
-def _copy_tensor(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _autocast_of(call: RootCall) -> contextlib.AbstractContextManager[object]:
-    if call.autocast is None:
-        return contextlib.nullcontext()
-    kind, dtype = call.autocast
-    return torch.autocast(kind, dtype=dtype)

@@ -15,16 +15,17 @@ from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.errors import InputError
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
 from torchscan.inspecting.checks import Check, CheckResult, StepChecks
+from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.facts import StepFacts
 from torchscan.inspecting.immediate import ImmediateValues
+from torchscan.inspecting.kept_steps import KeptSteps, Observations
+from torchscan.inspecting.module_copies import what_is_shared
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.out_of_memory import explain_out_of_memory
-from torchscan.inspecting.replay import what_is_shared
-from torchscan.inspecting.run_summary import KeptSteps, Observations
 from torchscan.inspecting.step import Step, StepCounts, StepLabel
 from torchscan.inspecting.timing import StepTimes
-from torchscan.inspecting.values import DeferredValues, Listener, Memory, Values, masks_in
+from torchscan.inspecting.values import Listener, Memory, Values, masks_in
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
@@ -65,7 +66,8 @@ class Inspector:
     ) -> None:
         """Call ``at_step`` with the counts of finished steps when another step begins.
 
-        In a second look, within a pass of torchscan itself, all values are checked where they are produced.
+        In a second look, within a pass of torchscan itself, all values are checked where they are
+        produced.
         """
         self._is_second_look = is_second_look
         self._at_step = at_step
@@ -85,7 +87,8 @@ class Inspector:
         self._guard_memory.is_alarmed = self._guard_memory.has_found = is_second_look
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
-        #: what the model was called with, without data, by its shapes; None: it must not be used once more
+        #: what the model was called with, without data, by its shapes; None: it must not be used
+        #: once more
         self._examples: dict[Shapes, Given | None] = {}
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
@@ -106,7 +109,7 @@ class Inspector:
         self._has_begun = self._is_on_device = False
 
     def start(self, under_way: Begun | None = None) -> None:
-        """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
+        """Follow the model from now on, with the call ``under_way`` if its hook starts this."""
         if self.is_started:
             raise InputError("this inspection has already started: call finish() first")
         self.is_started = True
@@ -134,7 +137,10 @@ class Inspector:
         self._backward_watch.close()
         try:
             if not self._errors.has_failed:
-                self._close_last()
+                try:
+                    self._close_step(is_followed=False)
+                except Exception as error:
+                    self._errors.give_up(error)
         finally:  # a listener may raise
             self._settle(waits=True)
             self._compilation = self._compiler.compiled(self._paths.values())
@@ -212,7 +218,7 @@ class Inspector:
         self._tree.pause()
         self._leaves.watch = None
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._tree.reset()
@@ -283,30 +289,31 @@ class Inspector:
         self._compiled = module if is_model and module is not self.model else None
         steps, step = self._pass_steps, self._step
         phase, part = steps.phase_of(module), None if is_model else id(module)
-        self._note_arrived()
+        # No graph shows whether gradients of such parameters train the model.
+        if step.has_begun_backward and self._model_parameters.has_unreachable_parameters:
+            self._note_training()
         if not step.can_train:
             steps.counter.abandon()
         if steps.counter.relation_of(phase, part) == "new":
-            if self._tree.calls:
-                self._close_step(is_followed=True)
-                if self._at_step is not None:
-                    self._at_step(self.counts)
+            self._end_step()
             if not self.is_started:  # enough has been seen
                 return
             steps.begin(phase, part)
         steps.note_replacements()
         if not self._tree.calls:
-            self._step.label.set(
-                self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled()
-            )
+            is_evaluation = self.awaits_training and not torch.is_grad_enabled()
+            self._step.label.set(self.counts, is_evaluation=is_evaluation)
         self._compiler.adapt()
         self._step.begin_pass()
 
-    def _note_arrived(self) -> None:
-        """Note gradients that have arrived, if no graph shows whether they train the model."""
-        has_arrived = self._step.has_begun_backward
-        if has_arrived and self._model_parameters.has_unreachable_parameters:
-            self._note_training()
+    def _end_step(self) -> None:
+        """Close the step before another one begins, and report the counts of steps."""
+        if not self._tree.calls:
+            return
+
+        self._close_step(is_followed=True)
+        if self._at_step is not None:
+            self._at_step(self.counts)
 
     def _note_training(self) -> None:
         self._pass_steps.counter.note_backward()
@@ -315,6 +322,7 @@ class Inspector:
     def _note_backward_pass(self, backward: BackwardPass) -> None:
         if not self._is_following:
             return
+
         with self._errors.caught(), self.as_overhead():
             if self._pass_steps.note_backward(backward, lambda: None):
                 self._step.note_training()
@@ -348,12 +356,6 @@ class Inspector:
             finally:  # a listener may raise
                 self._begin()
 
-    def _close_last(self) -> None:
-        try:
-            self._close_step(is_followed=False)
-        except Exception as error:
-            self._errors.give_up(error)
-
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
             step = self._closed.popleft()
@@ -362,7 +364,7 @@ class Inspector:
             finally:  # a listener may raise
                 self._kept.keep(step)
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def _note_start(self, call: Call, args: tuple[object, ...]) -> None:
         try:

@@ -1,7 +1,8 @@
 """Follows the nodes of the graph that a step makes, as the backward pass runs them.
 
-A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that store gradients of the
-model's parameters are held, with their hooks, for as long as the inspection goes on, as DistributedDataParallel does.
+A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that
+store gradients of the model's parameters are held, with their hooks, for as long as the inspection
+goes on, as DistributedDataParallel does.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class _Graph(NamedTuple):
     def behind(self, node: Node) -> Sequence[Node | None]:
         """Return the nodes that take the gradients of one, which may be of an earlier pass."""
         known = self.edges.get(node)
-        return [each for each, _ in node.next_functions] if known is None else known
+        if known is not None:
+            return known
+        return [each for each, _ in node.next_functions]
 
 
 class HeldLeaves:
@@ -85,7 +88,7 @@ class HeldLeaves:
     def __init__(
         self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]
     ) -> None:
-        #: told of a mistake of ours
+        #: called with an internal error
         self.give_up = give_up
         self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
         for path, module in modules:
@@ -195,7 +198,7 @@ class NodeWatch:
     def watch(
         self, results: Sequence[Tensor], made: Iterable[Node], oldest: int
     ) -> list[weakref.ref[object]]:
-        """Follow the nodes numbered from ``oldest`` on that are behind results, or behind what else modules made.
+        """Follow the nodes from number ``oldest`` on behind results and what else modules made.
 
         What is returned lives as long as the results' nodes do.
         """
@@ -308,19 +311,19 @@ class NodeWatch:
         return self._tree.entered
 
     def note_node_start(self, index: int, looking: int) -> int:
-        """A node of a call starts, after what has been looked at since then. The time."""
+        """Note that a node of a call starts, after checks since ``looking``. Return the time."""
         if self.values.awaits_end_of_backward and self._awaited != (going_on := backward_pass()):
-            self._awaited = (
-                going_on  # not that of an earlier one, which may have been left by an exception
-            )
+            # Not that of an earlier one, which may have been left by an exception.
+            self._awaited = going_on
             at_end_of_backward_pass(self._note_end)
         self.times.end_looking(looking)
         return self.times.note_node_start(index)
 
     def _note_end(self) -> None:
-        """A backward pass is over; another may follow, or go on around it."""
+        """Note that a backward pass is over; another may follow, or go on around it."""
         if self.is_over:
             return
+
         self._awaited = NO_BACKWARD_PASS
         with self._looking():
             self.values.note_end_of_backward()

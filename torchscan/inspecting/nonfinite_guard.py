@@ -1,10 +1,11 @@
-"""A cheap check of every training step to the end of a run: the loss, the gradients, and the parameters after the optimizer.
+"""A cheap check of every training step: loss, gradients, and parameters after the optimizer.
 
-Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has arrived, up to a step later.
-When a check fails, the call that is to blame is repeated on a copy and inspected closely, until module, operator and line are
-known. The guard puts nothing on models. It takes the place of the function that runs backward passes, and of two methods of
-``GradScaler``, and listens to hooks of all modules and optimizers. This file knows *when* something is checked; *what* is
-checked is in ``training_checks``.
+Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has
+arrived, up to a step later. When a check fails, the call that is to blame is repeated on a copy and
+inspected closely, until module, operator and line are known. The guard puts nothing on models. It
+takes the place of the function that runs backward passes, and of two methods of ``GradScaler``, and
+listens to hooks of all modules and optimizers. This file knows *when* something is checked; *what*
+is checked is in ``training_checks``.
 """
 
 from __future__ import annotations
@@ -25,30 +26,29 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
-from torchscan.inspecting.finding_log import FindingLog, is_looking_again
+from torchscan.inspecting.checked_steps import GuardFacts
+from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.loss_graph import LineNotes, LossGraph
-from torchscan.inspecting.root_calls import RootCall, RootCalls, TrainingThread
+from torchscan.inspecting.line_notes import LineNotes
+from torchscan.inspecting.loss_graph import LossGraph
+from torchscan.inspecting.memory_trend import MemoryLog, MemoryTrend
+from torchscan.inspecting.repeated_calls import is_looking_again
+from torchscan.inspecting.root_call import RootCall
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
 from torchscan.inspecting.run import CheckedModule
-from torchscan.inspecting.run_summary import GuardFacts
 from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
+from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
-from torchscan.inspecting.verdicts import MemoryLog, MemoryTrend
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_tree import is_in_backward_pass, is_running
 from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import (
-    forget_hooks,
-    is_capturing_now,
-    is_transforming,
-    not_compiled,
-)
+from torchscan.torch_versions import forget_hooks, is_capturing_now, is_transforming, not_compiled
 
 #: calls of other modules than the inspected one whose times are kept
 _MAX_OTHER_CALLS = 8192
@@ -94,7 +94,7 @@ class NonFiniteGuard:
 
     @property
     def is_scaled(self) -> bool:
-        """True while a backward pass goes on whose loss a GradScaler has scaled: it skips steps whose gradients overflow."""
+        """True during a backward pass whose loss a GradScaler scales: it skips overflows."""
         return self._checks.is_scaled
 
     @property
@@ -107,7 +107,7 @@ class NonFiniteGuard:
         return self._calls.open_call()
 
     def refine(self, found: NonFinite) -> NonFinite | None:
-        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        """Add what the guard knows about parameters; return None if it has reported the finding."""
         return self._log.refine(found)
 
     def facts(self) -> GuardFacts:
@@ -118,14 +118,10 @@ class NonFiniteGuard:
         main = None if module is None else self._calls.steps_of(module)
         if main is None or not main.begun:
             main = max(trained, key=lambda steps: steps.begun, default=None)
-        modules = [
-            CheckedModule(
-                name=self._names.format_name(steps),
-                steps=steps.num_checked,
-                is_timed=steps is main,
-            )
-            for steps in trained
-        ]
+        modules = []
+        for steps in trained:
+            name, number = self._names.format_name(steps), steps.num_checked
+            modules.append(CheckedModule(name=name, steps=number, is_timed=steps is main))
         skipped = self._checks.skipped
         return GuardFacts(
             checked_steps=0 if main is None else main.num_checked,
@@ -138,7 +134,7 @@ class NonFiniteGuard:
             memory=MemoryTrend.of(self.memory.sizes),
         )
 
-    # -- lifetime ------------------------------------------------------------------------------------------------------
+    # -- lifetime ----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Check from now on."""
@@ -218,7 +214,7 @@ class NonFiniteGuard:
         self._checks.on_device.forget()
         self.finish()
 
-    # -- calls of modules ----------------------------------------------------------------------------------------------
+    # -- calls of modules --------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
@@ -257,7 +253,7 @@ class NonFiniteGuard:
         except Exception as error:
             self._errors.give_up(error)
 
-    # -- backward passes -----------------------------------------------------------------------------------------------
+    # -- backward passes ---------------------------------------------------------------------------
 
     def _note_backward(self, backward: BackwardPass) -> AbstractContextManager[object] | None:
         """Check the loss, and return a context that checks the gradients after the pass."""
@@ -293,7 +289,7 @@ class NonFiniteGuard:
             if backward.keeps_graph or self._calls.await_gradient():
                 self._lines.switch_on()
 
-    # -- optimizers ----------------------------------------------------------------------------------------------------
+    # -- optimizers --------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer) -> None:
         with self.inspection.as_overhead():
@@ -320,7 +316,7 @@ class NonFiniteGuard:
                     self._checks.check_update(optimizer)
                     self.memory.note(optimizer)
 
-    # -- GradScaler ----------------------------------------------------------------------------------------------------
+    # -- GradScaler --------------------------------------------------------------------------------
 
     def _run_scaled_step(
         self,
@@ -330,7 +326,7 @@ class NonFiniteGuard:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Run an optimizer's step, in place of the scaler's method, and count it if it is skipped."""
+        """Run an optimizer's step in place of the scaler's method; count it if it is skipped."""
         if self._is_off():
             return step(scaler, optimizer, *args, **kwargs)
         self._has_stepped, self._scaled_optimizer = False, optimizer

@@ -28,8 +28,8 @@ from torchscan.analyses.memory_snapshot.snapshot_analysis import analyze_snapsho
 from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData, TraceEvent
 from torchscan.analyses.memory_snapshot.snapshot_file import parse_snapshot
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, SnapshotDevice
-from torchscan.inspecting.call_memory import tensors_saved_by
 from torchscan.inspecting.nodes import edges_behind
+from torchscan.inspecting.storage_blocks import tensors_saved_by
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
@@ -94,7 +94,10 @@ def explain_content(
 def describe_out_of_memory(found: MemorySnapshot) -> Note:
     """Return the verdict on a run that ended with this."""
     kind, size = next(iter(found.by_kind.items()), ("unknown", 0))
-    largest = found.held[0] if found.held else None
+    place, place_size = "", 0
+    if found.held:
+        largest = found.held[0]
+        place, place_size = largest.path or largest.place, largest.size
     advice = found.suggestions[0].to_data() if found.suggestions else None
     return Note.of(
         "verdict-out-of-memory",
@@ -103,8 +106,8 @@ def describe_out_of_memory(found: MemorySnapshot) -> Note:
         reserved=found.reserved_bytes,
         kind=kind,
         share=size / max(found.requested_bytes, 1),
-        place="" if largest is None else largest.path or largest.place,
-        place_size=0 if largest is None else largest.size,
+        place=place,
+        place_size=place_size,
         suggestion=advice,
     )
 

@@ -12,29 +12,26 @@ finite values is computed.
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
-import enum
-import itertools
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, check_values
+from torchscan.inspecting.module_copies import copy_of, obstacle
+from torchscan.inspecting.replayed_operator import Operator, mask_note
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
-from torchscan.recording.bookkeeping.containers import ATOMS, copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
-from torchscan.recording.state import keep_random_state, original_of
+from torchscan.recording.state import keep_random_state
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import (
     OpOverload,
@@ -44,21 +41,7 @@ from torchscan.torch_versions import (
     without_modes,
 )
 
-#: parameterised modules compute their weights in hooks, which are torch's own
-_HOOKS_OF_TORCH = ("torch.nn.utils.", "torch.nn.modules.")
-_MAX_COPY_BYTES = 2**31
-_MAX_DEPTH, _MAX_ITEMS = 8, 1000
-#: types that a copy does not share, or that are never written to
-_PLAIN: Any = (
-    *(*ATOMS, torch.Tensor, type, BuiltinFunctionType, ModuleType, enum.Enum, range, slice),
-    *(torch.memory_format, torch.layout),
-)
 _REDRAWN = Note.of("other-random-numbers")
-#: operators that create tensors of constants, or return their operand
-_CREATING = (
-    *("full", "lift_fresh", "scalar_tensor", "fill", "_to_copy", "clone", "detach", "alias"),
-    *("expand", "view", "triu"),
-)
 #: operators that return -Inf at a probability of 0
 _LOGARITHMS = re.compile(
     r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit"
@@ -67,110 +50,7 @@ _LOGARITHMS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """The operator that produced the first non-finite value."""
-
-    name: str | None = None
-    line: str | None = None
-    #: operator that made NaN of the infinities, or None
-    nan_operator: str | None = None
-    #: operator that wrote the intended infinities that became NaN, and its place, or None
-    mask: Note | None = None
-    #: True if all infinities of the result are intended: then this operator wrote them
-    is_on_purpose: bool = False
-    #: True for a logarithm that made only -Inf: it belongs to a probability of 0, for example
-    is_log: bool = False
-    #: path of the module that ran it in another thread, from the module of the call, or None
-    inside: str | None = None
-    #: reason why it is not known, or None
-    unknown: Note | None = None
-    #: reason why it may be another one, or None
-    unsure: Note | None = None
-
-    @property
-    def creates(self) -> bool:
-        """True if it only creates a constant, which another operator puts into other values."""
-        return (self.name or "").removeprefix("aten.").startswith(_CREATING)
-
-
-def mask_note(path: str | None, type_name: str | None, operator: Operator) -> Note:
-    """Return the note about what wrote intended infinities: a module, an operator or both."""
-    return Note.of(
-        "mask-written",
-        path=path,
-        type_name=type_name,
-        operator=operator.name,
-        line=operator.line,
-    )
-
-
 # -- copies --------------------------------------------------------------------------------------
-
-
-def obstacle(module: nn.Module, given: Given) -> Note | None:
-    """Return the reason why a call cannot be repeated without side effects, or None if it can."""
-    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if has_group and torch.distributed.get_world_size() > 1:
-        return Note.of("other-ranks")
-    original = original_of(module)
-    tensors = [*original.parameters(), *original.buffers()]
-    sizes = [each.nbytes for each in tensors if not nn.parameter.is_lazy(each)]
-    if sum(sizes) > _MAX_COPY_BYTES:
-        return Note.of("module-too-large")
-    functions = []
-    for each in original.modules():
-        functions += [value for value in vars(each).values() if isinstance(value, FunctionType)]
-    shared = what_is_shared([given, *functions])
-    return None if shared is None else Note.of("not-copyable", type_name=shared)
-
-
-def what_is_shared(value: Any, depth: int = 0) -> str | None:
-    """Return the type of something in ``value`` that a copy would share with it, or None.
-
-    It may be an iterator, a module or a connection, for example.
-    """
-    if depth > _MAX_DEPTH or isinstance(value, _PLAIN):
-        return None
-    if isinstance(value, FunctionType):
-        inside: Iterable[Any] = _values_in(value.__closure__ or ())
-    elif isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
-        inside = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = itertools.islice(value, _MAX_ITEMS)
-    elif dataclasses.is_dataclass(value):
-        inside = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        return type(value).__name__
-    for each in inside:
-        shared = what_is_shared(each, depth + 1)
-        if shared is not None:
-            return shared
-    return None
-
-
-def _values_in(cells: Iterable[CellType]) -> Iterator[Any]:
-    for cell in cells:
-        with contextlib.suppress(ValueError):  # a name that is not bound yet
-            yield cell.cell_contents
-
-
-def copy_of(module: nn.Module) -> nn.Module:
-    """Return a copy of the module as it was written, without hooks of the user's."""
-    copied = copy.deepcopy(original_of(module))
-    for each in copied.modules():
-        all_hooks: tuple[dict[int, Callable[..., Any]], ...] = (
-            each._forward_hooks,
-            each._forward_pre_hooks,
-            each._backward_hooks,
-            each._backward_pre_hooks,
-        )
-        for hooks in all_hooks:
-            for number, hook in list(hooks.items()):
-                origin = getattr(hook, "__module__", None) or type(hook).__module__
-                if not origin.startswith(_HOOKS_OF_TORCH):
-                    del hooks[number]
-    return copied
 
 
 def _copy_tensor(tensor: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from torchscan.inspecting.finiteness import MAX_JOINED
 from torchscan.inspecting.inspector import Inspector
-from torchscan.inspecting.root_calls import ModuleSteps, RootCalls
+from torchscan.inspecting.root_call import ModuleSteps
+from torchscan.inspecting.root_calls import RootCalls
 from torchscan.recording.places import is_of_user
 from torchscan.torch_versions import place_in_group
 
@@ -27,7 +28,7 @@ class InspectionLink:
         self._is_guard_first = False
 
     def follow(self, inspector: Inspector, *, is_guard_first: bool) -> None:
-        """Refer to this inspection from now on. If the guard is first, it does not rely on what the inspection finds."""
+        """Refer to this inspection from now on. A guard that is first does not rely on it."""
         self._is_guard_first = is_guard_first
         self._inspector = weakref.ref(inspector)
         self._model = weakref.ref(inspector.model)
@@ -88,7 +89,7 @@ class RootNames:
         return self.format_name(steps)
 
     def format_name(self, steps: ModuleSteps) -> str:
-        """Return a root's variable, as far as it is known without a look at active functions, and its type."""
+        """Return a root's type, and its variable if it is known without reading functions."""
         module = steps.module()
         if module is not None and steps.variable is None:
             steps.variable = _find_variable(module, [vars(sys.modules["__main__"])])
@@ -108,7 +109,8 @@ def _find_variable(module: nn.Module, namespaces: Iterable[Mapping[str, Any]]) -
 def _active_names() -> Iterator[Mapping[str, Any]]:
     """Yield the variables of the user's active functions.
 
-    Asked for these, Python up to 3.12 keeps their values until the function returns, so it is done for a finding only.
+    Asked for these, Python up to 3.12 keeps their values until the function returns, so it is done
+    for a finding only.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

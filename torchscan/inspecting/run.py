@@ -23,6 +23,7 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.hardware.this_machine import cpu_name
 from torchscan.inspecting.checks import CheckResult
+from torchscan.inspecting.evidence import Evidence
 from torchscan.inspecting.exchanges import Exchange, Process
 from torchscan.inspecting.exports import (
     chrome_trace,
@@ -34,8 +35,8 @@ from torchscan.inspecting.exports import (
 from torchscan.inspecting.facts import InspectedCall
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.step_time import require_step_time
-from torchscan.inspecting.timing import Timeline
-from torchscan.inspecting.verdicts import Evidence, find_verdict
+from torchscan.inspecting.step_timeline import Timeline
+from torchscan.inspecting.verdicts import find_verdict
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation

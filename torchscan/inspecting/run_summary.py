@@ -7,20 +7,17 @@ backward pass train. Forward passes without one, such as those of a validation, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from torchscan.analyses.roofline import Roofline
-from torchscan.inspecting.call_memory import Shapes
-from torchscan.inspecting.checks import CheckResult
-from torchscan.inspecting.exchanges import Exchange, Group, Process, current_group
+from torchscan.inspecting.evidence import Interval, evidence_of
 from torchscan.inspecting.facts import COUNTED, DeviceFacts, InspectedCall, StepFacts
-from torchscan.inspecting.findings import FindingKey, NonFinite
+from torchscan.inspecting.kept_steps import Observations, WatchedSteps
 from torchscan.inspecting.run import (
     CallRun,
-    CheckedModule,
     DeviceRun,
     EvaluationRun,
     Expected,
@@ -28,207 +25,12 @@ from torchscan.inspecting.run import (
     RunFacts,
     RunProvenance,
 )
-from torchscan.inspecting.step import Step, StepCounts
-from torchscan.inspecting.timing import Timeline
-from torchscan.inspecting.verdicts import Interval, MemoryTrend, evidence_of
+from torchscan.inspecting.step_timeline import Timeline
 from torchscan.measured import Key
-from torchscan.observing.compiling import Compilation
 from torchscan.ops import OpCost
 from torchscan.trace.events import Phase
 
-_MAX_STEPS = 1024
-#: kinds of steps whose calls are described
-_MAX_KINDS = 8
-#: calls of a step and the shapes of its inputs: steps that agree in these are of one kind
-_Kind = tuple[tuple[Key, ...], Shapes]
 _NONE_COUNTED = (0,) * len(COUNTED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedSteps:
-    """Steps that train, or passes that do not, and the usual ones among them."""
-
-    #: number of all steps
-    number: int
-    #: number of steps before the measured ones
-    warm_up: int
-    #: number of calls of the model in all steps
-    num_passes: int
-    #: kept steps of the most common kind
-    steps: Sequence[StepFacts] = ()
-    #: number of kept steps of other kinds
-    num_differing: int
-    #: calls of the last of the usual steps
-    calls: Sequence[InspectedCall] = ()
-    timeline: Timeline | None = None
-    exchanges: tuple[Exchange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """Observations of a model: its usual steps, evaluations and findings."""
-
-    #: True if gradients of the model's parameters were computed
-    trains: bool
-    #: steps that train, or passes if no step trains
-    usual: WatchedSteps
-    #: forward passes without a backward pass, or None without any or if no step trains
-    evaluation: WatchedSteps | None = None
-    nonfinite: Sequence[NonFinite] = ()
-    nonfinite_steps: int = 0
-    checked: Sequence[CheckResult] = ()
-    process: Process | None = None
-    compilation: Compilation | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardFacts:
-    """Checks and findings of a run's guard."""
-
-    #: number of training steps whose loss, gradients and parameters were checked: of the inspected
-    #: module, or else of all
-    checked_steps: int = 0
-    #: modules that train, if there are several
-    trained_modules: tuple[CheckedModule, ...] = ()
-    #: number of steps that a GradScaler skipped because scaled gradients overflowed
-    skipped_steps: int = 0
-    #: first of these steps, or None
-    first_skipped: int | None = None
-    findings: tuple[NonFinite, ...] = ()
-    #: number of steps in which something was not finite
-    nonfinite_steps: int = 0
-    #: names of threads that trained as well and were not checked
-    unchecked_threads: tuple[str, ...] = ()
-    #: memory after optimizer steps, or None with too few
-    memory: MemoryTrend | None = None
-
-
-# -- steps that are kept -------------------------------------------------------------------------
-
-
-class KeptSteps:
-    """Facts and findings of finished steps."""
-
-    def __init__(self, warm_up: int) -> None:
-        self.counts = StepCounts()
-        self._training = _StepLog(warm_up)
-        self._evaluation = _StepLog(warm_up)
-        #: steps that exceptions ended, which are shown if there is nothing else
-        self._failed = _StepLog(warm_up)
-        self._checked: list[CheckResult] = []
-        #: sources of the first steps that have any
-        self._nonfinite: list[NonFinite] = []
-        #: number of all steps with a source
-        self._nonfinite_steps = 0
-        #: ranks that train together; their group may be gone when the results are read
-        self._group: Group | None = None
-
-    @property
-    def facts(self) -> Sequence[StepFacts]:
-        """Facts of the kept steps: those that train, if any does."""
-        return (self._training if self._training.number else self._other).facts
-
-    @property
-    def _other(self) -> _StepLog:
-        return self._evaluation if self._evaluation.number else self._failed
-
-    def keep(self, step: Step) -> None:
-        """Keep a finished step."""
-        self._group = self._group or current_group()
-        if step.has_failed:
-            self._failed.keep(step)
-        else:
-            self.counts = self.counts.add(step)
-            (self._training if step.trains else self._evaluation).keep(step)
-        self._checked += step.checked
-        if step.nonfinite is not None:
-            self._nonfinite_steps += 1
-            if len(self._nonfinite) < _MAX_STEPS:
-                self._nonfinite.append(step.nonfinite)
-
-    def watched(self, compilation: Compilation | None) -> Observations:
-        """Return the usual steps that train, and separately the usual passes that do not.
-
-        If no step trains, the passes are the steps, also by name.
-        """
-        trains = self._training.number > 0
-        if not trains:
-            self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
-            self._checked = [replace(each, is_evaluation=False) for each in self._checked]
-            usual = passes = self._other.find_usual(self._group)
-        else:
-            usual = self._training.find_usual(self._group)
-            passes = self._evaluation.find_usual(None)
-        return Observations(
-            trains=trains,
-            usual=usual,
-            evaluation=passes if trains and passes.number else None,
-            process=None if self._group is None else self._group.process,
-            nonfinite=self._nonfinite,
-            nonfinite_steps=self._nonfinite_steps,
-            checked=self._checked,
-            compilation=compilation,
-        )
-
-
-class _StepLog:
-    """Facts of steps that train, or of passes that do not."""
-
-    def __init__(self, warm_up: int) -> None:
-        self._warm_up = warm_up
-        #: number of steps, also of those that are not kept
-        self.number = 0
-        #: number of calls of the model in them
-        self._num_passes = 0
-        self.facts: list[StepFacts] = []
-        #: the last step of each kind, the newest kind last
-        self._last: dict[_Kind, Step] = {}
-
-    def keep(self, step: Step) -> None:
-        """Keep a step."""
-        facts = step.facts(self.number, self.facts[-1] if self.facts else None)
-        self.facts.append(facts)
-        self.number += 1
-        self._num_passes += sum(parent < 0 for parent in facts.parents)
-        kind = facts.keys, facts.shapes
-        self._last.pop(kind, None)
-        self._last[kind] = step
-        if len(self._last) > _MAX_KINDS:
-            del self._last[next(iter(self._last))]
-        if len(self.facts) > _MAX_STEPS:
-            del self.facts[self._warm_up : -1 : 2]
-
-    def find_usual(self, group: Group | None) -> WatchedSteps:
-        """Return the steps of the most common kind, without the first ones, which warm up."""
-        warm_up = min(self._warm_up, max(self.number - 1, 0))
-        measured = [facts for facts in self.facts if facts.number >= warm_up]
-        kinds = [(facts.keys, facts.shapes) for facts in reversed(measured)]
-        common = Counter(kind for kind in kinds if kind in self._last).most_common(1)
-        if not common:
-            return WatchedSteps(
-                number=self.number,
-                warm_up=warm_up,
-                num_passes=self._num_passes,
-                num_differing=len(measured),
-            )
-
-        ((usual, _),) = common
-        alike = [facts for facts in measured if (facts.keys, facts.shapes) == usual]
-        step = self._last[usual]
-        timeline = step.timeline()
-        return WatchedSteps(
-            number=self.number,
-            warm_up=warm_up,
-            num_passes=self._num_passes,
-            steps=alike,
-            num_differing=len(measured) - len(alike),
-            calls=step.calls(),
-            timeline=timeline,
-            exchanges=() if group is None else step.exchanges(alike, timeline, group),
-        )
-
-
-# -- the steps together --------------------------------------------------------------------------
 
 
 def run_of(
@@ -246,27 +48,37 @@ def run_of(
     are the calls of other modules.
     """
     usual = watched.usual
-    evaluation = watched.evaluation
+    steps = usual.steps
+    num_steps = usual.number - usual.warm_up
+    calls = _call_runs(usual, costs, roofline, inner)
+    times = _times_of(steps)
+    device = _device_run(steps)
+    evidence = evidence_of(steps, others)
+    evaluation = expected = None
+    if watched.evaluation is not None:
+        evaluation = _evaluation_run(watched.evaluation)
+    if roofline is not None:
+        expected = Expected.of(roofline)
     return RunFacts(
-        steps=usual.number - usual.warm_up,
+        steps=num_steps,
         warm_up=usual.warm_up,
-        timed=len(usual.steps),
+        timed=len(steps),
         has_trained=watched.trains,
-        evaluation=None if evaluation is None else _evaluation_run(evaluation),
-        calls=_call_runs(usual, costs, roofline, inner),
-        **_times_of(usual.steps),
-        device=_device_run(usual.steps),
+        evaluation=evaluation,
+        calls=calls,
+        **times,
+        device=device,
         num_differing=usual.num_differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
-        expected=None if roofline is None else Expected.of(roofline),
+        expected=expected,
         checked=tuple(watched.checked),
         compilation=watched.compilation,
         provenance=provenance,
         timeline=usual.timeline or Timeline(),
         process=watched.process,
         exchanges=usual.exchanges,
-        evidence=evidence_of(usual.steps, others),
+        evidence=evidence,
     )
 
 
@@ -293,11 +105,13 @@ def _call_runs(
     paths = [_path_in(inner, call.path) for call in usual.calls]
     expected = None
     if roofline is not None:
-        expected = _expect_times(roofline, paths, [call.parent for call in usual.calls])
+        parents = [call.parent for call in usual.calls]
+        expected = _expect_times(roofline, paths, parents)
     calls = []
     for index, call in enumerate(usual.calls):
         run = _call_run(call, index, usual.steps)
-        cost = costs.get((paths[index], call.invocation))
+        key = (paths[index], call.invocation)
+        cost = costs.get(key)
         if cost is not None:
             run = replace(run, macs=cost.macs, flops=cost.flops)
         if expected is not None:
@@ -308,9 +122,13 @@ def _call_runs(
 
 
 def _path_in(inner: str, path: str) -> str:
-    if not inner or not f"{path}.".startswith(f"{inner}."):
+    """Return the path of a module in the one at ``inner``."""
+    if not inner:
         return path
-    return path[len(inner) + 1 :]
+    prefix = f"{inner}."
+    if not f"{path}.".startswith(prefix):
+        return path
+    return path[len(prefix) :]
 
 
 def _expect_times(
@@ -324,8 +142,12 @@ def _expect_times(
     for load in roofline.operators:
         own[load.layer, load.phase] += load.time_estimate
     num_calls = Counter(paths)
-    forward = [own[path, "forward"] / num_calls[path] for path in paths]
-    backward = [own[path, "backward"] / num_calls[path] for path in paths]
+    forward: list[float] = []
+    backward: list[float] = []
+    for path in paths:
+        number = num_calls[path]
+        forward.append(own[path, "forward"] / number)
+        backward.append(own[path, "backward"] / number)
     for index in reversed(range(len(paths))):
         parent = parents[index]
         if parent is not None:
@@ -361,7 +183,8 @@ def _call_run(call: InspectedCall, index: int, steps: Sequence[StepFacts]) -> Ca
 def _max_counts(steps: Sequence[StepFacts], index: int) -> list[int | None]:
     """Return the maximum of each count of a call. A 0 becomes None if a step was not counted."""
     by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
-    largest: list[int | None] = [max(counts) for counts in zip(*by_step, strict=True)]
+    by_count = zip(*by_step, strict=True)
+    largest: list[int | None] = [max(counts) for counts in by_count]
     if all(step.is_counted for step in steps):
         return largest
     return [count or None for count in largest]
@@ -376,13 +199,17 @@ def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
     num_passes = sum(call.parent is None for call in watched.calls)
     on_host = [step.of_model(step.forward) // num_passes for step in steps]
     devices = _on_device(steps)
-    on_device = [step.of_model(device.forward) // num_passes for step, device in devices]
+    device_forward = None
+    if devices:
+        on_device = [step.of_model(device.forward) // num_passes for step, device in devices]
+        device_forward = Latency.of(on_device)
     calls = [_call_run(call, index, steps) for index, call in enumerate(watched.calls)]
+    num_timed = len(steps) * num_passes
     return EvaluationRun(
         passes=watched.num_passes,
-        timed=len(steps) * num_passes,
+        timed=num_timed,
         forward=Latency.of(on_host),
-        device_forward=Latency.of(on_device) if on_device else None,
+        device_forward=device_forward,
         calls=tuple(calls),
     )
 
@@ -398,88 +225,16 @@ def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
     outside = [device.backward_span - device.leaves - device.owned for _, device in devices]
     whole = sum(device.whole for _, device in devices)
     waiting = sum(device.waiting for _, device in devices)
+    share = waiting / whole if whole else 0.0
     return DeviceRun(
         forward=Latency.of(forward),
         backward=Latency.of(backward),
         storing_gradients=Latency.of(storing),
         outside_modules=Latency.of(outside),
-        waiting=waiting / whole if whole else 0.0,
+        waiting=share,
     )
 
 
 def _on_device(steps: Sequence[StepFacts]) -> list[tuple[StepFacts, DeviceFacts]]:
     """Return the steps with times on a device, and these times."""
     return [(step, step.device) for step in steps if step.device is not None]
-
-
-# -- checks of every step ------------------------------------------------------------------------
-
-
-def add_checks(
-    run: RunFacts,
-    checked: GuardFacts,
-    *,
-    is_guard_first: bool = False,
-    reported: Collection[FindingKey] = (),
-) -> RunFacts:
-    """Return a run with what the cheap check of every step has found.
-
-    If the guard is first, a training step that it has checked has its finding or none, except for
-    findings of the inspection that were ``reported`` because no check followed.
-    """
-    close = list(run.nonfinite)
-    nonfinite_steps = max(run.nonfinite_steps, checked.nonfinite_steps)
-    if is_guard_first:
-        close = [
-            found for found in close if found.key in reported or not _is_superseded(found, checked)
-        ]
-        checked_steps = {found.step for found in checked.findings if found.root is None}
-        others = [
-            found for found in close if found.is_evaluation or found.step not in checked_steps
-        ]
-        nonfinite_steps = checked.nonfinite_steps + len(others)
-    evidence = None if run.evidence is None else replace(run.evidence, memory=checked.memory)
-    return replace(
-        run,
-        evidence=evidence,
-        nonfinite=_first_in_each_step(close, checked.findings),
-        nonfinite_steps=nonfinite_steps,
-        checked_steps=checked.checked_steps,
-        trained_modules=checked.trained_modules,
-        unchecked_threads=checked.unchecked_threads,
-        skipped_steps=checked.skipped_steps,
-        first_skipped=checked.first_skipped,
-    )
-
-
-def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
-    """Return whether the guard has checked this step, and has found nothing or knows the place."""
-    if found.is_evaluation or found.step >= checked.checked_steps:
-        return False
-    own = [other for other in checked.findings if other.root is None]
-    if found.phase == "update":  # it may have been written after the last check
-        return any(other.step >= found.step for other in own)
-    return all(other.is_located for other in own if other.step == found.step)
-
-
-def _first_in_each_step(
-    close: Sequence[NonFinite], cheap: Sequence[NonFinite]
-) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the ``close`` inspection, if it saw the source.
-
-    Where it only saw consequences, the finding of the ``cheap`` check comes first.
-    """
-    evaluated = [found for found in close if found.is_evaluation]
-    trained = [found for found in close if not found.is_evaluation]
-    late = {found.step: found for found in trained if found.phase in ("loss", "update")}
-    sure = {found.step: found for found in trained if found.step not in late}
-    own, of_others = {}, []
-    for found in cheap:
-        if found.root is None:
-            own[found.step] = found
-        else:
-            of_others.append(found)
-    first = {**late, **own, **sure}
-    every = [*first.values(), *of_others, *evaluated]
-    every.sort(key=lambda found: found.step)
-    return tuple(every)

@@ -16,7 +16,8 @@ from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchange
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.nodes import NodeWatch
-from torchscan.inspecting.timing import Timeline, timeline_of, without_collections
+from torchscan.inspecting.step_timeline import Timeline, timeline_of
+from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -38,7 +39,8 @@ class StepCounts(NamedTuple):
     trained: int = 0
     #: without one, with gradients off
     evaluated: int = 0
-    #: without one, with gradients on: steps that an exception ended, passes whose results were only read
+    #: without one, with gradients on: steps that an exception ended, passes whose results were only
+    #: read
     unfinished: int = 0
 
     def add(self, step: Step) -> StepCounts:
@@ -51,7 +53,7 @@ class StepCounts(NamedTuple):
 
     @property
     def num_training(self) -> int:
-        """Steps that train. Of a model that has not trained yet, passes with gradients on, which may have been meant to."""
+        """Steps that train; if none does, passes with gradients on: they may be meant to."""
         return self.trained or self.unfinished
 
 
@@ -127,8 +129,10 @@ class Step:
         """
         if self._times.has_begun_backward:
             return self._num_passes < _MAX_PASSES
-        alive = [any(each() is not None for each in graph) for graph in self._graphs]
-        return bool(alive) and all(alive)
+        for graph in self._graphs:
+            if all(each() is None for each in graph):
+                return False
+        return bool(self._graphs)
 
     @property
     def looking(self) -> int:
@@ -241,7 +245,7 @@ class Step:
         self._values.note_update(modules, is_followed=is_followed)
         self._checks.note_update(parameters)
 
-    # -- afterwards ----------------------------------------------------------------------------------------------------
+    # -- afterwards --------------------------------------------------------------------------------
 
     @property
     def is_known(self) -> bool:
@@ -302,10 +306,12 @@ class Step:
     def _described(self, call: Call) -> InspectedCall:
         index = call.index
         inputs, grad_in, outputs, grad_out = map(_plain, self._shapes.get(index, ((), (), (), ())))
-        has_gradients = self._times.has_begun_backward
+        if not self._times.has_begun_backward:
+            grad_in = grad_out = ()
+        memory = self._known_memory[index]
         return InspectedCall(
             **dict.fromkeys(COUNTED, 0),
-            **{name: getattr(self._known_memory[index], name) for name in _MEMORY},
+            **{name: getattr(memory, name) for name in _MEMORY},
             path=call.path,
             type_name=type_name_of(call.module),
             invocation=call.invocation,
@@ -313,8 +319,8 @@ class Step:
             parent=None if call.parent is None else call.parent.index,
             input_shapes=inputs,
             output_shapes=outputs,
-            grad_in_shapes=grad_in if has_gradients else (),
-            grad_out_shapes=grad_out if has_gradients else (),
+            grad_in_shapes=grad_in,
+            grad_out_shapes=grad_out,
             is_again=index in self._times.again,
         )
 

@@ -1,4 +1,4 @@
-"""Steps that are really taken: a forward pass, or a training step, of a model with data on a device of this machine."""
+"""Real steps: forward passes or training steps of a model with data on a local device."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from torchscan.recording.call_arguments import make_arguments
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
-from torchscan.recording.training.optimizers import (
-    installed_optimizer,
-    needs_closure,
-    optimizer_on,
-)
+from torchscan.recording.training.optimizers import installed_optimizer, needs_closure, optimizer_on
 from torchscan.torch_versions import products_in_tf32
 
 _TYPES = {
@@ -34,7 +30,7 @@ _TYPES = {
 
 
 def local_device(name: str | None) -> torch.device:
-    """A device of this machine by its name; None: CUDA's first one, or else the CPU."""
+    """Return a device of this machine by its name; by default CUDA's first one, else the CPU."""
     on_cuda = torch.cuda.is_available()
     if name is None:
         return torch.device("cuda" if on_cuda else "cpu")
@@ -47,24 +43,26 @@ def local_device(name: str | None) -> torch.device:
             f"the device is {name[:40]!r}, and steps run on this machine: give cpu, cuda or cuda:0"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"{name} is not a device that torch can use here: give cpu{' or cuda' if on_cuda else ''}"
-        )
+        choices = "cpu or cuda" if on_cuda else "cpu"
+        raise InputError(f"{name} is not a device that torch can use here: give {choices}")
     return device
 
 
 class RealSteps:
-    """Takes the steps that were asked for. The model of the request is moved, converted and trained."""
+    """Takes real steps of a request, whose model is moved, converted and trained."""
 
     def __init__(
         self, request: PassRequest, run_on: torch.device, precision: Precision | None
     ) -> None:
-        _require_data(request.module)
-        self._precision, self._autocast = precision, _autocast_in(precision, run_on)
-        with self._explained(request):
-            self.module: nn.Module = request.module.to(
-                run_on, None if precision is None else _TYPES.get(precision)
+        if any(tensor.is_meta for tensor in tensors_of(request.module)):
+            raise InputError(
+                f"{type_name_of(request.module)} has tensors without data, "
+                "but real steps need data: build it on the CPU"
             )
+        self._precision, self._autocast = precision, _autocast_in(precision, run_on)
+        dtype = None if precision is None else _TYPES.get(precision)
+        with self._explained(request):
+            self.module: nn.Module = request.module.to(run_on, dtype)
         if request.mode != "same":
             self.module.train(request.mode == "train")
         self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
@@ -76,11 +74,9 @@ class RealSteps:
             self._optimizer = optimizer_on(installed_optimizer(request.optimizer), parameters)
 
     def take(self) -> None:
-        """One more."""
-        with (
-            self._explained(self._request),
-            products_in_tf32(True) if self._precision == "tf32" else nullcontext(),
-        ):
+        """Take one more step."""
+        products = products_in_tf32(True) if self._precision == "tf32" else nullcontext()
+        with self._explained(self._request), products:
             if self._request.has_backward:
                 self._learn()
             else:
@@ -90,20 +86,22 @@ class RealSteps:
     def _forward(self) -> Any:
         with self._autocast:
             result = self.module(*self._args, **self._kwargs)
-            return loss_of(result, self._request.backward) if self._request.has_backward else result
+            if self._request.has_backward:
+                return loss_of(result, self._request.backward)
+            return result
 
     def _learn(self) -> None:
-        """Gradients of ones, as in a record."""
+        """Compute gradients from ones, as in a recorded pass, and take the optimizer's step."""
         self.module.zero_grad()
         outputs = differentiable_outputs(self._forward())
         torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-        if self._optimizer is not None:
-            loss = (
-                sum(float(output.sum()) for output in outputs)
-                if needs_closure(self._optimizer)
-                else 0.0
-            )
-            self._optimizer.step(*([lambda: loss] if needs_closure(self._optimizer) else []))
+        if self._optimizer is None:
+            return
+        if needs_closure(self._optimizer):
+            loss = sum(float(output.sum()) for output in outputs)
+            self._optimizer.step(lambda: loss)
+        else:
+            self._optimizer.step()
 
     @contextlib.contextmanager
     def _explained(self, request: PassRequest) -> Iterator[None]:
@@ -132,24 +130,19 @@ def _only_failures() -> Iterator[None]:
         return
 
 
-def _require_data(module: nn.Module) -> None:
-    if any(tensor.is_meta for tensor in tensors_of(module)):
-        raise InputError(
-            f"{type_name_of(module)} has tensors without data, but real steps need data: build it on the CPU"
-        )
-
-
 def _autocast_in(
     precision: Precision | None, run_on: torch.device
 ) -> AbstractContextManager[object]:
-    """Refuse what this device does not compute in."""
+    """Return the autocast of a precision, or raise if this device does not compute in it."""
     if precision in ("fp8", "fp8-mixed"):
         raise InputError(
-            f"precision is {precision}, which needs its own modules: convert the model in Python, and call inspect()"
+            f"precision is {precision}, which needs its own modules: "
+            "convert the model in Python, and call inspect()"
         )
     if precision == "tf32" and run_on.type != "cuda":
         raise InputError(
-            f"precision is tf32, which needs a CUDA device, and steps run on {run_on}: give fp32 or bf16"
+            "precision is tf32, which needs a CUDA device, "
+            f"and steps run on {run_on}: give fp32 or bf16"
         )
     if precision is None or not precision.endswith("-mixed"):
         return nullcontext()

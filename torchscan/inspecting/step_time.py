@@ -25,7 +25,10 @@ class StepExcess(NamedTuple):
 
     def __str__(self) -> str:
         """Return a line for the step and one for each module."""
-        more = f" (+{100 * (self.taken - self.limit) / self.limit:.1f} %)" if self.limit else ""
+        more = ""
+        if self.limit:
+            percent = 100 * (self.taken - self.limit) / self.limit
+            more = f" (+{percent:.1f} %)"
         most = f"at most {units.duration(self.limit)}{more}{self.per_sample}"
         head = f"a step took {units.duration(self.taken)} on {self.device}, {most}"
         layers = [f"  {name}: {units.duration(time)}" for name, time in self.slowest]
@@ -42,9 +45,8 @@ def require_step_time(
     tolerance: float | str,
 ) -> None:
     """Raise if ``taken`` exceeds ``max_step_time`` and the tolerance; warn if it ran elsewhere."""
-    limit = _number("max_step_time", max_step_time, units.parse_duration) * (
-        1 + _number("tolerance", tolerance, units.parse_share)
-    )
+    limit = _number("max_step_time", max_step_time, units.parse_duration)
+    limit *= 1 + _number("tolerance", tolerance, units.parse_share)
     if device is not None and not is_part(device, ran_on):
         warn_user(
             f"max_step_time is not checked: it is for {device}, and the steps ran on {ran_on}"
@@ -57,7 +59,6 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
     if isinstance(value, str):
         return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InputError(
-            f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'max_step_time' else '10%'!r}"
-        )
+        example = "120 ms" if name == "max_step_time" else "10%"
+        raise InputError(f"{name} is {value!r}: give a number, or a text such as {example!r}")
     return float(value)

@@ -15,9 +15,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter_ns, time_ns
-from typing import NamedTuple
 
 from torchscan.inspecting.device_times import DeviceTimes
 from torchscan.recording.call_tree import Call, is_in_backward_pass
@@ -67,7 +65,8 @@ class StepTimes:
         #: what optimizers took
         self.optimizer = 0
         self._began = self._last = self._over = self._optimizer_start = 0
-        #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
+        #: nanoseconds that were spent on looking, which are nobody's, and when the looking that
+        #: goes on began
         self.looking = self._looking_since = 0
         #: two numbers for each time that looking ended: when, and how much there had been by then;
         #: they are needed to compare the times of ranks
@@ -106,7 +105,7 @@ class StepTimes:
 
     @property
     def nodes(self) -> Sequence[tuple[int, int, int]]:
-        """Return the call that made each node, in the order in which they ran, its start and end."""
+        """Return the call that made each node, its start and end, in the order of running."""
         numbers = self._nodes
         return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
@@ -203,7 +202,10 @@ class StepTimes:
         return start
 
     def note_node(self, call: int, start: int, inside: int) -> None:
-        """A node has run, and ``inside`` it others, of a backward pass that it has started itself, as a checkpoint may."""
+        """Note that a node has run, and the time ``inside`` it of a backward pass that it started.
+
+        A checkpoint starts one.
+        """
         end = (self._looking_since or perf_counter_ns()) - self.looking
         if self.device is not None:
             self.device.end(call, self.looking, is_forward=False)
@@ -217,72 +219,3 @@ class StepTimes:
     def is_captured(self) -> bool:
         """True if the device's work is being captured, to be run later."""
         return self.device is not None and is_capturing()
-
-
-class Slice(NamedTuple):
-    """Start and end of an activity on the host."""
-
-    #: index of its call, or None if gradients were accumulated
-    call: int | None
-    #: nanoseconds from the start of the step
-    start: int
-    #: nanoseconds from the start of the step
-    end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """One step as it went on the host, in the order in which things started."""
-
-    #: calls
-    forward: tuple[Slice, ...] = ()
-    #: nodes; consecutive nodes of one call are one slice, which includes recomputation
-    backward: tuple[Slice, ...] = ()
-
-
-def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
-    """The timeline of a step."""
-    zero = times.zero
-    ran = [
-        Slice(call.index, times.started[call.index] - zero, end - zero)
-        for call, end in _ended(calls, times)
-    ]
-    nodes = [
-        Slice(None if call == LEAVES else call, start - zero, end - zero)
-        for call, start, end in times.nodes
-    ]
-    again = [each for each in ran if each.call in times.again]
-    return Timeline(
-        forward=tuple(each for each in ran if each.call not in times.again),
-        backward=tuple(_in_order([*_merge_neighbors(_in_order(nodes)), *again])),
-    )
-
-
-def _ended(calls: Sequence[Call], times: StepTimes) -> list[tuple[Call, int]]:
-    """Each call with its end. Where none was noticed, it is that of what ran in it."""
-    ends: dict[int, int] = {}
-    for call in reversed(calls):
-        inside = [ends[child] for child in call.children if child not in times.again]
-        ends[call.index] = times.ended.get(call.index) or max(
-            inside, default=times.started[call.index]
-        )
-    return [(call, ends[call.index]) for call in calls]
-
-
-def _in_order(slices: Sequence[Slice]) -> list[Slice]:
-    """Sort slices by their start. A slice that contains others comes before them."""
-    return sorted(slices, key=lambda each: (each.start, -each.end))
-
-
-def _merge_neighbors(nodes: Sequence[Slice]) -> Iterator[Slice]:
-    """Neighbours of one call as one. What ran inside another node stays apart."""
-    last: Slice | None = None
-    for node in nodes:
-        if last is not None and node.start < last.end:
-            yield node
-        elif last is not None and node.call == last.call:
-            last = last._replace(end=node.end)
-        else:
-            yield from () if last is None else (last,)
-            last = node
-    yield from () if last is None else (last,)

@@ -1,10 +1,10 @@
-"""Parameters and buffers whose training is checked: which they are, which module has them, and which are known to be bad."""
+"""Parameters and buffers whose training is checked, their modules, and which are not finite."""
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,66 +14,13 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.finiteness import check_values, version_of
 from torchscan.inspecting.loss_graph import LossGraph
-from torchscan.inspecting.root_calls import ModuleSteps, RootCalls, is_same_or_part
+from torchscan.inspecting.root_call import ModuleSteps
+from torchscan.inspecting.root_calls import RootCalls
+from torchscan.inspecting.training_thread import is_same_or_part
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.inventory import modules_of, type_name_of
 from torchscan.torch_versions import without_torch_function, without_tracing
-
-#: parameters with their gradients
-GradientPairs = Sequence[tuple[Tensor, Tensor]]
-
-
-class BackwardState:
-    """Knowledge about the gradients that the last backward pass has stored."""
-
-    def __init__(self) -> None:
-        #: None until they are checked, and for those that a device checks
-        self.has_finite_gradients: bool | None = None
-        #: the scale of a GradScaler, or None if the loss is not scaled
-        self.scale: float | None = None
-        #: the user's line that has started it
-        self.line: str | None = None
-        #: gradients that were read, with the number of times they had been written to
-        self._versions: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        #: gradients that were not finite after an earlier backward pass
-        self._spoilt: dict[int, weakref.ref[Tensor]] = {}
-
-    def note_stored(self, pairs: GradientPairs) -> None:
-        """Remember the gradients that a backward pass has stored, all of which are read."""
-        self._versions = {}
-        self.note_read(pairs)
-
-    def note_read(self, pairs: GradientPairs) -> None:
-        """Remember how often these gradients have been written to."""
-        for parameter, gradient in pairs:
-            self._versions[id(parameter)] = weakref.ref(gradient), version_of(gradient)
-
-    def find_unread(self, parameters: Iterable[Tensor]) -> GradientPairs:
-        """Return the parameters whose gradients have been written to, or replaced, since they were read."""
-        unread = []
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            known = self._versions.get(id(parameter))
-            if known is None or known[0]() is not gradient or known[1] != version_of(gradient):
-                unread.append((parameter, gradient))
-        return unread
-
-    def note_spoilt(self, pairs: GradientPairs) -> None:
-        """Remember gradients that stay as they are while others are added to them."""
-        bad = [gradient for _, gradient in pairs if not check_values(gradient).is_fine]
-        self._spoilt = {id(each): weakref.ref(each) for each in bad}
-
-    def has_spoilt(self, pairs: GradientPairs) -> bool:
-        """Return whether one of these gradients was not finite before this backward pass."""
-        return any(self.is_spoilt(gradient) for _, gradient in pairs)
-
-    def is_spoilt(self, gradient: Tensor) -> bool:
-        """Return whether a gradient was not finite before this backward pass, which has added to it."""
-        known = self._spoilt.get(id(gradient))
-        return known is not None and known() is gradient and not check_values(gradient).is_fine
 
 
 class TensorOwner(NamedTuple):
@@ -99,7 +46,8 @@ class TrainedTensors:
         )
         #: steps of optimizers, by identity
         self._num_updates: Counter[int] = Counter()
-        #: by optimizer: the number of its parameters, and whether it trains the model that is checked
+        #: by optimizer: the number of its parameters, and whether it trains the model that is
+        #: checked
         self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )
@@ -110,10 +58,10 @@ class TrainedTensors:
         #: True once parameters were seen to be finite after an optimizer's step
         self.has_seen_finite = False
 
-    # -- which -----------------------------------------------------------------------------------------------------------
+    # -- which -------------------------------------------------------------------------------------
 
     def is_reached_by(self, graph: LossGraph) -> bool:
-        """Return whether a backward pass through a graph reaches a call of a module that is checked.
+        """Return whether a backward pass through a graph reaches a module that is checked.
 
         A graph with more nodes than are followed counts if such a call awaits its gradient.
         """
@@ -130,11 +78,10 @@ class TrainedTensors:
         return False
 
     def list_parameters(self) -> list[Tensor]:
-        """Return the parameters that optimizers update or, as long as none has, those of the modules that were called."""
+        """Return the parameters that optimizers update or, before, those of called modules."""
         trained = [optimizer for optimizer in self._optimizers() if self.is_trained_by(optimizer)]
-        return list(chain.from_iterable(map(parameters_of, trained))) or list(
-            self.iter_parameters()
-        )
+        updated = list(chain.from_iterable(map(parameters_of, trained)))
+        return updated or list(self.iter_parameters())
 
     def iter_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of the modules that were called."""
@@ -159,7 +106,7 @@ class TrainedTensors:
         only = None if self._only is None else self._only()
         return only is None or is_same_or_part(module, only)
 
-    # -- optimizers ------------------------------------------------------------------------------------------------------
+    # -- optimizers --------------------------------------------------------------------------------
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Check the parameters of this optimizer as well."""
@@ -195,7 +142,7 @@ class TrainedTensors:
         return self._num_updates[id(optimizer)]
 
     def num_updates_of(self, steps: ModuleSteps | None) -> int | None:
-        """Return how many steps the optimizer of a root has taken, or None if it has no optimizer."""
+        """Return how many steps the optimizer of a root has taken, or None without optimizer."""
         module = None if steps is None else steps.module()
         if module is None:
             return None
@@ -204,10 +151,10 @@ class TrainedTensors:
                 return self.num_updates_by(optimizer)
         return None
 
-    # -- owners ----------------------------------------------------------------------------------------------------------
+    # -- owners ------------------------------------------------------------------------------------
 
     def find_owner(self, tensor: Tensor) -> TensorOwner:
-        """Return the module that has a parameter or buffer. Its root is None if no module has it."""
+        """Return the module that has a parameter or buffer; its root is None if none has it."""
         for steps in self._calls.modules():
             root = steps.module()
             for path, module in () if root is None else modules_of(root):
@@ -227,7 +174,7 @@ class TrainedTensors:
                 return steps
         return next(iter(self._calls.modules()), None)
 
-    # -- known to be bad -------------------------------------------------------------------------------------------------
+    # -- known to be bad ---------------------------------------------------------------------------
 
     def note_bad(self, tensors: Iterable[Tensor]) -> None:
         """Remember that these tensors are not finite. Infinities of a mask do not count."""
@@ -236,7 +183,7 @@ class TrainedTensors:
                 self._reported[id(tensor)] = weakref.ref(tensor)
 
     def note_masks(self, module: nn.Module) -> None:
-        """Remember the parameters and buffers that are not finite before a module is called for the first time."""
+        """Remember the parameters and buffers that are not finite before a module's first call."""
         for tensor in filter(is_readable, chain(nn.Module.parameters(module), module.buffers())):
             if self.is_reported(tensor) or self.is_mask(tensor):
                 continue
@@ -252,7 +199,7 @@ class TrainedTensors:
         return mask is not None and mask.reference() is tensor
 
     def has_new_nan(self, tensor: Tensor) -> bool:
-        """Return whether a mask has become NaN. It is read if it was written to since the last time."""
+        """Return whether a mask has become NaN. It is read if it was written to since."""
         return self._masks[id(tensor)].has_new_nan(tensor)
 
     def is_reported(self, tensor: Tensor) -> bool:
@@ -271,7 +218,7 @@ class TrainedTensors:
 
 
 def updated_rows_of(parameter: Tensor) -> Tensor:
-    """Return the rows of a parameter that its sparse gradient updates, or all of it if it has a dense one."""
+    """Return the rows of a parameter that its gradient updates: all, unless that is sparse."""
     gradient = parameter.grad
     if gradient is None or gradient.layout is not torch.sparse_coo or not is_plain(parameter):
         return parameter

@@ -14,24 +14,17 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from torchscan.inspecting.backward_state import BackwardState
 from torchscan.inspecting.device_checks import DeviceChecks
-from torchscan.inspecting.explainers import (
-    GradientExplainer,
-    LossExplainer,
-    UpdateExplainer,
-    name_step,
-)
+from torchscan.inspecting.explainers import LossExplainer
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, WIDE_TYPES, check_values, is_on_device
+from torchscan.inspecting.gradient_explainer import GradientExplainer
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
-from torchscan.inspecting.trained_tensors import (
-    BackwardState,
-    GradientPairs,
-    TrainedTensors,
-    updated_rows_of,
-)
+from torchscan.inspecting.trained_tensors import TrainedTensors, updated_rows_of
+from torchscan.inspecting.update_explainer import UpdateExplainer, name_step
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.model_steps import parameters_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
@@ -74,7 +67,7 @@ class TrainingChecks:
         """
         return not self.on_device.has_alarm and any(map(is_on_device, tensors))
 
-    # -- around the backward pass ----------------------------------------------------------------------------------------
+    # -- around the backward pass ------------------------------------------------------------------
 
     def check_loss(self, backward: BackwardPass) -> LossGraph | None:
         """Check what a backward pass starts at, and the gradients that it starts from.
@@ -96,19 +89,25 @@ class TrainingChecks:
         losses, self._state.scale = backward.scales.unscale(tensors)
         if self._is_deferred(losses):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
-        else:
-            look = sum(map(check_values, filter(is_readable, losses)), FINE)
-            if not look.is_fine:
-                self._loss_explainer.explain(graph, look, losses)
-                self._state.has_finite_gradients = False
-                return graph
-            look = sum(map(check_values, filter(is_readable, given)), FINE)
-            if not look.is_fine and not self.is_scaled:
-                self._gradient_explainer.report_given(given, self._state.line)
-                self._state.has_finite_gradients = False
-                return graph
+        elif self._has_bad_start(graph, losses, given):
+            self._state.has_finite_gradients = False
+            return graph
         graph.follow()
         return graph
+
+    def _has_bad_start(
+        self, graph: LossGraph, losses: Sequence[Tensor], given: Sequence[Tensor]
+    ) -> bool:
+        """Return whether losses or given gradients are not finite, and report them."""
+        look = sum(map(check_values, filter(is_readable, losses)), FINE)
+        if not look.is_fine:
+            self._loss_explainer.explain(graph, look, losses)
+            return True
+        look = sum(map(check_values, filter(is_readable, given)), FINE)
+        if not look.is_fine and not self.is_scaled:
+            self._gradient_explainer.report_given(given, self._state.line)
+            return True
+        return False
 
     def check_gradients(self, graph: LossGraph) -> None:
         """Check the gradients that a backward pass has stored."""
@@ -125,10 +124,15 @@ class TrainingChecks:
             return
 
         checked = []
+        unchecked = []
         for parameter, gradient in pairs:
-            if not self._tensors.is_reported(parameter) and not state.is_spoilt(gradient):
-                checked.append((parameter, gradient))
-        state.has_finite_gradients = _are_finite(self._find_unchecked(checked))
+            if self._tensors.is_reported(parameter) or state.is_spoilt(gradient):
+                continue
+            checked.append((parameter, gradient))
+            # The inspection may have found it to be finite.
+            if not self._link.has_checked(parameter, gradient):
+                unchecked.append(gradient)
+        state.has_finite_gradients = _are_finite(unchecked)
         if state.has_finite_gradients:
             # What an earlier pass has left was reported then, and the optimizer will read it.
             state.has_finite_gradients = not state.has_spoilt(pairs)
@@ -139,15 +143,7 @@ class TrainingChecks:
         else:
             self._gradient_explainer.explain_overflow(graph)
 
-    def _find_unchecked(self, pairs: GradientPairs) -> list[Tensor]:
-        """Return the gradients that the inspection has not found to be finite."""
-        unchecked = []
-        for parameter, gradient in pairs:
-            if not self._link.has_checked(parameter, gradient):
-                unchecked.append(gradient)
-        return unchecked
-
-    # -- around the optimizer's step -------------------------------------------------------------------------------------
+    # -- around the optimizer's step ---------------------------------------------------------------
 
     def check_unread(self, optimizer: Optimizer) -> None:
         """Check gradients that were written to since they were last read."""
@@ -177,13 +173,10 @@ class TrainingChecks:
         if self._is_deferred(parameters):
             is_scaled = self.is_scaled
             pairs = [(each, updated_rows_of(each)) for each in parameters]
-            self.on_device.send(
-                "optimizer",
-                pairs,
-                is_scaled=is_scaled,
-                operator=name_step(optimizer),
-            )
-            self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
+            operator = name_step(optimizer)
+            self.on_device.send("optimizer", pairs, is_scaled=is_scaled, operator=operator)
+            pairs = [(each, each) for each in buffers + masks]
+            self.on_device.send("update", pairs, is_scaled=is_scaled)
         else:
             self._check_parameters(optimizer, parameters, buffers, masks)
             self.on_device.note_checked_step()
@@ -191,7 +184,7 @@ class TrainingChecks:
         self._calls.release()
 
     def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the tensors that have not been reported, without and with infinities from the start."""
+        """Return unreported tensors: without infinities from the start, and with them."""
         usual: list[Tensor] = []
         masks: list[Tensor] = []
         for tensor in tensors:
@@ -218,7 +211,7 @@ class TrainingChecks:
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
-        """Count a step that a GradScaler has skipped. A fused optimizer skips it within ``step()``."""
+        """Count a step that a GradScaler has skipped; a fused optimizer skips in ``step()``."""
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
             return
@@ -247,10 +240,6 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     ):
         return False
     return all(check_values(each).is_fine for each in others)
-
-
-def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [(each, each) for each in tensors]
 
 
 def _total_of(tensors: list[Tensor]) -> float:

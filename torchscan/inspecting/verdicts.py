@@ -7,30 +7,15 @@ one of 32 runs.
 
 from __future__ import annotations
 
-import os
-import statistics
-import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.optim.optimizer import Optimizer
-
-from torchscan.inspecting.facts import StepFacts
+from torchscan.inspecting.memory_trend import NUM_PARTS
 from torchscan.notes import Note
 
-_T = TypeVar("_T")
 #: ``RunFacts`` and ``GroupRun``, whose property ``verdict`` calls this module
 RunFacts = Any
 GroupRun = Any
-#: start and end of a call of another module, in nanoseconds since 1970
-Interval = tuple[int, int]
-_NANOSECONDS = 1e-9
-#: parts of a run, and so the steps that are needed at least
-_NUM_PARTS = 5
 #: share of the time between steps: without it, a run would take a fifth less
 _MIN_BETWEEN = 0.2
 #: the same on CUDA, where the optimizer's kernels, which have no events, run in that time
@@ -51,13 +36,6 @@ _USUAL_COMPILATIONS = 3
 _MIN_SLOW = 0.5
 #: modules that a slowest one is compared with, at least
 _MIN_MODULES = 3
-#: readings of memory that are kept: of longer runs every second, every fourth, …
-_MAX_READINGS = 512
-_STATM = "/proc/self/statm"
-#: memory that grows in a part by less than this share of the average is only warming up
-_MIN_STEADY = 0.5
-#: readings from which memory is judged: a part has four, as allocators of a CPU grow in jumps
-_MIN_READINGS = 20
 
 
 # -- the verdict ---------------------------------------------------------------------------------
@@ -72,8 +50,8 @@ def find_verdict(run: RunFacts) -> Note | None:
         return note
     if not run.steps:
         return None
-    if run.num_timed < _NUM_PARTS:
-        return Note.of("verdict-too-few-steps", steps=run.num_timed, needed=_NUM_PARTS)
+    if run.num_timed < NUM_PARTS:
+        return Note.of("verdict-too-few-steps", steps=run.num_timed, needed=NUM_PARTS)
     for note in _slow(run):
         return note
     path, type_name, share = _slowest_module(run)
@@ -195,169 +173,3 @@ def _times_by_module(run: RunFacts) -> dict[tuple[str, str], float]:
             key = call.path, call.type_name
             times[key] = times.get(key, 0.0) + call.time
     return times
-
-
-# -- evidence ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeShare:
-    """A share of the time of several steps."""
-
-    #: share in all steps together
-    value: float
-    #: minimum over five consecutive parts of the run
-    min: float
-
-    @classmethod
-    def of(cls, steps: Sequence[tuple[int, int]]) -> TimeShare | None:
-        """Return the share of ``(time, complete time)`` of each step, or None for under five."""
-        if len(steps) < _NUM_PARTS:
-            return None
-        shares = map(_share_of, _split_into_parts(steps))
-        return cls(value=_share_of(steps), min=min(shares))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Measurements that the verdict on a run is derived from."""
-
-    #: number of steps that another one follows, so that the time between them is known
-    steps: int
-    #: share of the time from step to step outside of steps and of other modules with parameters; on
-    #: CUDA, at most the share in which the device was also outside of the step
-    between: TimeShare | None
-    #: share of the time in a step in which the CUDA device waited for the host, or None without one
-    waiting: TimeShare | None
-    #: number of autograd nodes in the backward pass of a step
-    num_nodes: int
-    #: seconds that a node takes on the host on average
-    node_time: float
-    #: memory of the training steps, or None with fewer than 20 of them
-    memory: MemoryTrend | None = None
-
-
-def evidence_of(
-    steps: Sequence[StepFacts],
-    others: Sequence[Interval] = (),
-) -> Evidence:
-    """Return the evidence in steps of one kind.
-
-    Args:
-        steps: the steps, in order.
-        others: calls of other modules with parameters, which may run between the steps.
-    """
-    between = [(_idle_between(step, others), step.period) for step in steps if step.period]
-    waiting = [(step.device.waiting, step.device.whole) for step in steps if step.device]
-    num_nodes = sum(step.num_nodes for step in steps)
-    in_nodes = sum(step.in_nodes for step in steps)
-    return Evidence(
-        steps=len(between),
-        between=TimeShare.of(between),
-        waiting=TimeShare.of(waiting),
-        num_nodes=round(num_nodes / max(len(steps), 1)),
-        node_time=in_nodes / max(num_nodes, 1) * _NANOSECONDS,
-    )
-
-
-def _share_of(steps: Sequence[tuple[int, int]]) -> float:
-    part = sum(time for time, _ in steps)
-    whole = sum(time for _, time in steps)
-    return part / whole if whole else 0.0
-
-
-def _split_into_parts(values: Sequence[_T]) -> list[Sequence[_T]]:
-    """Return five consecutive parts of about equal length."""
-    parts = []
-    for number in range(_NUM_PARTS):
-        start = len(values) * number // _NUM_PARTS
-        end = len(values) * (number + 1) // _NUM_PARTS
-        parts.append(values[start:end])
-    return parts
-
-
-def _idle_between(step: StepFacts, others: Sequence[Interval]) -> int:
-    """Return the nanoseconds after a step in which neither the device nor another module works."""
-    between, period = step.between or 0, step.period or 0
-    if step.device is not None:  # the host may only wait for it, as in loss.item()
-        between = min(between, max(0, period - step.device.whole))
-    begin, end = step.over - between, step.over
-    for first, last in others:
-        between -= max(0, min(last, end) - max(first, begin))
-    return max(0, between)
-
-
-# -- memory --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTrend:
-    """Memory after optimizer steps: of CUDA's allocator, or the resident memory of the process."""
-
-    #: number of optimizer steps after which memory was read or could have been
-    steps: int
-    #: bytes in the last fifth of the steps, in the median
-    size: int
-    #: bytes by which memory grows per step if it grows in each part of the run, else 0
-    growth: float
-
-    @classmethod
-    def of(cls, sizes: Sequence[tuple[int, int]]) -> MemoryTrend | None:
-        """Return the trend of ``(step, bytes)``, or None if there are too few."""
-        if len(sizes) < _MIN_READINGS:
-            return None
-        parts = _split_into_parts(sizes)
-        medians = [_median_of(part, 1) for part in parts]
-        num_steps = _median_of(parts[-1], 0) - _median_of(parts[0], 0)
-        growth = (medians[-1] - medians[0]) / num_steps
-        by_part = [after - before for before, after in pairwise(medians)]
-        is_steady = min(by_part) > 0 and min(by_part) >= _MIN_STEADY * statistics.mean(by_part)
-        return cls(
-            steps=sizes[-1][0] + 1, size=round(medians[-1]), growth=growth if is_steady else 0.0
-        )
-
-
-def _median_of(readings: Sequence[tuple[int, int]], column: int) -> float:
-    return statistics.median(reading[column] for reading in readings)
-
-
-class MemoryLog:
-    """Memory after the steps of the first optimizer that takes one."""
-
-    def __init__(self) -> None:
-        self._optimizer: weakref.ref[Optimizer] | None = None
-        self._num_steps = 0
-        #: steps from one reading to the next
-        self._every = 1
-        #: number of the step, and bytes
-        self.sizes: list[tuple[int, int]] = []
-
-    def note(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer has taken a step."""
-        if self._optimizer is None:
-            self._optimizer = weakref.ref(optimizer)
-        if self._optimizer() is not optimizer:
-            return
-        step, self._num_steps = self._num_steps, self._num_steps + 1
-        if step % self._every:
-            return
-        size = _memory_in_use(optimizer.param_groups[0]["params"])
-        if size is None:
-            return
-        self.sizes.append((step, size))
-        if len(self.sizes) > _MAX_READINGS:
-            del self.sizes[1::2]
-            self._every *= 2
-
-
-def _memory_in_use(parameters: list[Tensor]) -> int | None:
-    """Return the bytes of the allocator of the parameters' device or, on a CPU, of the process."""
-    device = parameters[0].device if parameters else torch.device("cpu")
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    try:
-        with open(_STATM, "rb", buffering=0) as file:
-            resident = int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):  # only Linux has this file
-        return None
-    return resident * os.sysconf("SC_PAGE_SIZE")

@@ -135,12 +135,14 @@ class BackwardWatch:
         if self._undo:
             inputs = args[_INPUTS] if len(args) > _INPUTS else kwargs.get("inputs", ())
             keeps_graph = kwargs.get("retain_graph", False)
+            if len(args) > _RETAIN_GRAPH:
+                keeps_graph = args[_RETAIN_GRAPH]
             backward = BackwardPass(
                 tensors=tensors,
                 inputs=inputs or (),
                 scales=self._scales,
                 gradients=args[_GRADIENTS] if args else (),
-                keeps_graph=bool(args[_RETAIN_GRAPH] if len(args) > _RETAIN_GRAPH else keeps_graph),
+                keeps_graph=bool(keeps_graph),
                 is_stored=kwargs.get("accumulate_grad", True),
             )
             context = self._report(backward)

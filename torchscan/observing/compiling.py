@@ -110,10 +110,12 @@ class CompileWatch:
         breaks.subtract(self._breaks)
         if not new and not +breaks:
             return None
-        return Compilation(
-            frames=_frames(new, _places(modules)),
-            breaks=tuple((_first_line(reason), times) for reason, times in (+breaks).most_common()),
-        )
+        frames = _frames(new, _places(modules))
+        by_line = []
+        for reason, times in (+breaks).most_common():
+            first_line, *_ = str(reason).strip().split("\n")
+            by_line.append((first_line, times))
+        return Compilation(frames=frames, breaks=tuple(by_line))
 
 
 #: file and line of a function -> the path and type of the first module that has it
@@ -125,9 +127,8 @@ def _places(modules: Iterable[tuple[str, nn.Module]]) -> _Places:
     for path, module in modules:
         code = getattr(type(module).forward, "__code__", None)
         if isinstance(code, CodeType):
-            for line in {line for _, _, line in code.co_lines() if line is not None} | {
-                code.co_firstlineno
-            }:
+            lines = {line for _, _, line in code.co_lines() if line is not None}
+            for line in lines | {code.co_firstlineno}:
                 places.setdefault((code.co_filename, line), (path, type(module).__name__))
     return places
 
@@ -143,13 +144,11 @@ def _frames(records: Iterable[Any], places: _Places) -> tuple[CompiledFrame, ...
 def _frame(
     place: tuple[str, int], records: list[Any], module: tuple[str, str] | None
 ) -> CompiledFrame:
-    name = records[0].co_name if module is None else f"{module[1]}.forward"
+    name, path = records[0].co_name, None
+    if module is not None:
+        path, type_name = module
+        name = f"{type_name}.forward"
     reasons = tuple(dict.fromkeys(filter(None, map(recompile_reason, records))))
-    where = f"{name}, {PurePath(place[0]).name}:{place[1]}"
-    return CompiledFrame(
-        place=where, path=None if module is None else module[0], times=len(records), reasons=reasons
-    )
-
-
-def _first_line(text: str) -> str:
-    return str(text).strip().split("\n")[0]
+    file, line = place
+    where = f"{name}, {PurePath(file).name}:{line}"
+    return CompiledFrame(place=where, path=path, times=len(records), reasons=reasons)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Protocol
 
@@ -99,7 +99,11 @@ class ModelSteps:
     def note_replacements(self) -> None:
         """Note the tensors that replace parameters inside a transform of ``torch.func``."""
         model = self._model() if is_transforming() else None
-        self.replacements = set(_ids_in(model)) if model is not None else ()
+        if model is None:
+            self.replacements = ()
+            return
+        parameters = (module._parameters.values() for _, module in modules_of(model))
+        self.replacements = set(map(id, chain.from_iterable(parameters)))
 
     def note_backward(self, backward: BackwardPass, promote: Callable[[], None]) -> bool:
         """Note a backward pass that begins, and return whether it trains the model.
@@ -134,11 +138,6 @@ class ModelSteps:
                 if id(parameter) in identities:
                     return True
         return False
-
-
-def _ids_in(model: nn.Module) -> Iterator[int]:
-    for _, module in modules_of(model):
-        yield from map(id, module._parameters.values())
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

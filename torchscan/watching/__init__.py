@@ -1,1 +1,1 @@
-"""Training watched while it runs: probes in its process, a channel, a worker that keeps what it is given in a store."""
+"""Watched training: probes in its process, a channel, and a worker that fills a store."""

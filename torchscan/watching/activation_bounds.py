@@ -6,14 +6,18 @@ from torch import Tensor, nn
 
 #: what returns zero where a unit is not active
 _RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
-_CHANNELS_FIRST = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_NORMS = (*_BATCH_NORMS, nn.GroupNorm, *_INSTANCE_NORMS)
+_CHANNELS_FIRST = (*_CONVOLUTIONS, *_TRANSPOSED, *_NORMS)
 _CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
-#: between which bounds the results of modules are
-_BOUNDS = {(nn.Sigmoid, nn.Hardsigmoid): (0.0, 1.0), (nn.Tanh, nn.Softsign): (-1.0, 1.0)}
+#: bounds of the results of modules
+_BOUNDS = {
+    (nn.Sigmoid, nn.Hardsigmoid): (0.0, 1.0),
+    (nn.Tanh, nn.Softsign): (-1.0, 1.0),
+}
 
 
 def can_die(module: nn.Module) -> bool:
@@ -22,10 +26,13 @@ def can_die(module: nn.Module) -> bool:
 
 
 def bounds_of(module: nn.Module) -> tuple[float, float] | None:
-    """Between which values what it returns is; None: there are no such bounds."""
+    """Return the bounds of a module's results, or None if there are none."""
     if isinstance(module, nn.Hardtanh):  # ReLU6 is one
         return float(module.min_val), float(module.max_val)
-    return next((bounds for kinds, bounds in _BOUNDS.items() if isinstance(module, kinds)), None)
+    for types, bounds in _BOUNDS.items():
+        if isinstance(module, types):
+            return bounds
+    return None
 
 
 def has_channels_first(module: nn.Module) -> bool | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchscan.watching.distributions import BINS, bounds
+from torchscan.watching.page_numbers import round_to_digits, to_finite
 
 #: shares of the values below the edges of the bands, and the median among them
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -31,14 +32,6 @@ _ZEROS = [509, 510]
 #: values of the two bins around zero count as 0, because zeros are more frequent than subnormals
 _EDGES[_ZEROS] = 0.0
 _STARTS = _EDGES[:, 0].contiguous()
-
-
-#: distance from the middle of two decimals below which it decides how Python rounds
-_TIE = 1e-9
-#: powers of ten that a float64 holds exactly
-_MAX_POWER = 22
-_EXACT_POWERS = [10.0**power for power in range(_MAX_POWER + 1)]
-_POWERS = torch.tensor(_EXACT_POWERS, dtype=torch.float64)
 
 
 class Cells(NamedTuple):
@@ -162,8 +155,8 @@ def _limits_from(powers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
 
     A bin of negative values includes its upper edge, a bin of positive ones its lower edge.
     """
-    rows = [[10.0 ** (power + more) for more in range(NUM_POWERS)] for power in powers]
-    upper = torch.tensor(rows, dtype=torch.float64)
+    limits = [10.0 ** (first + more) for first in powers for more in range(NUM_POWERS)]
+    upper = torch.tensor(limits, dtype=torch.float64).view(-1, NUM_POWERS)
     above = torch.bucketize(upper, _STARTS, right=True) - 1
     below = torch.bucketize(-upper, _STARTS) - 1
     return upper, above, below
@@ -239,45 +232,3 @@ class _Counts:
 
     def _share(self, counts: Tensor) -> Tensor:
         return counts / self._wholes.clamp(min=1e-300)
-
-
-def round_to_digits(values: Tensor, digits: Tensor) -> Tensor:
-    """Return values with so many significant digits each, the closest float64 of each decimal.
-
-    The decimals are then as short as Python writes them: ``0.123``, not ``0.12299999999999998``.
-    """
-    size = values.abs()
-    is_normal = size.isfinite() & (size > 0)
-    size = size.where(is_normal, 1.0)
-    exponents = size.log10().floor().long()
-    powers = digits - 1 - exponents
-    up = _POWERS[powers.clamp(0, _MAX_POWER)]
-    down = _POWERS[powers.neg().clamp(0, _MAX_POWER)]
-    scaled = values * up / down
-    # whole numbers times or divided by exact powers are rounded once
-    whole = scaled.round()
-    rounded = (whole * down / up).where(is_normal, values)
-
-    fractions = scaled.abs() % 1
-    is_tie = (fractions - 0.5).abs() < _TIE
-    is_far = powers.abs() > _MAX_POWER
-    is_special = is_normal & (is_tie | is_far)
-    places = is_special.nonzero().flatten()
-    special = values[places].tolist()
-    numbers = digits[places].tolist()
-    exact = []
-    for value, number in zip(special, numbers, strict=True):
-        text = f"{value:.{number}g}"
-        exact.append(float(text))
-    rounded[places] = torch.tensor(exact, dtype=torch.float64)
-    return rounded
-
-
-def to_finite(values: Tensor) -> list[float | None]:
-    """Return plain values, with None for those that are not finite."""
-    found: list[float | None] = values.tolist()
-    is_wrong = values.isfinite().logical_not()
-    places = is_wrong.nonzero().flatten()
-    for index in places.tolist():
-        found[index] = None
-    return found

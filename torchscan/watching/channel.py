@@ -13,11 +13,12 @@ import socket
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torchscan.watching.message_socket import Message
 from torchscan.watching.processes import above_standard
-from torchscan.watching.sampled import STEP_MARK, StepSamples, read_header
+from torchscan.watching.sampled import StepSamples
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8
@@ -28,14 +29,11 @@ _NUM_RECORDS = 2**15
 #: bytes of the counters, and of these with the list of records
 _COUNTERS_SIZE = 4096
 CONTROL_SIZE = _COUNTERS_SIZE + 16 * _NUM_RECORDS
-_CHUNK = 2**16
 _ALIGNMENT = 8
 
 #: a row of the curves, which every pass has: a mark that no JSON begins with, whether it is an
 #: evaluation, which of the values are known, step, number, time and the values
-_ROW, _ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
-
-Message = dict[str, Any]
+ROW, ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
 
 
 class Counters:
@@ -122,77 +120,6 @@ def shared_memory() -> int:
     return above_standard(number)
 
 
-def take_files(end: socket.socket) -> tuple[int, int]:
-    """Return the files that an outlet sends before all else: the memory and the worker's lock."""
-    _, numbers, _, _ = socket.recv_fds(end, 1, 2)
-    if len(numbers) != 2:
-        raise EOFError("the training process has ended")
-    for number in numbers:  # what a sink starts would keep the lock
-        os.set_inheritable(number, False)
-    return numbers[0], numbers[1]
-
-
-class MessageSocket:
-    """A socket that never waits: bytes without room are sent later."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self.socket = end
-        self.socket.setblocking(False)
-        self._waiting = bytearray()
-        self._received = bytearray()
-        self.is_open = True
-
-    def send(self, message: Message) -> None:
-        """Send a message as soon as there is room."""
-        self._waiting += json.dumps(message).encode() + b"\n"
-        self.flush()
-
-    def wake(self) -> None:
-        """Wake the other side. A full socket means that it has not noticed earlier calls yet."""
-        if not self._waiting:
-            try:
-                self.socket.send(b"\n")
-            except OSError:  # full, or closed
-                return
-
-    def flush(self) -> None:
-        """Send what waits, as far as there is room."""
-        try:
-            while self._waiting:
-                sent = self.socket.send(self._waiting[:_CHUNK])
-                del self._waiting[:sent]
-        except BlockingIOError:
-            pass
-        except OSError:  # the other side has closed; what it sent before can still be read
-            self._waiting.clear()
-
-    @property
-    def is_drained(self) -> bool:
-        """True if nothing waits."""
-        return not self._waiting
-
-    def heard(self) -> Iterator[Message]:
-        """Yield the messages that have come since the last call."""
-        try:
-            while self.is_open:
-                data = self.socket.recv(_CHUNK)
-                self.is_open = bool(data)
-                self._received += data
-        except BlockingIOError:
-            pass
-        except OSError:  # a connection that was reset
-            self.is_open = False
-        *lines, self._received = self._received.split(b"\n")
-        for line in lines:
-            if line:
-                yield json.loads(line)
-
-    def close(self) -> None:
-        """Send and receive no more."""
-        self.is_open = False
-        self.socket.close()
-
-
 class _Placed(NamedTuple):
     """The bytes of a record."""
 
@@ -236,8 +163,8 @@ class Outlet:
             return
         phase, step, number, when, loss, rate, norm = row
         known = (loss is not None) | (rate is not None) << 1 | (norm is not None) << 2
-        place = _ROW_MARK, phase == "eval", known, step, number, when
-        data = _ROW.pack(*place, loss or 0.0, rate or 0.0, norm or 0.0)
+        place = ROW_MARK, phase == "eval", known, step, number, when
+        data = ROW.pack(*place, loss or 0.0, rate or 0.0, norm or 0.0)
         if not self._put_bytes(data, None):
             self._waiting.append({"is": "curves", "rows": [row]})
 
@@ -317,43 +244,6 @@ class Outlet:
                 return self._at
             return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
         return self._at if self._at + size < oldest else None
-
-
-class Inlet:
-    """The worker's end of the memory."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self.counters = Counters(file)
-        self.memory = mmap.mmap(file, CONTROL_SIZE)
-
-    def next(self, num_pending: int = 0) -> tuple[Message, int] | None:
-        """Return the message of a record and the position of its step, or None.
-
-        It is the oldest record behind ``num_pending`` others that are not handled yet.
-        """
-        record = self.counters.taken + num_pending
-        if record >= self.counters.put:
-            return None
-        size = os.fstat(self._file).st_size
-        if size > len(self.memory):
-            self.memory = mmap.mmap(self._file, size)
-        at, length = self.counters.place_of(record)
-        data = self.memory[at : at + length]
-        if data[0] == STEP_MARK:
-            return read_header(data), at + aligned(length)
-        if data[0] != _ROW_MARK:
-            return json.loads(data), at + aligned(length)
-        _, is_evaluation, known, *place, loss, rate, norm = _ROW.unpack(data)
-        row = ["eval" if is_evaluation else "train", *place, None, None, None]
-        for index, value in enumerate((loss, rate, norm)):
-            if known >> index & 1:
-                row[index - 3] = value
-        return {"is": "curves", "rows": [row]}, at + aligned(length)
-
-    def free(self, count: int = 1) -> None:
-        """Report the oldest records as handled."""
-        self.counters.taken += count
 
 
 def aligned(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Operators of a call that read its inputs: the gradient that the call contributes flows over their edges."""
+"""Operators of a call that read its inputs: its contributed gradient flows over their edges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchscan.torch_versions import next_node
 
-#: where the gradient of a tensor goes: the node that made it, and which of that node's results it is
+#: where the gradient of a tensor goes: the node that made it, and which of its results it is
 Source = tuple[Any, int]
 
 
@@ -43,7 +43,7 @@ class Contribution:
 
 
 def source_of(tensor: Tensor) -> Source | None:
-    """Return the node that the gradient of a tensor goes to, or None if it is a leaf or has none."""
+    """Return where the gradient of a tensor goes, or None if it is a leaf or has none."""
     node = tensor.grad_fn
     return None if node is None else (node, tensor.output_nr)
 
@@ -51,32 +51,35 @@ def source_of(tensor: Tensor) -> Source | None:
 def edges_of_call(
     entry: BegunCall, outputs: Iterable[Tensor]
 ) -> Mapping[int, Sequence[Edge]] | None:
-    """Return the edges of a call's operators to its inputs, or None if not all of its operators are known.
+    """Return the edges of a call's operators to its inputs, or None if some may be missing.
 
-    An input that the call returns as it is has none: what reads the result cannot be told from what reads the input.
+    An input that the call returns as it is has none: what reads the result cannot be told from what
+    reads the input.
 
-    Autograd numbers the nodes of a thread. Those with numbers of the call are its own; if fewer are found from its outputs
-    than were made, one of the others may read an input, too, and lead to the loss by another way.
+    Autograd numbers the nodes of a thread. Those with numbers of the call are its own; if fewer are
+    found from its outputs than were made, one of the others may read an input, too, and lead to the
+    loss by another way.
     """
     end = next_node()
-    ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
+    sources = map(source_of, outputs)
+    ends = list(filter(None, sources))
     numbers = defaultdict[Source, list[int]](list)
     for number, source in entry.sources.items():
-        if (
-            source not in ends
-        ):  # what is returned as it is has no edge of the call's, whatever reads it then
+        # What is returned as it is has no edge of the call's, whatever reads it then.
+        if source not in ends:
             numbers[source].append(number)
-    if not numbers or end == entry.first_node:
+    if not numbers:
         return {}
 
     found = defaultdict[int, list[Edge]](list)
-    seen: set[Any] = (
-        set()
-    )  # holds the nodes: torch makes another object of a node without references
+    # It holds the nodes: torch makes another object of a node without references.
+    seen: set[Any] = set()
     waiting = [node for node, _ in ends]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen or not entry.first_node <= node._sequence_nr() < end:
+        if node is None or node in seen:
+            continue
+        if not entry.first_node <= node._sequence_nr() < end:
             continue
         seen.add(node)
         for index, source in enumerate(node.next_functions):

@@ -106,15 +106,18 @@ def _merge_ranks(points: Mapping[int, CurvePoint], num_ranks: int) -> CurvePoint
     loss = sum(losses) / len(losses) if losses else None
     if loss is not None and math.isfinite(loss) and len(points) < num_ranks:
         loss = None
-    first = points.get(0)
+    learning_rate = gradient_norm = None
+    if 0 in points:
+        learning_rate = points[0].learning_rate
+        gradient_norm = points[0].gradient_norm
     any_point = next(iter(points.values()))
     return CurvePoint(
         step=any_point.step,
         number=any_point.number,
         time=min(point.time for point in points.values()),
         loss=loss,
-        learning_rate=None if first is None else first.learning_rate,
-        gradient_norm=None if first is None else first.gradient_norm,
+        learning_rate=learning_rate,
+        gradient_norm=gradient_norm,
     )
 
 
@@ -133,16 +136,11 @@ def points_to_drop(points: Sequence[CurvePoint]) -> Iterator[int]:
     for point in old:
         spans[point.number // width].append(point)
     for span in spans.values():
-        kept = set(_points_to_keep(span))
+        kept = {span[0].number}
+        for name in _VALUES:
+            values = [(getattr(point, name), point.number) for point in span]
+            kept.update(_extremes((value, number) for value, number in values if value is not None))
         yield from (point.number for point in span if point.number not in kept)
-
-
-def _points_to_keep(span: Sequence[CurvePoint]) -> Iterator[int]:
-    """Yield the numbers of the points of a span that are kept."""
-    yield span[0].number
-    for name in _VALUES:
-        known = [(getattr(point, name), point.number) for point in span]
-        yield from _extremes((value, number) for value, number in known if value is not None)
 
 
 def _extremes(values: Iterable[tuple[float, int]]) -> Iterator[int]:

@@ -12,25 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from torchscan.watching.channel import Message
-from torchscan.watching.distribution_columns import (
-    REAL,
-    WHOLE,
-    Columns,
-    Distributions,
-    estimate_norms,
-)
-from torchscan.watching.distributions import BINS, SHIFT
+from torchscan.watching.distribution_columns import Distributions
 from torchscan.watching.guests import Guests
+from torchscan.watching.message_socket import Message
+from torchscan.watching.row_statistics import RowStatistics
 from torchscan.watching.sampled import Sampled, SampledValues
 from torchscan.watching.schema import Announced, Series
 from torchscan.watching.sinks.sink import SinkData
 
 _NEAR = 0.01
-#: values and rows that are read at once: caches have them then
-_MAX_VALUES, _MAX_ROWS = 2**18, 2**12
 #: layouts of steps that are kept: passes of several models and phases take turns
 _NUM_LAYOUTS = 16
 
@@ -82,7 +73,8 @@ class Digest:
             size = layout.rows.num_together
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
-                found = self._read_alike(layout, [steps[index] for index in chosen])
+                together = [steps[index] for index in chosen]
+                found = self._read_alike(layout, together)
                 digested |= zip(chosen, found, strict=True)
         return [digested[index] for index in range(len(steps))]
 
@@ -109,9 +101,8 @@ class Digest:
                 can_die=layout.can_die,
                 custom=custom,
             )
-            digested.append(
-                Digested(numbers=layout.numbers, series=layout.series, found=found, values=values)
-            )
+            numbers, series = layout.numbers, layout.series
+            digested.append(Digested(numbers=numbers, series=series, found=found, values=values))
         return digested
 
 
@@ -123,11 +114,10 @@ class _StepLayout:
         known = [announced[number] for number in self.numbers]
         self.series = [each.series for each in known]
         self.can_die = [each.can_die for each in known]
-        self._bounds = [
-            (place, each.series, each.bounds)
-            for place, each in enumerate(known)
-            if each.bounds is not None
-        ]
+        self._bounds: list[tuple[int, Series, tuple[float, float]]] = []
+        for place, each in enumerate(known):
+            if each.bounds is not None:
+                self._bounds.append((place, each.series, each.bounds))
         self._no_shares = [math.nan] * len(known)
         # not those of parameters before the step, which only updates are computed from
         used = list(dict.fromkeys(rows))
@@ -145,153 +135,6 @@ class _StepLayout:
         return shares
 
 
-def columns_of(sampled: Sampled) -> Columns:
-    """Return the statistics of all sampled rows as columns."""
-    (columns,) = RowStatistics(sampled, torch.arange(len(sampled.sizes))).columns([sampled])
-    return columns
-
-
-class RowStatistics:
-    """Statistics of chosen rows, for steps whose rows have the same sizes and pairs."""
-
-    def __init__(self, sampled: Sampled, rows: Tensor) -> None:
-        sizes = sampled.sizes.clone()  # the memory is overwritten
-        starts = sizes.cumsum(0) - sizes
-        self._num_rows = len(sizes)
-        self._rows, self._sizes = rows, sizes[rows]
-        # of as many values as caches hold; the first row of each block
-        blocks = torch.maximum(
-            (self._sizes.cumsum(0) - 1) // _MAX_VALUES, torch.arange(len(rows)) // _MAX_ROWS
-        )
-        lengths = blocks.unique_consecutive(return_counts=True)[1].tolist()
-        parts = rows.split(lengths)
-        self._blocks = [_RaggedRows(starts[part], sizes[part]) for part in parts]
-        before, self._after = sampled.pairs.clone().unbind(1)
-        self._old = _RaggedRows(starts[before], sizes[before])
-        self._new = _RaggedRows(starts[self._after], sizes[before])
-        #: number of steps that are read together
-        self.num_together = max(1, _MAX_VALUES // max(1, len(sampled.samples)))
-        if len(parts) > 1:
-            self.num_together = 1
-
-    def columns(self, steps: Sequence[Sampled]) -> list[Columns]:
-        """Return the statistics of each step; there may be several if they have one block."""
-        samples = [each.samples for each in steps]
-        exact = torch.stack([each.exact for each in steps])[:, self._rows].double()
-        least, most, dead, sample_norm, norm = exact.unbind(2)
-        is_looked_for = ~(least > most)
-        is_exact = is_looked_for & least.isfinite() & most.isfinite()
-        figures, counts = self._of_samples(samples)
-        figures |= {
-            "numel": torch.stack([each.numels for each in steps])[:, self._rows],
-            "sampled": self._sizes.expand(len(steps), -1),
-            "update": self._updates(samples),
-            "dead": dead,
-            "sample_norm": sample_norm,
-        }
-        # values that a sample has missed show in the extremes
-        has_nan = is_looked_for & least.isnan()
-        has_inf = is_looked_for & (least.isinf() | most.isinf())
-        figures["nan"] = figures["nan"].clamp(min=has_nan.long())
-        figures["inf"] = figures["inf"].clamp(min=has_inf.long())
-        figures["min"] = least.where(is_exact, figures["min"].double())
-        figures["max"] = most.where(is_exact, figures["max"].double())
-        # as in the file, so that sinks are shown the same numbers
-        real = {name: figures[name].float() for name in REAL if name != "norm"}
-        whole = {name: figures[name].long() for name in WHOLE}
-        # squares of values below 1e-23 are 0 with 32 bits, and so is the norm from the device
-        real["norm"] = norm.float().where(norm > 0, estimate_norms(whole | real))
-        names = (*whole, *real)
-        by_step = zip(*(each.unbind() for each in (whole | real).values()), strict=True)
-        return [
-            Columns(
-                figures=dict(zip(names, values, strict=True)),
-                is_exact=is_exact[index],
-                sizes=sizes,
-                bins=bins,
-                counts=numbers,
-            )
-            for index, (values, (sizes, bins, numbers)) in enumerate(
-                zip(by_step, counts, strict=True)
-            )
-        ]
-
-    def _of_samples(
-        self, samples: Sequence[Tensor]
-    ) -> tuple[dict[str, Tensor], list[tuple[Tensor, Tensor, Tensor]]]:
-        """Return statistics of rows for each step; and per step the sizes, bins and counts."""
-        figures, counts = [], []
-        for block in self._blocks:
-            values = block.values(samples)
-            figures.append(block.join([_figures(part) for part in block.split(values)]))
-            counts.append(_counts(values, block))
-        joined = {}
-        for name in figures[0]:
-            joined[name] = torch.cat([each[name] for each in figures], 1)
-        if len(counts) == 1:
-            return joined, counts[0]
-        of_blocks = [of_block for (of_block,) in counts]
-        sizes, bins, numbers = map(torch.cat, zip(*of_blocks, strict=True))
-        return joined, [(sizes, bins, numbers)]
-
-    def _updates(self, samples: Sequence[Tensor]) -> Tensor:
-        """Return the relative change of parameters, ``‖after − before‖ / ‖before‖``.
-
-        It is NaN for other tensors, and for parameters that were zero.
-        """
-        found = torch.full((len(samples), self._num_rows), math.nan, dtype=torch.float64)
-        if len(self._after):
-            old = self._old.values(samples).double()
-            changes = self._new.values(samples).double().sub_(old)
-            length, change = self._old.norms(old), self._old.norms(changes)
-            found[:, self._after] = (change / length).where(length > 0, math.nan)
-        return found[:, self._rows]
-
-
-class _RaggedRows:
-    """Rows of different sizes, those of the same size side by side."""
-
-    def __init__(self, starts: Tensor, sizes: Tensor) -> None:
-        self.num_rows = len(sizes)
-        order = sizes.argsort(stable=True)
-        ordered = sizes[order]
-        widths, numbers = ordered.unique_consecutive(return_counts=True)
-        self._shapes = list(zip(numbers.tolist(), widths.tolist(), strict=True))
-        self._places = order.argsort()
-        #: the row of each value
-        self.owners = order.int().repeat_interleave(ordered)
-        first = ordered.cumsum(0) - ordered
-        steps = (starts[order] - first).repeat_interleave(ordered)
-        self._indices = steps + torch.arange(len(steps))
-
-    def values(self, samples: Sequence[Tensor]) -> Tensor:
-        """Return the values of each step, those of rows of the same size side by side."""
-        values = torch.empty(len(samples), len(self._indices))
-        for row, each in zip(values, samples, strict=True):
-            torch.index_select(each, 0, self._indices, out=row)
-        return values
-
-    def split(self, values: Tensor) -> list[Tensor]:
-        """Return step × row × value for each size."""
-        parts = values.split([number * width for number, width in self._shapes], 1)
-        return [
-            part.view(len(part), *shape) for part, shape in zip(parts, self._shapes, strict=True)
-        ]
-
-    def join(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return step × row of statistics of each size, in the order of the rows."""
-        joined = {}
-        for name in parts[0]:
-            column = torch.cat([part[name] for part in parts], 1)
-            joined[name] = column.index_select(1, self._places)
-        return joined
-
-    def norms(self, values: Tensor) -> Tensor:
-        """Return the L2 norms of step × row of values that are side by side."""
-        norms = [{"norm": part.norm(dim=2)} for part in self.split(values)]
-        return self.join(norms)["norm"]
-
-
 def bytes_of(column: Tensor) -> bytes:
     """Return the memory of a column."""
     address = column.data_ptr()
@@ -299,71 +142,7 @@ def bytes_of(column: Tensor) -> bytes:
 
 
 def saturated(values: Tensor, low: float, high: float) -> float:
-    """The share of the values within a hundredth of their range from an end of it."""
+    """Return the share of values within a hundredth of their range from an end of it."""
     near = _NEAR * (high - low)
-    return ((values < low + near) | (values > high - near)).float().mean().item()
-
-
-def _figures(samples: Tensor) -> dict[str, Tensor]:
-    """Return statistics of step × row of values."""
-    width = samples.shape[2]
-    if not width:
-        return _figures_of_some(samples, torch.zeros_like(samples, dtype=torch.bool))
-    least, most = samples.amin(2), samples.amax(2)  # faster than both in one
-    if not (most - least).sum().isfinite():  # a NaN or Inf in any value shows here
-        return _figures_of_some(samples, samples.isfinite())
-    mean = samples.sum(2, dtype=torch.float64) / width
-    deviations = samples.double().sub_(mean[..., None]).norm(dim=2)
-    nothing = torch.zeros(least.shape, dtype=torch.int64)
-    return {
-        "nan": nothing,
-        "inf": nothing,
-        "zero": width - samples.sign().abs_().sum(2).long(),  # faster than sums of booleans
-        "mean": mean,
-        "std": deviations / math.sqrt(width),
-        "min": least,
-        "max": most,
-    }
-
-
-def _figures_of_some(samples: Tensor, is_finite: Tensor) -> dict[str, Tensor]:
-    """Return statistics of the finite values only."""
-    number = is_finite.sum(2)
-    values = samples.where(is_finite, 0.0)
-    mean = values.sum(2, dtype=torch.float64) / number
-    squares = (values - mean[..., None]).square_().where(is_finite, 0.0)
-    # one more value: there may be none
-    least, most = (
-        pad(samples.where(is_finite, end), (0, 1), value=end) for end in (math.inf, -math.inf)
-    )
-    return {
-        "nan": samples.isnan().sum(2),
-        "inf": samples.isinf().sum(2),
-        "zero": samples.eq(0).sum(2),
-        "mean": mean,
-        "std": (squares.sum(2) / number).sqrt(),
-        "min": least.amin(2),
-        "max": most.amax(2),
-    }
-
-
-def _counts(values: Tensor, rows: _RaggedRows) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return for each step the number of filled bins per row, the bins, and their counts."""
-    num_steps, num_rows = len(values), rows.num_rows
-    bins = (values.view(torch.int32) >> SHIFT).bitwise_and_(BINS - 1).flatten()
-    # few bins are used, so a table of these is small
-    used = torch.bincount(bins, minlength=BINS).nonzero().flatten()
-    width = len(used)
-    columns = torch.zeros(BINS, dtype=torch.int32)
-    columns[used] = torch.arange(width, dtype=torch.int32)
-    first = torch.arange(num_steps, dtype=torch.int32)[:, None] * (num_rows * width)
-    places = columns.index_select(0, bins).view(num_steps, -1) + rows.owners * width + first
-    counts = torch.bincount(places.flatten(), minlength=num_steps * num_rows * width)
-    filled = counts.nonzero().flatten()
-    owners = filled // max(1, width)
-    sizes = torch.bincount(owners, minlength=num_steps * num_rows).view(num_steps, num_rows)
-    found = used.index_select(0, filled - owners * width)
-    lengths = sizes.sum(1).tolist()
-    return list(
-        zip(sizes.unbind(), found.split(lengths), counts[filled].split(lengths), strict=True)
-    )
+    is_near = (values < low + near) | (values > high - near)
+    return is_near.float().mean().item()

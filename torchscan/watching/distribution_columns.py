@@ -108,15 +108,19 @@ def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
     for name in (*WHOLE, *REAL):
         values = [getattr(each, name) for each in every]
         figures[name] = to_integers(values) if name in WHOLE else to_reals(values)
-    bins = []
+    bins: list[int] = []
+    counts: list[int] = []
     for each in every:
-        bins += sorted(each.counts.items())
+        for number, count in sorted(each.counts.items()):
+            bins.append(number)
+            counts.append(count)
+    is_exact = [each.is_exact for each in every]
     columns = Columns(
         figures=figures,
-        is_exact=torch.tensor([each.is_exact for each in every], dtype=torch.bool),
+        is_exact=torch.tensor(is_exact, dtype=torch.bool),
         sizes=to_integers([len(each.counts) for each in every]),
-        bins=to_integers([number for number, _ in bins]),
-        counts=to_integers([count for _, count in bins]),
+        bins=to_integers(bins),
+        counts=to_integers(counts),
     )
     return Distributions(
         columns=columns,

@@ -1,8 +1,8 @@
 """Distributions as counts in universal bins: quantiles, and several ranks as one.
 
-A bin is the upper ten bits of a float32. One bit is the sign, eight are the exponent and one is half
-of the octave: 1,024 bins, each half an octave wide. Counts of any two steps, ranks or runs can be
-added.
+A bin is the upper ten bits of a float32. One bit is the sign, eight are the exponent and one is
+half of the octave: 1,024 bins, each half an octave wide. Counts of any two steps, ranks or runs can
+be added.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def bounds(number: int) -> tuple[float, float]:
 
     They are NaN for bins of non-finite values. Zero belongs to the first bins.
     """
-    low, high = _edge(number % _HALF), _edge(number % _HALF + 1)
-    high = min(high, _GREATEST) if is_finite(number) else high
+    position = number % _HALF
+    low, high = _edge(position), _edge(position + 1)
+    if is_finite(number):
+        high = min(high, _GREATEST)
     return (low, high) if number < _HALF else (-high, -low)
 
 
@@ -58,29 +60,37 @@ def quantiles(
         (*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number)
     )
     ends = list(accumulate(count for *_, count in ordered))
-    return [_at(share * ends[-1], ordered, ends, within) if ends else math.nan for share in shares]
+    if not ends:
+        return [math.nan for _ in shares]
+    total = ends[-1]
+    return [_value_at(share * total, ordered, ends, within) for share in shares]
 
 
-def _at(
+def _value_at(
     place: float,
     ordered: list[tuple[float, float, float]],
     ends: list[float],
     within: tuple[float, float],
 ) -> float:
-    number = next((number for number, end in enumerate(ends) if place <= end), len(ends) - 1)
+    last = len(ends) - 1
+    number = next((number for number, end in enumerate(ends) if place <= end), last)
     low, high, count = ordered[number]
     if not (low and high):
         low = high = 0.0
-    low, high = (min(max(edge, within[0]), within[1]) for edge in (low, high))
-    return low + (high - low) * (place - (ends[number] - count)) / count
+    smallest, largest = within
+    low = min(max(low, smallest), largest)
+    high = min(max(high, smallest), largest)
+    start = ends[number] - count
+    return low + (high - low) * (place - start) / count
 
 
 def _edge(number: int) -> float:
     """Return the lower edge of a bin of positive values."""
     if number > _INFINITE:
         return float("nan")
-    value: float = struct.unpack("<f", struct.pack("<I", number << SHIFT))[0]
-    return value
+    bits = struct.pack("<I", number << SHIFT)
+    (value,) = struct.unpack("<f", bits)
+    return float(value)
 
 
 #: of all bins
@@ -102,16 +112,19 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
     for part in parts:
         for name in part.custom:
             custom.setdefault(name, _mean(parts, partial(_custom, name)))
+    smallest = _without_nan(part.min for part in parts)
+    largest = _without_nan(part.max for part in parts)
+    dead = _without_nan(part.dead for part in parts)
     return Distribution(
         **sums,
         mean=mean,
         std=deviation,
-        min=min(_without_nan(part.min for part in parts), default=math.nan),
-        max=max(_without_nan(part.max for part in parts), default=math.nan),
+        min=min(smallest, default=math.nan),
+        max=max(largest, default=math.nan),
         is_exact=all(part.is_exact for part in parts),
         update=_update(parts),
         saturated=_mean(parts, lambda part: part.saturated),
-        dead=min(_without_nan(part.dead for part in parts), default=math.nan),
+        dead=min(dead, default=math.nan),
         sample_norm=_mean(parts, lambda part: part.sample_norm),
         norm=_norm(parts, kind),
         custom=custom,
@@ -132,15 +145,13 @@ def _norm(parts: Sequence[Distribution], kind: Kind) -> float:
     norms = _without_nan(part.norm for part in parts)
     if not norms:
         return math.nan
-    is_replicated = kind in ("param", "param_grad") and _are_replicas(parts)
-    return norms[0] if is_replicated else math.hypot(*norms)
-
-
-def _are_replicas(parts: Sequence[Distribution]) -> bool:
-    """Return whether all ranks have the same values: the same positions are sampled on each."""
-    first, *others = parts
-    own = _content_of(first)
-    return all(_content_of(part) == own for part in others)
+    if kind in ("param", "param_grad"):
+        # The same positions are sampled on each rank.
+        contents = map(_content_of, parts)
+        first = next(contents)
+        if all(content == first for content in contents):
+            return norms[0]
+    return math.hypot(*norms)
 
 
 def _content_of(part: Distribution) -> tuple[object, ...]:
@@ -149,31 +160,40 @@ def _content_of(part: Distribution) -> tuple[object, ...]:
 
 
 def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
-    """``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``, of the finite values."""
-    known = [(size, part) for part in parts if (size := _finite(part)) > 0]
-    whole = sum(size for size, _ in known)
-    if not whole:
+    """Return the mean and the standard deviation of the finite values.
+
+    ``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``.
+    """
+    sizes = [(_estimate_finite(part), part) for part in parts]
+    known = [(size, part) for size, part in sizes if size > 0]
+    total = sum(size for size, _ in known)
+    if not total:
         return math.nan, math.nan
-    mean = sum(size * part.mean for size, part in known) / whole
-    return mean, math.sqrt(
-        sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole
-    )
+    mean = sum(size * part.mean for size, part in known) / total
+    squares = [size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known]
+    return mean, math.sqrt(sum(squares) / total)
 
 
-def _finite(part: Distribution) -> float:
+def _estimate_finite(part: Distribution) -> float:
     """Return the estimated number of finite values."""
-    return part.numel * (part.sampled - part.nan - part.inf) / part.sampled if part.sampled else 0.0
+    if not part.sampled:
+        return 0.0
+    num_finite = part.sampled - part.nan - part.inf
+    return part.numel * num_finite / part.sampled
 
 
 def _update(parts: Sequence[Distribution]) -> float:
-    """``√(Σ uᵢ² ‖pᵢ‖² / Σ ‖pᵢ‖²)``, with ``‖pᵢ‖² = nᵢ (sᵢ² + mᵢ²)``."""
-    known = [
-        (_finite(part) * (part.std**2 + part.mean**2), part.update)
-        for part in parts
-        if not math.isnan(part.update)
-    ]
-    whole = sum(size for size, _ in known if not math.isnan(size))
-    return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
+    """Return ``√(Σ uᵢ² ‖pᵢ‖² / Σ ‖pᵢ‖²)``, with ``‖pᵢ‖² = nᵢ (sᵢ² + mᵢ²)``."""
+    known: list[tuple[float, float]] = []
+    for part in parts:
+        if not math.isnan(part.update):
+            square = _estimate_finite(part) * (part.std**2 + part.mean**2)
+            known.append((square, part.update))
+    total = sum(square for square, _ in known if not math.isnan(square))
+    if not total:
+        return math.nan
+    changes = sum(square * update**2 for square, update in known)
+    return math.sqrt(changes / total)
 
 
 def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
@@ -194,7 +214,8 @@ def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
 
     If fewer values of a larger tensor were sampled, they count several times.
     """
-    known = [(part, part.numel / sum(part.counts.values())) for part in parts if part.counts]
+    filled = [part for part in parts if part.counts]
+    known = [(part, part.numel / sum(part.counts.values())) for part in filled]
     min_weight = min((weight for _, weight in known), default=1.0)
     counts: Counter[int] = Counter()
     for part, weight in known:

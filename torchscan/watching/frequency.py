@@ -10,12 +10,13 @@ from typing import Literal
 
 #: of every so many rows one has its least and greatest value looked for, if each step is looked at
 _IN_TURN = 16
-#: what a step that is looked at takes longer, as a multiple of the time that is spent on looking: torch calls hooks, caches are
-#: cold afterwards, and the worker has a core that training may want. Of a ResNet-18 on two cores it was 16 ms for 5
+#: what a step that is looked at takes longer, as a multiple of the time that is spent on looking:
+#: torch calls hooks, caches are cold afterwards, and the worker has a core that training may want.
+#: Of a ResNet-18 on two cores it was 16 ms for 5
 _BESIDES = 3.0
 #: the power of two that is the longest way from one to the next
 _MAX_EXPONENT = 13
-#: in each doubling of their number so many passes are looked at, whatever that costs: 64 of the first 2,000
+#: passes that are looked at in each doubling of their number, at any cost: 64 of the first 2,000
 _IN_A_DOUBLING = 8
 
 
@@ -24,7 +25,8 @@ class Frequency:
 
     def __init__(self, every: int | Literal["auto"], budget: float) -> None:
         self._is_auto = every == "auto"
-        #: from one that is looked at to the next: two at least, if it is to be found out how long the others take
+        #: from one that is looked at to the next: two at least, if it is to be found out how long
+        #: the others take
         self.every = 2 if every == "auto" else every
         self._budget = budget
         #: seconds from one pass to the next, of those that nobody looked at
@@ -32,7 +34,8 @@ class Frequency:
         self._before: float | None = None
         self._was_due = True
         self._turn = 0
-        #: when an evaluation was looked at, as the number of passes of training and evaluations before
+        #: when an evaluation was looked at, as the number of passes of training and evaluations
+        #: before
         self._seen: int | None = None
 
     def is_due(self, step: int) -> bool:

@@ -1,7 +1,7 @@
 """The graph of the model that is watched, made once, by a process that is forked for it.
 
-A fork has a copy of everything: whatever the model, its hooks and the user's modes do there, the training process sees nothing
-of it and waits for nothing, and it needs no data, only shapes.
+A fork has a copy of everything: whatever the model, its hooks and the user's modes do there, the
+training process sees nothing of it and waits for nothing, and it needs no data, only shapes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from torchscan.torch_versions import strip_hooks
 from torchscan.watching.about import fingerprint_of
 from torchscan.watching.lost_steps import format_error
 from torchscan.watching.processes import Parent, is_ready
-from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
+from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
+from torchscan.watching.run_reader import Reader
+from torchscan.watching.store import Store
 
 #: seconds after which it gives up
 _PATIENCE = 300
@@ -36,7 +38,9 @@ _NICE = 10
 
 
 def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
-    """Write the data of the model's page into the run's file, from what the model was called with. Training does not wait.
+    """Write the data of the model's page into the run's file; training does not wait.
+
+    They are made from what the model was called with.
 
     Returns:
         A file that ends when it is done, for :func:`await_end`. None: it is not drawn here.
@@ -89,7 +93,7 @@ def _forget_handlers() -> None:
 
 
 def _await_first(child: int) -> None:
-    """It ends at once, unless something that the user has registered for forks does not come back there."""
+    """Await a child, which ends at once unless a function that the user registered hangs there."""
     until = time.monotonic() + _SHORTLY
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(child, os.WNOHANG) == (0, 0):
@@ -113,28 +117,23 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
     """
     if os.fork() == 0:
         try:
-            _keep_no_file_open_but(drawing)
-            _draw(model, given, path, trainer)
+            _close_files_except(drawing)
+            signal.alarm(_PATIENCE)
+            gc.disable()  # what it would free may be on a device that a fork must not touch
+            os.nice(_NICE)
+            Parent(trainer).end_with_it()
+            _write(model, given, path)
         finally:
             os._exit(0)
 
 
-def _keep_no_file_open_but(drawing: int) -> None:
+def _close_files_except(drawing: int) -> None:
     """Close all files but one, so that readers of the trainer's pipes and sockets see their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(nothing, file)
     os.closerange(3, drawing)
     os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
-    """Draw the graph with low priority and a time limit."""
-    signal.alarm(_PATIENCE)
-    gc.disable()  # what it would free may be on a device that a fork must not touch
-    os.nice(_NICE)
-    Parent(trainer).end_with_it()
-    _write(model, given, path)
 
 
 def _write(model: nn.Module, given: Given, path: Path) -> None:
@@ -155,18 +154,14 @@ def _write(model: nn.Module, given: Given, path: Path) -> None:
 
 
 def _is_run_of(model: nn.Module, path: Path) -> bool:
-    """Another run may be where the one was that this model was watched in, whose folder was removed."""
-    while not (about := _about(path)):  # the process that writes the run has not begun
-        time.sleep(_GLANCE)
+    """Return whether the run at a path is that of a model: another one may have replaced it."""
+    about: dict[str, Any] = {}
+    while not about:
+        with contextlib.suppress(StoreError), contextlib.closing(Reader(path)) as reader:
+            about = reader.about()
+        if not about:  # the process that writes the run has not begun
+            time.sleep(_GLANCE)
     return about.get("fingerprint") in (None, fingerprint_of(model))
-
-
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        with contextlib.closing(Reader(path)) as reader:
-            return reader.about()
-    except StoreError:
-        return {}
 
 
 def _graph_of(model: nn.Module, given: Given) -> dict[str, Any]:

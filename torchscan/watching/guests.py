@@ -42,7 +42,8 @@ class Guests:
     def __init__(
         self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], report: Callable[[Note], None]
     ) -> None:
-        #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
+        #: with when each was last shown a step, by their identities: a sink of the user's may have
+        #: no hash
         self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
         self._report = report
@@ -76,10 +77,10 @@ class Guests:
 
     def figures(self, values: Sequence[Tensor]) -> dict[str, list[float]]:
         """Return the value of each statistic for each tensor, NaN if it fails."""
-        return {
-            name: [self._figure(name, statistic, each) for each in values]
-            for name, statistic in self._custom.items()
-        }
+        figures = {}
+        for name, statistic in self._custom.items():
+            figures[name] = [self._figure(name, statistic, each) for each in values]
+        return figures
 
     def open(self, run: Path) -> None:
         """The run begins, in this folder."""
@@ -105,7 +106,7 @@ class Guests:
             self._call(sink, sink.on_note, note)
 
     def close(self, *, is_orphan: bool = False) -> None:
-        """End the run. If training ended without closing it (``is_orphan``), sinks have little time for it."""
+        """End the run; sinks have little time if training ended without (``is_orphan``)."""
         for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_close, limit=_LAST if is_orphan else math.inf)
         self._sinks = {}

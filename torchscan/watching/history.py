@@ -6,11 +6,10 @@ import contextlib
 import difflib
 import fnmatch
 import heapq
-import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -23,20 +22,15 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
 from torchscan.watching.curves import Curves, curves_of, merge_points
-from torchscan.watching.distributions import merge_distributions, quantiles
-from torchscan.watching.lost_steps import (
-    LostSteps,
-    lost_in,
-    missing_in,
-    note_of_lost,
-    settled_about,
-)
+from torchscan.watching.lost_steps import LostSteps, lost_in, note_of_lost, settled_about
 from torchscan.watching.merging import RankStep, measured_in, merge_steps_of_ranks
+from torchscan.watching.missing_ranks import missing_in
 from torchscan.watching.processes import single_thread
 from torchscan.watching.run_files import is_rank_file, plain_rank_files, rank_of_file, ranks_in
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
+from torchscan.watching.series_history import History, history_of
 from torchscan.watching.sinks.sink import Sink, SinkData
-from torchscan.watching.store import Reader
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,61 +43,6 @@ T = TypeVar("T")
 #: distributions whose columns are in memory at once, when a page is made: the run is read once for
 #: each so many
 _AT_ONCE = 2048 * 160
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """One series over the steps that are kept."""
-
-    series: Series
-    phase: Phase
-    steps: tuple[int, ...]
-    distributions: tuple[Distribution, ...]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __repr__(self) -> str:
-        span = f", {self.steps[0]} … {self.steps[-1]}" if self.steps else ""
-        return f"<History of {self.series.label!r}, {self.phase}: {len(self)} steps{span}>"
-
-    def statistic(self, name: str) -> list[float]:
-        """Return a statistic of each step by its name in :class:`Distribution`, or a custom one."""
-        if name in STATISTICS:
-            return [getattr(each, name) for each in self.distributions]
-        custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
-        if name not in custom:
-            raise InputError(
-                f"{name!r} is not a statistic: choose from {', '.join([*STATISTICS, *custom])}"
-            )
-        return [each.custom.get(name, math.nan) for each in self.distributions]
-
-    def quantiles(self, *shares: float) -> list[list[float]]:
-        """Return quantiles of each step's finite values: ``quantiles(0.05, 0.5, 0.95)``."""
-        wrong = next((share for share in shares if not 0 <= share <= 1), None)
-        if wrong is not None:
-            raise InputError(
-                f"quantile {wrong!r} is out of range: give shares from 0 to 1, such as 0.05 for 5 %"
-            )
-        by_step = [_quantiles(each, shares) for each in self.distributions]
-        return [list(by_share) for by_share in zip(*by_step, strict=True)]
-
-
-def _history(
-    series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]
-) -> History:
-    keys = sorted(found)
-    distributions = tuple(merge_distributions(found[key], series.kind) for key in keys)
-    return History(
-        series=series,
-        phase=phase,
-        steps=tuple(step for step, _ in keys),
-        distributions=distributions,
-    )
-
-
-def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
-    return quantiles(distribution.counts, shares, (distribution.min, distribution.max))
 
 
 class WatchedRun(Result):
@@ -123,7 +62,8 @@ class WatchedRun(Result):
     def __repr__(self) -> str:
         missing = "".join(f"; {each}" for each in self.missing)
         steps = "evaluations only" if self.has_only_evaluations else f"{len(self.steps())} steps"
-        return f"<WatchedRun {str(self.path)!r}: {steps}, {len(self.series)} series{printable(missing)}>"
+        about = f"{steps}, {len(self.series)} series{printable(missing)}"
+        return f"<WatchedRun {str(self.path)!r}: {about}>"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -142,7 +82,7 @@ class WatchedRun(Result):
 
     @property
     def missing(self) -> tuple[Note, ...]:
-        """Notes: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
+        """Notes on ranks that recorded nothing or left the run open, and on lost sampled steps."""
         if not self.path.is_file():
             return tuple(missing_in(self._files))
         merged = self.about.get("missing")
@@ -183,7 +123,9 @@ class WatchedRun(Result):
         events: list[RunEvent] = []
         for path, found in self._read(lambda reader: (reader.path, reader.events())):
             rank = rank_of_file(path) if is_rank_file(path) else None
-            events += [each if rank is None else replace(each, rank=rank) for each in found]
+            if rank is not None:
+                found = [replace(each, rank=rank) for each in found]
+            events += found
         return tuple(sorted(events, key=lambda event: event.time))
 
     @property
@@ -244,10 +186,12 @@ class WatchedRun(Result):
         from torchscan.watching.layers_over_steps import order_paths
 
         graph = self.graph
-        drawn = [] if graph is None else [str(row["path"]) for row in graph["rows"]]
-        found = {each.path for each in self.series}
-        first = [path for path in dict.fromkeys(drawn) if path in found]
-        return [*first, *(path for path in order_paths(self.series) if path not in set(first))]
+        rows = [] if graph is None else graph["rows"]
+        drawn = dict.fromkeys(str(row["path"]) for row in rows)
+        recorded = {each.path for each in self.series}
+        paths = {path: None for path in drawn if path in recorded}
+        paths.update(dict.fromkeys(order_paths(self.series)))
+        return list(paths)
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """Return a series over the steps, of all ranks together.
@@ -273,7 +217,7 @@ class WatchedRun(Result):
                     place = watched.step, watched.number
                     for number in numbers.keys() & watched.distributions.keys():
                         numbers[number][place].append(watched.distributions[number])
-        return [_history(each, phase, steps) for each, steps in found.items()]
+        return [history_of(each, phase, steps) for each, steps in found.items()]
 
     @property
     def shown_phase(self) -> Phase:
@@ -296,7 +240,7 @@ class WatchedRun(Result):
         return measured_in(self.path, newest)
 
     def measured(self) -> Measured:
-        """Return the same and the distributions over the steps, for ``html_report(scan, run=run)``."""
+        """Return ``last()`` and the distributions over the steps, for ``html_report``."""
         from torchscan.watching.distributions_over_steps import MAX_COLUMNS
 
         series = self.series
@@ -306,8 +250,10 @@ class WatchedRun(Result):
             size = max(1, _AT_ONCE // min(num_steps, MAX_COLUMNS))
             for at in range(0, len(series), size):
                 part = frozenset(series[at : at + size])
-                columns = self._over_steps(part).columns_by_series()
-                histories += [_to_page_data(*each) for each in columns]
+                for each, columns in self._over_steps(part).columns_by_series():
+                    call = [each.path, each.invocation]
+                    about = {"call": call, "kind": each.kind, "name": each.what}
+                    histories.append({**about, **columns})
         return replace(self.last(), histories=histories)
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
@@ -352,15 +298,16 @@ class WatchedRun(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return facts about the run. Statistics are in ``to_pandas``."""
-        return {
+        facts: dict[str, Any] = {
             "path": str(self.path),
             "about": self.about,
             "steps": self.steps(),
             "evaluations": self.steps("eval"),
-            "series": [each.label for each in self.series],
-            "events": [to_plain(each) for each in self.events],
-            "missing": [each.to_data() for each in self.missing],
         }
+        facts["series"] = [each.label for each in self.series]
+        facts["events"] = [to_plain(each) for each in self.events]
+        facts["missing"] = [each.to_data() for each in self.missing]
+        return facts
 
     def export(self, sink: Sink) -> None:
         """Send the run to a sink, in the order of time: ``run.export(TensorBoard("board"))``.
@@ -424,26 +371,15 @@ class WatchedRun(Result):
             yield ask(reader)
 
 
-def _to_page_data(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
-    """For a page."""
-    return {
-        "call": [series.path, series.invocation],
-        "kind": series.kind,
-        "name": series.what,
-        **picture,
-    }
-
-
 def shown_phase(readers: Iterable[Reader]) -> Phase:
-    """Return the phase that a page shows: evaluations only if no rank has written a training step."""
-    found = [
-        reader.has_steps("train") for reader in readers
-    ]  # to the end, so that each reader is closed
+    """Return the phase that a page shows: evaluations only if no rank has a training step."""
+    # To the end, so that each reader is closed.
+    found = [reader.has_steps("train") for reader in readers]
     return "train" if any(found) else "eval"
 
 
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
-    """Each open until the next is asked for."""
+    """Yield a reader of each file, which is open until the next one is asked for."""
     for file in files:
         with contextlib.closing(Reader(file)) as reader:
             yield reader
@@ -456,13 +392,15 @@ def require_phase(phase: str) -> None:
 
 
 def _advice(path: Path) -> str:
-    runs = [str(each.path) for each in runs_in(path)]
+    runs = [repr(str(each.path)) for each in runs_in(path)]
+    if len(runs) > 5:
+        runs[5:] = ["…"]
     if runs:
-        return f"choose from {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''}"
+        return f"choose from {', '.join(runs)}"
     return f"record one with watch(model, {str(path)!r})"
 
 
 def runs_in(folder: Path) -> list[WatchedRun]:
     """Return all runs in a folder and in the folders inside it."""
-    files = plain_rank_files(folder.rglob("rank*.sqlite"))
-    return [WatchedRun(each) for each in sorted({file.parent for file in files})]
+    folders = {file.parent for file in plain_rank_files(folder.rglob("rank*.sqlite"))}
+    return [WatchedRun(each) for each in sorted(folders)]

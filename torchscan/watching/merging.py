@@ -11,21 +11,24 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.measured import Figure, Key, Measured
 from torchscan.notes import Note
 from torchscan.watching.curves import merge_points
 from torchscan.watching.distributions import merge_distributions
-from torchscan.watching.lost_steps import lost_in, missing_in, settled_about
+from torchscan.watching.lost_steps import lost_in, settled_about
+from torchscan.watching.missing_ranks import missing_in
+from torchscan.watching.run_database import StoreError
 from torchscan.watching.run_files import rank_of_file, ranks_in
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Distribution, Phase, SampledStep, Series
 from torchscan.watching.sinks.sink import SinkData
-from torchscan.watching.store import Reader, Store, StoreError
+from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
-    from torchscan.watching.layers_over_steps import ColumnOfLayers
+    from torchscan.watching.layer_columns import ColumnOfLayers
 
 #: functions that combine the figures of several tensors of a call
 _JOINED: Mapping[Figure, Callable[[float, float], float]] = {
@@ -99,12 +102,9 @@ def merge(run: Path, output: Path) -> None:
 
 
 def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
-    abouts = [settled_about(reader.path, reader.about()) for reader in readers]
-    lost = [each.to_data() for about in abouts for each in lost_in(about)]
-    first = {name: value for name, value in abouts[0].items() if name != "session"}
-    absent = [note.to_data() for note in missing]
-    store = Store(path, {**first, "ranks": len(readers), "missing": absent, "lost": lost})
-    if (graph := next((each.graph() for each in readers), None)) is not None:
+    store = Store(path, _merge_abouts(readers, missing))
+    graph = next((each.graph() for each in readers), None)
+    if graph is not None:
         store.keep_graph(graph)
     try:
         for phase in ("train", "eval"):
@@ -117,6 +117,16 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
             _copy_events(reader, store)
     finally:
         store.close()
+
+
+def _merge_abouts(readers: Sequence[Reader], missing: Sequence[Note]) -> dict[str, Any]:
+    """Return the metadata of the first rank, with the steps that any of them has lost."""
+    abouts = [settled_about(reader.path, reader.about()) for reader in readers]
+    lost = [each.to_data() for about in abouts for each in lost_in(about)]
+    about = dict(abouts[0])
+    about.pop("session", None)
+    absent = [note.to_data() for note in missing]
+    return {**about, "ranks": len(readers), "missing": absent, "lost": lost}
 
 
 def _copy_events(reader: Reader, store: Store) -> None:
@@ -144,7 +154,7 @@ def _to_stored(merged: SinkData, store: Store) -> SampledStep:
 
 def _merge_columns(readers: list[Reader], phase: Phase, store: Store) -> list[ColumnOfLayers]:
     """Return the columns of layers of all ranks; most have the same steps."""
-    from torchscan.watching.layers_over_steps import merge_ranks, renumber  # torch
+    from torchscan.watching.layer_columns import merge_ranks, renumber
 
     by_first: dict[int, list[ColumnOfLayers]] = defaultdict(list)
     for reader in readers:
@@ -174,7 +184,8 @@ def measured_in(path: Path, newest: Sequence[RankStep]) -> Measured:
         of_call = figures[series.path, series.invocation]
         for name, value in _figures(series, distribution):
             of_call[name] = _JOINED[name](of_call.get(name, 0.0), value)
-    noun = "evaluation pass" if "eval" in {each.watched.phase for each in newest} else "step"
+    phases = {each.watched.phase for each in newest}
+    noun = "evaluation pass" if "eval" in phases else "step"
     place = f"no {noun}" if last is None else f"{noun} {last}"
     return Measured(
         source=f"{path.name}: {place}",

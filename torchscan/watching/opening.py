@@ -31,18 +31,21 @@ def open_run(path: str | os.PathLike[str]) -> OpenedRun:
     """Return a run that was saved or recorded.
 
     Returns:
-        A :class:`RunFacts` of the file that ``run.save(path)`` wrote, a :class:`WatchedRun` of the folder that
-        ``watch(model, path)`` writes, or of one file in it, a :class:`GroupRun` of the folder that several processes have
-        saved what they inspected to. Anything else is refused: a report, a newer schema, a broken file.
+        A :class:`RunFacts` of the file that ``run.save(path)`` wrote, a :class:`WatchedRun` of the
+        folder that ``watch(model, path)`` writes, or of one file in it, a :class:`GroupRun` of the
+        folder that several processes have saved what they inspected to. Anything else is refused: a
+        report, a newer schema, a broken file.
     """
     place = path_of(path)
-    if (
-        place.exists() and not place.is_dir() and not is_plain_file(place)
-    ):  # reading it may never end
+    # Reading another kind of file may never end.
+    if place.exists() and not place.is_dir() and not is_plain_file(place):
         raise InputError(f"{str(place)!r} is not a file or a folder: give a saved or watched run")
-    if place.is_dir() and (saved := saved_in(place)):
-        return group_run_of([run_data.open_run(each) for each in saved])
-    return WatchedRun(place) if place.is_dir() or _is_database(place) else run_data.open_run(place)
+    if place.is_dir():
+        saved = saved_in(place)
+        if saved:
+            return group_run_of([run_data.open_run(each) for each in saved])
+        return WatchedRun(place)
+    return WatchedRun(place) if _is_database(place) else run_data.open_run(place)
 
 
 def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
@@ -51,17 +54,9 @@ def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
     group = group_run_of([own])
     while group.missing and time.monotonic() < end:
         time.sleep(0.1)
+        others = [each for each in saved_in(folder) if each.name != "rank0.json"]
         with contextlib.suppress(InputError):  # of another version
-            group = group_run_of(
-                [
-                    own,
-                    *(
-                        run_data.open_run(each)
-                        for each in saved_in(folder)
-                        if each.name != "rank0.json"
-                    ),
-                ]
-            )
+            group = group_run_of([own, *map(run_data.open_run, others)])
     return group
 
 
@@ -72,11 +67,10 @@ def saved_in(folder: Path) -> list[Path]:
 
 
 def _is_database(path: Path) -> bool:
-    # SQLite is asked: closing a file that the process has opened by itself takes SQLite's locks away.
+    # SQLite is asked: closing a file that the process opened by itself takes SQLite's locks away.
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        ) as database:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        with contextlib.closing(connection) as database:
             # A file of a few bytes is an empty database to SQLite, whose schema has version 0.
             (version,) = database.execute("PRAGMA schema_version").fetchone()
             return bool(version > 0)

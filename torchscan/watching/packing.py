@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from torchscan.watching.byte_planes import DTYPES, deflate, from_planes, inflate, to_planes
 from torchscan.watching.distribution_columns import (
     REAL,
     WHOLE,
@@ -41,8 +41,6 @@ _FORMAT = 4
 #: are, and the bytes of the four streams: statistics, lower bytes of bins and of counts, their
 #: upper bytes
 _HEAD = struct.Struct("<BxxxIIIIIIII")
-#: how much time is spent on making it small
-_LEVEL = 6
 #: the greatest magnitude of a statistic that is not infinite
 _MAX_REAL = 1e100
 
@@ -61,7 +59,8 @@ def pack_steps(steps: Sequence[Mapping[int, Distribution]]) -> list[bytes]:
     found = [_compact(each) for each in steps]
     packed_steps: dict[int, bytes] = {}
     for indices in group_alike(found):
-        packed_steps |= zip(indices, _pack_alike([found[index] for index in indices]), strict=True)
+        alike = [found[index] for index in indices]
+        packed_steps |= zip(indices, _pack_alike(alike), strict=True)
     return [packed_steps[index] for index in range(len(found))]
 
 
@@ -105,12 +104,15 @@ def _heads_of(steps: Sequence[Distributions], names: bytes) -> list[bytes]:
     saturated = [to_reals(each.saturated) for each in steps]
     are_exact = [each.is_exact.byte() for each in columns]
     sizes = [each.sizes.short() for each in columns]
-    whole = torch.stack([figures[name].long() for name in WHOLE], 1).flatten(0, 1)
-    real = torch.stack([figures[name].float() for name in REAL], 1).flatten(0, 1)
-    of_steps = [torch.stack(saturated), whole, real, torch.stack(are_exact), torch.stack(sizes)]
+    whole = torch.stack([figures[name].long() for name in WHOLE], 1)
+    real = torch.stack([figures[name].float() for name in REAL], 1)
+    rows = [whole.flatten(0, 1), real.flatten(0, 1), torch.stack(are_exact), torch.stack(sizes)]
+    of_steps = [torch.stack(saturated), *rows]
     shares, *others = (_planes_of_steps(each, num_steps) for each in of_steps)
-    numbers = torch.tensor([list(first.numbers), list(first.rows)], dtype=torch.int64)
-    start = names + to_planes(_steps_between(numbers)) + bytes(map(bool, first.can_die))
+    numbers_and_rows = [list(first.numbers), list(first.rows)]
+    numbers = torch.tensor(numbers_and_rows, dtype=torch.int64)
+    can_die = bytes(map(bool, first.can_die))
+    start = names + to_planes(_steps_between(numbers)) + can_die
     custom = map(_planes_of_custom, steps)
     parts = zip([start] * num_steps, shares, custom, *others, strict=True)
     return list(map(b"".join, parts))
@@ -120,12 +122,13 @@ def _planes_of_steps(columns: Tensor, num_steps: int) -> list[bytes]:
     """Return the planes of the columns of each step, of which all have equally many."""
     planes = to_planes(columns)
     size = len(planes) // num_steps
-    return [planes[index * size : (index + 1) * size] for index in range(num_steps)]
+    starts = (index * size for index in range(num_steps))
+    return [planes[start : start + size] for start in starts]
 
 
 def _planes_of_custom(found: Distributions) -> bytes:
-    planes = [to_planes(torch.tensor(each, dtype=torch.float64)) for each in found.custom.values()]
-    return b"".join(planes)
+    columns = [torch.tensor(each, dtype=torch.float64) for each in found.custom.values()]
+    return b"".join(map(to_planes, columns))
 
 
 def _pack_counts(columns: Sequence[Columns]) -> Iterator[tuple[int, list[bytes]]]:
@@ -137,17 +140,14 @@ def _pack_counts(columns: Sequence[Columns]) -> Iterator[tuple[int, list[bytes]]
     for each in columns:
         start, end = end, end + len(each.bins)
         low, high = (bins[first + start : first + end] for first in (0, total))
-        lowest, *higher = (
-            counts[plane * total + start : plane * total + end] for plane in range(4)
-        )
-        yield (
-            len(each.bins),
-            [
-                deflate(low, zlib.Z_HUFFMAN_ONLY),
-                deflate(lowest, zlib.Z_HUFFMAN_ONLY),
-                deflate(b"".join([high, *higher])),
-            ],
-        )
+        firsts = (plane * total for plane in range(4))
+        lowest, *higher = (counts[first + start : first + end] for first in firsts)
+        streams = [
+            deflate(low, zlib.Z_HUFFMAN_ONLY),
+            deflate(lowest, zlib.Z_HUFFMAN_ONLY),
+            deflate(b"".join([high, *higher])),
+        ]
+        yield len(each.bins), streams
 
 
 def unpacked(data: object, *, has_counts: bool = True) -> Distributions:
@@ -180,11 +180,17 @@ def _is_consistent(found: Distributions) -> bool:
     columns = found.columns
     numel, sampled, *parts = (columns.figures[name] for name in WHOLE)
     whole = torch.stack([numel, sampled, *parts])
-    if whole.numel() and not 0 <= int(whole.min()) <= int(whole.max()) <= MAX_INTEGER:
+    if whole.numel():
+        smallest, largest = int(whole.min()), int(whole.max())
+        if not 0 <= smallest <= largest <= MAX_INTEGER:
+            return False
+    first_row = min(found.rows, default=0)
+    last_row = max(found.rows, default=-1)
+    if last_row >= len(columns.sizes) or first_row < 0:
         return False
-    if max(found.rows, default=-1) >= len(columns.sizes) or min(found.rows, default=0) < 0:
+    if int(columns.sizes.sum()) != len(columns.bins):
         return False
-    reals = torch.stack([columns.figures[name].double() for name in REAL]).nan_to_num(0, 0, 0)
+    reals = torch.stack([columns.figures[name].double() for name in REAL])
     checks = [
         sampled <= numel,
         sum(parts) <= sampled,
@@ -193,11 +199,9 @@ def _is_consistent(found: Distributions) -> bool:
         columns.bins < BINS,
         columns.bins >= 0,
         columns.counts > 0,
-        reals.abs() <= _MAX_REAL,
+        reals.nan_to_num(0, 0, 0).abs() <= _MAX_REAL,
     ]
-    return int(columns.sizes.sum()) == len(columns.bins) and all(
-        bool(each.all()) for each in checks
-    )
+    return all(bool(each.all()) for each in checks)
 
 
 class _Reader:
@@ -227,24 +231,23 @@ class _Reader:
         real = dict(zip(REAL, self._take("f", len(REAL), self._num_rows), strict=True))
         (is_exact,) = self._take("B", 1, self._num_rows)
         (sizes,) = self._take("h", 1, self._num_rows).long()
-        real["norm"] = real["norm"].where(~real["norm"].isnan(), estimate_norms(whole | real))
+        norms = real["norm"]
+        real["norm"] = norms.where(~norms.isnan(), estimate_norms(whole | real))
         bins = counts = torch.empty(0, dtype=torch.int64)
         if has_counts:
             bins, counts = self._inflate_counts()
-        columns = Columns(
-            figures=whole | real,
-            is_exact=is_exact,
-            sizes=sizes if has_counts else torch.zeros_like(sizes),
-            bins=bins,
-            counts=counts,
-        )
+        else:
+            sizes = torch.zeros_like(sizes)
+        figures = whole | real
+        of_name = dict(zip(names, custom, strict=True))
+        columns = Columns(figures=figures, is_exact=is_exact, sizes=sizes, bins=bins, counts=counts)
         return Distributions(
             columns=columns,
             numbers=numbers,
             rows=rows,
             saturated=saturated,
             can_die=can_die,
-            custom=dict(zip(names, custom, strict=True)),
+            custom=of_name,
         )
 
     def _inflate_counts(self) -> tuple[Tensor, Tensor]:
@@ -262,73 +265,23 @@ class _Reader:
         inflater = zlib.decompressobj()
         start = inflater.decompress(stream, max(1, self._num_names))
         names = json.loads(start)
-        are_texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
-        if not are_texts or len(set(names)) < len(names):
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             raise ValueError("its header is malformed")
-        of_series = 8 + 8 + 1 + 4 + 8 * len(names)
-        of_row = 8 * len(WHOLE) + 4 * len(REAL) + 1 + 2
+        if len(set(names)) < len(names):
+            raise ValueError("its header is malformed")
+        size_of_custom = 8 * len(names)
+        of_series = 8 + 8 + 1 + 4 + size_of_custom
+        size_of_figures = 8 * len(WHOLE) + 4 * len(REAL)
+        of_row = size_of_figures + 1 + 2
         length = self._num_series * of_series + self._num_rows * of_row
         return names, memoryview(inflate(inflater.unconsumed_tail, length, inflater))
 
     def _take(self, kind: str, num_columns: int, length: int) -> Tensor:
         """Return the next columns, of this length."""
-        size = num_columns * length * _DTYPES[kind].itemsize
+        size = num_columns * length * DTYPES[kind].itemsize
         columns = from_planes(kind, self._data[:size], num_columns)
         self._data = self._data[size:]
         return columns
-
-
-def inflate(
-    stream: bytes | memoryview, length: int, inflater: zlib._Decompress | None = None
-) -> bytes:
-    """Return exactly ``length`` bytes."""
-    if length > MAX_STEP:
-        raise ValueError("it is too long")
-    inflater = inflater or zlib.decompressobj()
-    data = inflater.decompress(stream, length + 1)  # one more shows that there are more
-    if len(data) != length or not inflater.eof or inflater.unused_data:
-        raise ValueError("its length is not the one in its header")
-    return data
-
-
-def deflate(data: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
-    """Return compressed bytes."""
-    deflater = zlib.compressobj(_LEVEL, strategy=strategy)
-    return deflater.compress(data) + deflater.flush()
-
-
-def to_planes(columns: Tensor) -> bytes:
-    """Return, for each column, all lowest bytes of the numbers, then all second ones, and so on."""
-    if not columns.numel():
-        return b""
-    size = columns.element_size()
-    data = columns.contiguous().view(torch.uint8).view(-1, columns.shape[-1], size)
-    data = data.flip(2) if sys.byteorder == "big" else data
-    memory = bytearray(data.numel())
-    planes = torch.frombuffer(memory, dtype=torch.uint8)
-    planes.view(-1, size, columns.shape[-1]).copy_(data.transpose(1, 2))
-    return bytes(memory)
-
-
-def from_planes(kind: str, data: bytes | memoryview, num_columns: int) -> Tensor:
-    """Return the columns that :func:`to_planes` has turned into bytes."""
-    dtype = _DTYPES[kind]
-    if not len(data):
-        return torch.empty(num_columns, 0, dtype=dtype)
-    planes = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    planes = planes.view(num_columns, dtype.itemsize, -1)
-    planes = planes.flip(1) if sys.byteorder == "big" else planes
-    return planes.transpose(1, 2).flatten().contiguous().view(dtype).view(num_columns, -1)
-
-
-_DTYPES = {
-    "q": torch.int64,
-    "i": torch.int32,
-    "h": torch.int16,
-    "B": torch.uint8,
-    "f": torch.float32,
-    "d": torch.float64,
-}
 
 
 def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
@@ -337,8 +290,9 @@ def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
         return columns
     chosen = to_integers(rows)
     entries, _ = entries_of(columns, chosen)
+    figures = {name: column[chosen] for name, column in columns.figures.items()}
     return Columns(
-        figures={name: column[chosen] for name, column in columns.figures.items()},
+        figures=figures,
         is_exact=columns.is_exact[chosen],
         sizes=columns.sizes[chosen],
         bins=columns.bins[entries],

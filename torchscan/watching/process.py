@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torchscan.errors import InputError, warn_or_print
 from torchscan.notes import Note
 from torchscan.watching.call_sites import SeriesNumbers
-from torchscan.watching.channel import Message, MessageSocket, Outlet
+from torchscan.watching.channel import Outlet
+from torchscan.watching.earlier_sessions import LOOK, PATIENCE, EarlierSessions, Reminder
 from torchscan.watching.guests import Guest
 from torchscan.watching.lost_steps import (
     RUN_REMOVED,
@@ -24,33 +24,30 @@ from torchscan.watching.lost_steps import (
     WRITER_ENDED,
     Losses,
     LostSteps,
-    is_settled,
     lost_from,
     lost_step,
     note_of_lost,
-    settled_about,
     settled_by,
 )
-from torchscan.watching.peers import current_rank, current_world_size, is_of_lost_peer
+from torchscan.watching.message_socket import Message, MessageSocket
+from torchscan.watching.peers import current_rank, is_of_lost_peer
 from torchscan.watching.processes import socket_pair
-from torchscan.watching.run_files import Entry, Ledger, Lock, lock_for_worker, read_ledger
+from torchscan.watching.run_database import StoreError, is_remote
+from torchscan.watching.run_files import Entry, Lock, lock_for_worker
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.sampled import StepSamples
 from torchscan.watching.schema import Announced, Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import StartMethod, start_worker
-from torchscan.watching.store import Reader, Store, StoreError, is_remote
-from torchscan.watching.worker import WorkerTask
+from torchscan.watching.store import Store
+from torchscan.watching.worker_session import WorkerTask
 
 if TYPE_CHECKING:
     from torchscan.watching.guests import Statistic
 
-#: seconds to wait for a worker that makes no progress
-_PATIENCE = 20.0
-#: seconds after which a wait is mentioned first, and then again
-_FIRST_WORD, _NEXT_WORD = 10.0, 30.0
-#: seconds between two looks; a longer pause is not the worker's
-_LOOK, _LONGEST_LOOK = 0.01, 0.5
-#: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
+#: seconds between two looks at most; a longer pause is not the worker's
+_LONGEST_LOOK = 0.5
+#: seconds after a worker's end in which a process that looks for a worker may hold its lock
 _LOCK_PATIENCE = 10.0
 #: seconds between two exchanges with the worker: each takes longer than a small step
 _WAKE_PERIOD = 0.02
@@ -64,7 +61,7 @@ class WriterProcess:
     def __init__(
         self,
         folder: Path,
-        about: dict[str, Any],
+        about: Mapping[str, Any],
         *,
         sinks: Sequence[Sink],
         custom: Mapping[str, Statistic],
@@ -77,12 +74,12 @@ class WriterProcess:
         self.path = folder / f"rank{current_rank()}.sqlite"
         #: of the processes that train together
         self.is_first = current_rank() == 0
-        #: the training step that would have come next when the run was closed
-        self.reached = 0
-        self._start, self._guest = start, Guest(sinks=sinks, custom=custom)
+        self._start = start
+        self._guest = Guest(sinks=sinks, custom=custom)
         self._session = os.urandom(8).hex()
         self._announced: list[Announced] = []
-        #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
+        #: steps whose sampling has begun; those that had no room, in all and not yet told to the
+        #: worker
         self._num_begun = self._num_dropped = 0
         self._woken_at = 0.0
         self._unsent_losses = Losses()
@@ -95,112 +92,29 @@ class WriterProcess:
         self._may_restart_until: float | None = None
         #: whether writing to the folder may wait for another machine, which training must not
         self._is_remote = is_remote(self.path)
+        self._begin(about, step)
+
+    def _begin(self, about: Mapping[str, Any], step: int | None) -> None:
+        """Lock and continue the file, and start the worker. If one fails, undo the others."""
         with contextlib.ExitStack() as undo:
-            with _refused(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            with _refused(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
                 self._lock = Lock(self.path.with_suffix(".lock"))
                 undo.callback(self._lock.release)
-                lock = self._awaited_lock()
+                earlier = EarlierSessions(self.path)
+                lock = earlier.await_lock()
                 undo.callback(_close_quietly, lock)
             #: of each phase the last step that is there, and its number
-            self.last = self._last(about, step)
-            with _refused(folder):
-                self._ledger = self._open_store(about)
+            self.last = earlier.last_passes(about, step)
+            #: the training step that would have come next when the run was closed
+            self.reached = earlier.reached
+            with _refused(self.folder):
+                self._ledger = earlier.begin_session(self._session, about)
             undo.callback(self._ledger.close)
             self._outlet = Outlet()
             undo.callback(self._outlet.close)
             self._start_worker(lock)
             undo.pop_all()
-
-    # -- the beginning -------------------------------------------------------------------------------
-
-    def _awaited_lock(self) -> int:
-        """Return the worker's lock, as soon as the worker of an earlier process has written all it has."""
-        idle, seen = 0.0, self._written_at()
-        word = _Word(
-            f"waiting for steps of an earlier process to be written to {str(self.folder)!r}"
-        )
-        while (lock := lock_for_worker(self.path)) is None:
-            word.remind()
-            time.sleep(_LOOK)
-            now = self._written_at()
-            idle = idle + _LOOK if now == seen else 0.0
-            seen = now
-            if idle > _PATIENCE:
-                raise InputError(
-                    f"run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which "
-                    "makes no progress: end that process, or give another folder"
-                )
-        return lock
-
-    def _written_at(self) -> tuple[int, ...]:
-        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
-        return tuple(each.stat().st_mtime_ns for each in files if each.exists())
-
-    def _earlier_worker(self) -> str:
-        with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
-            session = reader.about().get("session")
-            if isinstance(session, dict) and "worker" in session:
-                return f"process {session['worker']}"
-        return "the writer of an earlier process"
-
-    def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
-        if not self.path.exists():
-            return {}
-        try:
-            with contextlib.closing(Reader(self.path)) as reader:
-                phases: tuple[Phase, ...] = ("train", "eval")
-                found = {phase: reader.last_pass(phase, step) for phase in phases}
-                of = settled_about(self.path, reader.about())
-            self.reached = int(of.get("reached", 0))
-        except StoreError as error:
-            raise InputError(
-                f"run {str(self.folder)!r} cannot be continued: {error}; give another folder"
-            ) from error
-        if (
-            None not in (of.get("fingerprint"), about["fingerprint"])
-            and of["fingerprint"] != about["fingerprint"]
-        ):
-            model = f"a {of['model']} with other parameters"
-            raise InputError(
-                f"{str(self.path.parent)!r} is the run of {model}: give another folder"
-            )
-        return {phase: last for phase, last in found.items() if last is not None}
-
-    def _open_store(self, about: Mapping[str, Any]) -> Ledger:
-        """Write the run's beginning here, so that it is there whatever happens to the worker."""
-        session = {"id": self._session, "handled": 0, "written": 0, "lost": 0, "last": None}
-        earlier = self._lost_earlier()
-        begun = {
-            "processes": current_world_size(),
-            "closed": False,
-            "ended": None,
-            "raised": None,
-            "lost_peer": False,
-            "session": session,
-        }
-        is_new = not self.path.exists()
-        try:
-            Store(self.path, {**about, **begun, "lost": earlier}).close()
-            ledger = Ledger(self.path)
-            ledger.begin(self._session)
-        except (OSError, StoreError):
-            if is_new:  # and would be no run
-                for each in self.path.parent.glob(f"{self.path.stem}.*"):
-                    each.unlink(missing_ok=True)
-            raise
-        return ledger
-
-    def _lost_earlier(self) -> list[dict[str, Any]]:
-        """Return the steps that earlier sessions lost; the last of them may not have recorded its own."""
-        if not self.path.exists():
-            return []
-        with contextlib.closing(Reader(self.path)) as reader:
-            about = reader.about()
-        # this process has the worker's lock by now, so that none is at work
-        entry = None if is_settled(about) else read_ledger(self.path)
-        settled = about if entry is None else settled_by(entry, about)
-        return Losses(lost_from(settled.get("lost"))).to_data()
 
     def _start_worker(self, lock: int) -> None:
         ours, theirs = socket_pair()
@@ -223,7 +137,7 @@ class WriterProcess:
         os.close(lock)  # the worker's own copy holds it from now on
         self._taken_at_start = self._outlet.counters.taken
 
-    # -- while training goes on ----------------------------------------------------------------------
+    # -- while training goes on ------------------------------------------------------------------
 
     @property
     def dropped(self) -> int:
@@ -258,7 +172,7 @@ class WriterProcess:
             self._outlet.send_row(row)
 
     def begin(self, phase: Phase, step: int) -> None:
-        """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
+        """Note that sampling of a step begins: it counts as lost if the process is killed now."""
         self._num_begun += 1
         self._note_begun(phase, step)
 
@@ -333,7 +247,7 @@ class WriterProcess:
                 self._has_ended, self._lost = True, lost_from(message["lost"])
 
     def _note_end_of_worker(self) -> None:
-        """Start another worker, which continues with the memory, unless a restarted one made no progress."""
+        """Start another worker with the memory, unless a restarted one made no progress."""
         is_new = self._may_restart_until is None
         status = self._wait(0.1 if is_new else 0.0)
         how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
@@ -341,7 +255,10 @@ class WriterProcess:
         if (self._num_restarts and not has_got_on) or not self.path.exists():
             self._give_up(how)
             return
-        lock = self._lock_again()
+        lock = None
+        with contextlib.suppress(OSError):
+            lock = lock_for_worker(self.path)
+        # It may still be held: pages find a worker by it.
         if lock is not None:
             self._may_restart_until = None
             self._restart(lock, how)
@@ -353,14 +270,9 @@ class WriterProcess:
     def _give_up(self, how: str) -> None:
         self._is_gone = True
         warn_or_print(
-            f"the worker process has ended{how}, so no more steps are recorded; training is not affected"
+            f"the worker process has ended{how}, so no more steps are recorded; "
+            "training is not affected"
         )
-
-    def _lock_again(self) -> int | None:
-        """Return the worker's lock, or None if it is still held. Pages find a worker by it."""
-        with contextlib.suppress(OSError):
-            return lock_for_worker(self.path)
-        return None
 
     def _restart(self, lock: int, how: str) -> None:
         self._num_restarts += 1
@@ -372,10 +284,11 @@ class WriterProcess:
             self._give_up(how)
         else:
             warn_or_print(
-                f"the worker process has ended{how}, and a new one continues where it stopped; training is not affected"
+                f"the worker process has ended{how}, and a new one continues where it stopped; "
+                "training is not affected"
             )
 
-    # -- the end -------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------
 
     def close(self, step: int, error: BaseException | None = None) -> None:
         """Wait until everything is written, as long as there is progress.
@@ -386,11 +299,11 @@ class WriterProcess:
             return
         self._is_closed = True
         if error is not None:
-            # a message may be empty
-            said = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:200]
+            first_line, *_ = f"{type(error).__name__}: {error}".split("\n", 1)
+            what = first_line.removesuffix(": ")[:200]  # a message may be empty
             is_lost = is_of_lost_peer(error)
             self._outlet.send(
-                {"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost}
+                {"is": "raised", "what": what, "when": time.time(), "lost_peer": is_lost}
             )
         self._send_losses()
         self.send({"is": "reached", "step": step})
@@ -403,7 +316,10 @@ class WriterProcess:
             self._warn_of_unwritten(why)
         elif self._is_gone or not self._has_ended or not self._outlet.is_empty:
             self._settle(step)
-        self._warn_of_losses()
+        lost = self._unsent_losses.ranges if self._lost is None else self._lost
+        note = note_of_lost(lost)
+        if note is not None:
+            warn_or_print(f"{_sentence_of(note)}; training is not affected")
         self.line.close()
         self._outlet.close()
         self._ledger.close()
@@ -411,24 +327,23 @@ class WriterProcess:
 
     def _await_end(self) -> str:
         """Return why the wait ended before the worker did, or an empty text."""
-        word = _Word(
-            f"run {str(self.folder)!r} is still being written; press Ctrl-C to stop waiting"
-        )
+        what = f"run {str(self.folder)!r} is still being written; press Ctrl-C to stop waiting"
+        reminder = Reminder(what)
         idle, life, last, shut = 0.0, self._life(), time.monotonic(), None
-        while not self._is_gone and idle < _PATIENCE:
+        while not self._is_gone and idle < PATIENCE:
             if self._outlet.flush() and shut is not self.line:
                 shut = self.line
                 with contextlib.suppress(OSError):
                     shut.socket.shutdown(socket.SHUT_WR)
-            status = self._wait(_LOOK)
+            status = self._wait(LOOK)
             self._receive()
             if status is not None and self._has_ended:
                 return ""
             now, alive = time.monotonic(), self._life()
             idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
             last, life = now, alive
-            word.remind()
-        return "" if self._is_gone else f"the worker process made no progress for {_PATIENCE:.0f} s"
+            reminder.remind()
+        return "" if self._is_gone else f"the worker process made no progress for {PATIENCE:.0f} s"
 
     def _life(self) -> tuple[int, int]:
         counters = self._outlet.counters
@@ -444,7 +359,8 @@ class WriterProcess:
         else:
             what = f"run {str(self.folder)!r} is not complete yet"
         warn_or_print(
-            f"{what}, because {why}: leave process {self.number} running, it writes the rest when it can"
+            f"{what}, because {why}: leave process {self.number} running, "
+            "it writes the rest when it can"
         )
 
     def _settle(self, step: int) -> None:
@@ -465,36 +381,9 @@ class WriterProcess:
         new = [each for each in lost_from(settled.get("lost")) if each not in before]
         self._lost = [*(self._lost or ()), *new]
         if why != RUN_REMOVED:
+            names = ("session", "lost", "closed", "ended", "reached")
             with contextlib.suppress(StoreError):
-                Store(
-                    self.path,
-                    {
-                        name: settled[name]
-                        for name in ("session", "lost", "closed", "ended", "reached")
-                    },
-                ).close()
-
-    def _warn_of_losses(self) -> None:
-        lost = self._unsent_losses.ranges if self._lost is None else self._lost
-        note = note_of_lost(lost)
-        if note is not None:
-            warn_or_print(f"{_sentence_of(note)}; training is not affected")
-
-
-class _Word:
-    """A line on standard error that explains a long wait."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._next = time.monotonic() + _FIRST_WORD
-
-    def remind(self) -> None:
-        """Write the line if it is time."""
-        if time.monotonic() > self._next:
-            self._next = time.monotonic() + _NEXT_WORD
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(f"torchscan: {self._what}\n")
-                sys.stderr.flush()
+                Store(self.path, {name: settled[name] for name in names}).close()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from itertools import accumulate, compress, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +22,11 @@ from torchscan.torch_versions import (
     count_function_modes,
     join_values,
     norms_of,
-    set_grad_enabled,
     without_dispatch,
     without_torch_function,
 )
 from torchscan.watching.held_tensors import HeldTensors
+from torchscan.watching.row_groups import BareOperators, NumberedTensors, RowGroup, SamplingPlan
 from torchscan.watching.sampled import EXACT
 from torchscan.watching.sampling import places_in, values_of
 
@@ -40,71 +39,6 @@ _MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
 _KIND_OF = attrgetter("dtype", "layout", "is_nested", "device")
 #: plans that are remembered
 _MAX_PLANS = 16
-
-
-class _BareOperators:
-    """A context in which operators run without gradients and without modes of the user's.
-
-    Context managers of torch that are written in Python take several times as long.
-    """
-
-    def __enter__(self) -> None:
-        self._had_gradients = torch.is_grad_enabled()
-        self._contexts: tuple[Any, ...] = ()
-        if count_dispatch_modes() or count_function_modes():
-            self._contexts = without_dispatch(), without_torch_function()
-            for context in self._contexts:
-                context.__enter__()
-        set_grad_enabled(False)
-
-    def __exit__(self, *error: object) -> None:
-        set_grad_enabled(self._had_gradients)
-        for context in reversed(self._contexts):
-            context.__exit__(*error)
-
-
-class RowGroup(NamedTuple):
-    """Rows of several tensors, which can be added to another step again."""
-
-    #: values of one row or of several adjacent rows
-    pieces: Sequence[Tensor]
-    numels: Sequence[int]
-    #: for each tensor the index of its row in the group, or None if it cannot be read
-    indices: Sequence[int | None]
-    #: all values of those tensors that were joined, or None
-    joined: Tensor | None = None
-    #: indices of joined tensors of which not all values are sampled, and of tensors not joined
-    wide: Sequence[int] = ()
-    others: Sequence[int] = ()
-
-
-class _SamplingPlan(NamedTuple):
-    """The way to sample several tensors, which their types and sizes determine."""
-
-    #: indices of the tensors that are joined before they are sampled
-    joined: Sequence[int]
-    #: values of these
-    numels: Sequence[int]
-    #: positions to sample in the joined values, or None for all
-    places: Tensor | None
-    #: for each tensor its index among the joined ones, or None
-    indices: list[int | None]
-    #: indices of joined tensors of which not all values are sampled, and of tensors not joined
-    wide: Sequence[int]
-    others: Sequence[int]
-
-
-class _Numbered(NamedTuple):
-    """Tensors with their rows."""
-
-    rows: list[int]
-    tensors: list[Tensor]
-
-    def add(self, row: int | None, tensor: Tensor) -> None:
-        """Add a tensor, if it has a row."""
-        if row is not None:
-            self.rows.append(row)
-            self.tensors.append(tensor)
 
 
 class Rows:
@@ -122,7 +56,7 @@ class Rows:
         #: those on the device of the rows, by the number of values
         self._ready_places: dict[int, Tensor] = {}
         #: plans for many tensors, by their types and sizes
-        self._plans: dict[tuple[object, ...], _SamplingPlan] = {}
+        self._plans: dict[tuple[object, ...], SamplingPlan] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
         self._held = HeldTensors(max_width, self._places_among)
@@ -211,7 +145,7 @@ class Rows:
     def _append(self, piece: Tensor) -> None:
         """Append the values of rows that come behind those of held tensors."""
         if self._held:
-            with _BareOperators():
+            with BareOperators():
                 self._pieces.append(self._held.take())
         self._pieces.append(piece)
 
@@ -219,7 +153,7 @@ class Rows:
         """Sample the tensors that wait: they may be written to from now on."""
         with self._lock:
             if self._held:
-                with _BareOperators():
+                with BareOperators():
                     self._pieces.append(self._held.take())
 
     def _sample(self, values: Tensor) -> Tensor | None:
@@ -263,7 +197,7 @@ class Rows:
         self.flush()
         start, first_piece = len(self), len(self._pieces)
         joined = None
-        with _BareOperators():
+        with BareOperators():
             plan = self._plan_of(tensors)
             indices = plan.indices
             if plan.numels:
@@ -283,7 +217,7 @@ class Rows:
         )
         return _rows_from(start, indices), group
 
-    def _plan_of(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
+    def _plan_of(self, tensors: Sequence[Tensor]) -> SamplingPlan:
         """Return the plan for tensors, which is known if such tensors were sampled before."""
         key = *map(type, tensors), *map(_KIND_OF, tensors), *map(Tensor.numel, tensors)
         plan = self._plans.get(key)
@@ -293,7 +227,7 @@ class Rows:
             plan = self._plans[key] = self._make_plan(tensors)
         return plan
 
-    def _make_plan(self, tensors: Sequence[Tensor]) -> _SamplingPlan:
+    def _make_plan(self, tensors: Sequence[Tensor]) -> SamplingPlan:
         width = self._max_width
         is_joined = self._choose_joined(tensors)
         joined = list(compress(range(len(tensors)), is_joined))
@@ -308,7 +242,7 @@ class Rows:
             sampled = [self._places_among(numel) for numel in numels]
             places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
         others = [index for index, each in enumerate(is_joined) if not each]
-        return _SamplingPlan(
+        return SamplingPlan(
             joined=joined,
             numels=numels,
             places=places,
@@ -340,7 +274,7 @@ class Rows:
             ]
         return chosen
 
-    def _add_joined(self, plan: _SamplingPlan, tensors: Sequence[Tensor]) -> Tensor:
+    def _add_joined(self, plan: SamplingPlan, tensors: Sequence[Tensor]) -> Tensor:
         """Sample tensors together, and return all their values."""
         values = join_values([tensors[index] for index in plan.joined])
         if len(plan.joined) == 1:  # then it is a view, which training will write to
@@ -375,15 +309,15 @@ class Rows:
 
         Return the norm of all tensors of the group, or None if there are none.
         """
-        wide = _Numbered([], [])
+        wide = NumberedTensors([], [])
         for index in group.wide:
             wide.add(rows[index], tensors[index])
-        others: dict[torch.dtype, _Numbered] = {}
+        others: dict[torch.dtype, NumberedTensors] = {}
         for index in group.others:
             tensor = tensors[index]
             if rows[index] is not None and is_plain(tensor):
-                others.setdefault(tensor.dtype, _Numbered([], [])).add(rows[index], tensor)
-        with _BareOperators():
+                others.setdefault(tensor.dtype, NumberedTensors([], [])).add(rows[index], tensor)
+        with BareOperators():
             totals: list[Tensor] = []
             if group.joined is not None:
                 norms_of_all = norms_of([group.joined, *wide.tensors])
@@ -399,15 +333,15 @@ class Rows:
                 return None
             total: Tensor = torch.stack(totals).norm() if len(totals) > 1 else totals[0]
             if self._device.type == "cpu" and not math.isfinite(total.item()):
-                for numbered in (wide, *others.values()):
-                    self._explain_infinite(numbered)
+                self._explain_infinite([wide, *others.values()])
             return total
 
-    def _explain_infinite(self, numbered: _Numbered) -> None:
+    def _explain_infinite(self, groups: Sequence[NumberedTensors]) -> None:
         """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
-        for row, tensor in zip(*numbered, strict=True):
-            if not tensor.norm().isfinite():
-                self._add_extremes(row, tensor, None)
+        for numbered in groups:
+            for row, tensor in zip(*numbered, strict=True):
+                if not tensor.norm().isfinite():
+                    self._add_extremes(row, tensor, None)
 
     def note_sample_norm(self, row: int, tensor: Tensor) -> None:
         """Compute the mean over a batch of the L2 norms of its elements."""
@@ -464,7 +398,7 @@ class Rows:
         width = len(EXACT)
         places = [row * width + column for row, column, _ in self._exact]
         values = [each for *_, each in self._exact]
-        with _BareOperators():
+        with BareOperators():
             if values and (self._device.type != "cpu" or not all(each.is_cpu for each in values)):
                 values = [each.to(self._device) for each in values]
             pieces = [torch.stack(values)] if values else []

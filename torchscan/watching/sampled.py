@@ -181,7 +181,7 @@ def _exact_of(rows: int, places: Tensor, values: Tensor) -> Tensor:
 
 
 class SampledValues(Mapping[Series, Tensor]):
-    """The values of each series: all of them, in their shape, if it is taken whole; else the sampled ones. They are copies."""
+    """Copies of the values of each series: all of them in their shape, or the sampled ones."""
 
     def __init__(self, sampled: Sampled, series: Sequence[Series]) -> None:
         """``series``: in the order in which the step has them."""

@@ -56,7 +56,8 @@ class Series:
             return self.name
         if self.kind in ("param_grad", "attached_grad"):
             return f"{self.name} gradient"
-        return f"{self.kind.replace('_grad', ' gradient')}{f' {self.name}' if self.name != '0' else ''}"
+        kind = self.kind.replace("_grad", " gradient")
+        return kind if self.name == "0" else f"{kind} {self.name}"
 
 
 class Announced(NamedTuple):
@@ -98,7 +99,7 @@ class Distribution:
     saturated: float
     #: share of a ReLU's units that are zero in the complete batch; NaN if it was not computed
     dead: float
-    #: mean of the samples' L2 norms, for gradients of inputs and outputs; NaN if it was not computed
+    #: mean of the samples' L2 norms, for gradients of inputs and outputs; NaN if not computed
     sample_norm: float
     #: L2 norm of all values if it was computed, as for gradients of parameters; else an estimate
     #: from the sampled finite values. NaN if there are none

@@ -1,4 +1,4 @@
-"""Starts the worker: as a program of its own, or in one of the ways that Python has for processes."""
+"""Start of the worker, as a separate program or by one of Python's start methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,7 +20,8 @@ from torchscan.errors import InputError
 from torchscan.watching.channel import shared_memory
 from torchscan.watching.guests import Guest
 from torchscan.watching.processes import IGNORED, Parent, ignore_signals
-from torchscan.watching.worker import WorkerTask, serve
+from torchscan.watching.worker import serve
+from torchscan.watching.worker_session import WorkerTask
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
@@ -45,25 +46,22 @@ def start_worker(
     method: StartMethod, ours: socket.socket, theirs: socket.socket, task: WorkerTask, guest: Guest
 ) -> Started:
     """Start a worker. ``theirs`` is its end of the line."""
-    with _signals_held():
+    # Signals for the whole group are held until the worker ignores them: it inherits the mask.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
         if method == "spawn":
             return _program(theirs, task, guest)
         return _process(method, ours, theirs, task, guest)
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold back signals for the whole group until the worker ignores them: it inherits what is held."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
-    try:
-        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _program(theirs: socket.socket, task: WorkerTask, guest: Guest) -> Started:
-    """Start a new interpreter. It does not need ``if __name__ == "__main__"`` in the user's program."""
-    packed = _pickled(guest)
+    """Start a new interpreter; the user's program needs no ``if __name__ == "__main__"``."""
+    try:
+        packed = pickle.dumps(guest)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise _not_handed_over(error) from error
     told = pickle.dumps((theirs.fileno(), _path_of_main(packed), sys.argv, task, packed))
     path = [each for each in sys.path if type(each) is str]
     call = [sys.executable, "-c", _PROGRAM.format(path=path)]
@@ -112,13 +110,6 @@ def _serve(end: socket.socket, task: WorkerTask, guest: Guest, *others: socket.s
     serve(end, task, Parent(task.parent), lambda: guest)
 
 
-def _pickled(guest: Guest) -> bytes:
-    try:
-        return pickle.dumps(guest)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise _not_handed_over(error) from error
-
-
 def _not_handed_over(error: Exception) -> InputError:
     return InputError(
         f"a sink or a statistic cannot be pickled ({error}): define it at the top of a module, or "
@@ -127,28 +118,41 @@ def _not_handed_over(error: Exception) -> InputError:
 
 
 def _path_of_main(packed: bytes) -> str | None:
-    """Return the path of the user's program if it defines a sink or a statistic; it is run again under another name."""
+    """Return the path of the user's program if it defines a sink or a statistic.
+
+    The worker runs it again, under another name.
+    """
     if b"__main__" not in packed:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or not os.path.exists(path):
         raise InputError(
-            "a sink or a statistic is defined in a notebook: define it in a module, or give start='fork'"
+            "a sink or a statistic is defined in a notebook: define it in a module, "
+            "or give start='fork'"
         )
     return str(path)
 
 
 def main() -> None:
-    """Run ``python -c …`` with the file of the line, the user's program and its arguments, and the task."""
+    """Run the worker as ``python -c …``, with what the trainer gives it as standard input.
+
+    That is the file of the line, the user's program and its arguments, and the task.
+    """
     ignore_signals()
-    number, path, sys.argv, task, packed = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the trainer
+    told = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the trainer
+    number, path, sys.argv, task, packed = told
 
     def load_guest() -> Any:
         if path is not None:
             try:
-                _load(path)
+                _run_again(path)
             except BaseException as error:
-                raise ImportError(_refusal(path, error)) from error
+                reason = (
+                    f"the worker process runs {path} again for a sink or a statistic that it "
+                    f"defines, which raised {type(error).__name__}"
+                )
+                guard = "put the training code below if __name__ == '__main__':"
+                raise ImportError(f"{reason}: {guard}, or give start='fork'") from error
         return pickle.loads(packed)  # noqa: S301
 
     serve(socket.socket(fileno=number), task, Parent(task.parent), load_guest)
@@ -157,14 +161,8 @@ def main() -> None:
     os._exit(0)  # sinks may have left threads that do not end
 
 
-def _refusal(path: str, error: BaseException) -> str:
-    reason = f"the worker process runs {path} again for a sink or a statistic that it defines"
-    guard = "put the training code below if __name__ == '__main__':, or give start='fork'"
-    return f"{reason}, which raised {type(error).__name__}: {guard}"
-
-
-def _load(path: str) -> None:
-    """Run the program as Python's own processes do: without what stands below ``if __name__ == "__main__"``."""
+def _run_again(path: str) -> None:
+    """Run a program without what is below ``if __name__ == "__main__"``, as Python does."""
     program = types.ModuleType("__mp_main__")
     program.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     sys.modules["__main__"] = sys.modules["__mp_main__"] = program

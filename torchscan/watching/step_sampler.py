@@ -46,7 +46,9 @@ from torchscan.watching.contributions import (
     source_of,
 )
 from torchscan.watching.held_tensors import MAX_HELD
-from torchscan.watching.rows import RowGroup, Rows
+from torchscan.watching.parameter_memory import ParameterMemory
+from torchscan.watching.row_groups import RowGroup
+from torchscan.watching.rows import Rows
 from torchscan.watching.sampled import AllValues, StepSamples
 from torchscan.watching.schema import Kind
 
@@ -70,35 +72,6 @@ _MAX_ROW = 2**32
 def is_transformed() -> bool:
     """Return whether this call is traced or transformed, so that it is not a real pass."""
     return is_tracing() or innermost_transform() is not None
-
-
-class ParameterMemory:
-    """The sampled parameters after a step, which are those before the next one.
-
-    They are sampled again if a parameter was written to meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._group: RowGroup | None = None
-        #: the list of parameters, which is another one if they have changed, and their versions
-        self._parameters: list[Tensor] = []
-        self._versions: list[int] = []
-        self._number = -1
-
-    def keep(self, number: int, parameters: list[Tensor], group: RowGroup) -> None:
-        """Keep the rows of parameters after the step with this number."""
-        self._group = None
-        with contextlib.suppress(RuntimeError):  # tensors of inference mode have no version
-            self._versions = [each._version for each in parameters]
-            self._parameters, self._number = parameters, number
-            self._group = group._replace(joined=None)
-
-    def take(self, number: int, parameters: list[Tensor]) -> RowGroup | None:
-        """Return the rows before the step with this number, or None if they must be sampled."""
-        group, self._group = self._group, None
-        if group is None or number != self._number + 1 or parameters is not self._parameters:
-            return None
-        return group if [each._version for each in parameters] == self._versions else None
 
 
 class _Use:
@@ -200,13 +173,17 @@ class StepSampler:
         self._before: list[int | None] = []
         self._after: list[int | None] = []
         self._after_group: RowGroup | None = None
-        parameters = sites.parameter_tensors
-        if self._takes_params and parameters:
-            group = memory.take(of.number, parameters)
-            if group is None:
-                self._before, _ = rows.add_all(parameters)
-            else:
-                self._before = rows.add_group(group)
+        if self._takes_params and sites.parameter_tensors:
+            self._take_parameters(sites.parameter_tensors)
+
+    def _take_parameters(self, parameters: list[Tensor]) -> None:
+        """Sample the parameters before the step, unless they are known from the last one."""
+        group = self._memory.take(self._pass.number, parameters)
+        if group is not None:
+            self._before = self._rows.add_group(group)
+            return
+
+        self._before, _ = self._rows.add_all(parameters)
 
     def relabel(self, as_pass: Pass) -> None:
         """Note that the step is another pass than it seemed to be."""

@@ -57,7 +57,8 @@ def require_file(path: Path) -> None:
     """Refuse what is not a database in a plain file: reading a pipe or a device may never end."""
     if not is_plain_file(path):
         raise BrokenRunError("is not a file" if os.path.lexists(path) else "does not exist")
-    # Its header is left to SQLite: closing a file that the process has opened by itself takes SQLite's locks away.
+    # Its header is left to SQLite: closing a file that the process has opened by itself takes
+    # SQLite's locks away.
     for each in _SIDECARS:
         beside = path.with_name(path.name + each)
         if os.path.lexists(beside) and not is_plain_file(beside):
@@ -79,8 +80,9 @@ def require_tables(
 ) -> None:
     """Refuse what computes its rows: views, virtual tables, generated columns, triggers.
 
-    ``kinds`` has the kind of everything in the database and the page where it begins, which is 0 for what has no rows of
-    its own; ``columns_of`` the columns of a table, and whether each is hidden. ``version`` is that of the file's schema.
+    ``kinds`` has the kind of everything in the database and the page where it begins, which is 0
+    for what has no rows of its own; ``columns_of`` the columns of a table, and whether each is
+    hidden. ``version`` is that of the file's schema.
     """
     for name, (kind, _) in kinds.items():
         if kind not in ("table", "index"):
@@ -102,9 +104,8 @@ def json_of(text: object) -> Any:
     if not isinstance(text, str):
         raise BrokenRunError(f"has a value {_describe(text)} where JSON is expected")
     try:
-        return _to_printable(
-            json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
-        )
+        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
+        return _to_printable(content)
     except (ValueError, RecursionError) as error:
         raise BrokenRunError(f"has JSON that cannot be read ({str(error)[:80]})") from error
 
@@ -117,17 +118,10 @@ def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(content)
 
 
-def graph_of_run(graph: Any) -> dict[str, Any]:
-    """Return the data of the model's page, checked as far as a page counts on it."""
-    if not isinstance(graph, dict) or not _is_graph(graph):
-        raise BrokenRunError("has a graph of the model that cannot be drawn")
-    return graph
-
-
 def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
     """Return a series and its number."""
     number, path, type_name, kind, name, invocation = row
-    are_counts = _is_count(number) and _is_count(invocation)
+    are_counts = is_count(number) and is_count(invocation)
     are_names = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
     if not are_counts or not are_names or kind not in KINDS:
         raise BrokenRunError(f"has an invalid series {str(row)[:80]}")
@@ -137,7 +131,7 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
 
 def integer_of(value: object, what: str) -> int:
     """Return a whole number from 0 to what JavaScript can count."""
-    if not _is_count(value):
+    if not is_count(value):
         raise BrokenRunError(f"has an invalid {what} {_describe(value)}")
     return value
 
@@ -152,14 +146,13 @@ def time_of(value: object) -> float:
 def curve_point_of(row: Sequence[Any]) -> CurvePoint:
     """Return a point of the curves."""
     step, number, when, *values = row
+    known: list[float | None] = []
     for value in values:
         if not (value is None or value == NOT_A_NUMBER or isinstance(value, float)):
             raise BrokenRunError(f"has an invalid value {_describe(value)} in its curves")
+        known.append(None if value is None else float(value))
     return CurvePoint(
-        integer_of(step, "step"),
-        integer_of(number, "step number"),
-        time_of(when),
-        *(None if value is None else float(value) for value in values),
+        integer_of(step, "step"), integer_of(number, "step number"), time_of(when), *known
     )
 
 
@@ -173,12 +166,13 @@ def event_of(row: Sequence[Any], *, is_text: bool) -> RunEvent:
         return RunEvent(time=time_of(when), rank=None, note=Note.from_text(text))
     data = json_of(what)
     rank = data.get("rank") if isinstance(data, dict) else None
-    if not _is_note(data) or not (rank is None or _is_count(rank, _MAX_RANKS)):
+    if not _is_note(data) or not (rank is None or is_count(rank, _MAX_RANKS)):
         raise BrokenRunError(f"has an invalid event {_describe(what)}")
     return RunEvent(time=time_of(when), rank=rank, note=Note.from_data(data))
 
 
-def _is_count(value: object, limit: int = MAX_INTEGER) -> TypeGuard[int]:
+def is_count(value: object, limit: int = MAX_INTEGER) -> TypeGuard[int]:
+    """Return whether it is a whole number from 0 to a limit."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
 
 
@@ -199,7 +193,8 @@ def _is_note(value: object) -> bool:
     return _is_text(value.get("code"), _MAX_CODE) and isinstance(value.get("values"), dict)
 
 
-def _are_texts(value: object) -> bool:
+def are_texts(value: object) -> bool:
+    """Return whether it is a list of strings."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
@@ -212,31 +207,33 @@ def _optional(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_session(session: object) -> bool:
-    """Return whether it counts the steps of a session; those of earlier versions have fewer entries."""
+    """Return whether it counts the steps of a session; in earlier versions it has fewer entries."""
     if not isinstance(session, dict):
         return False
     last = session.get("last")
-    is_last = last is None or (
-        isinstance(last, list)
-        and len(last) == 2
-        and last[0] in ("train", "eval")
-        and _is_count(last[1])
-    )
-    return is_last and all(
-        _is_count(session.get(name, 0)) for name in ("handled", "written", "lost")
-    )
+    if last is not None:
+        if not isinstance(last, list) or len(last) != 2:
+            return False
+        phase, number = last
+        if phase not in ("train", "eval") or not is_count(number):
+            return False
+    return all(is_count(session.get(name, 0)) for name in ("handled", "written", "lost"))
+
+
+def _is_number_of_ranks(value: object) -> bool:
+    return is_count(value, _MAX_RANKS) and value > 0
 
 
 #: checks of a run's description, by the name of an entry
 _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "model": _is_text,
-    "parameters": lambda value: _is_count(value, 2**63),
+    "parameters": lambda value: is_count(value, 2**63),
     "fingerprint": _optional(_is_text),
-    "log": _are_texts,
+    "log": are_texts,
     "torchscan": _is_text,
     "torch": _is_text,
-    "processes": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
-    "ranks": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
+    "processes": _is_number_of_ranks,
+    "ranks": _is_number_of_ranks,
     # notes, or the sentences that files of version 2 have
     "missing": lambda value: (
         isinstance(value, list) and all(_is_text(each) or _is_note(each) for each in value)
@@ -244,75 +241,17 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "closed": lambda value: isinstance(value, bool),
     "ended": _optional(_is_time),
     "raised": _optional(_is_text),
-    "reached": _is_count,
+    "reached": is_count,
     "session": _is_session,
     "optimizer": _optional(_is_text),
-    "batch": _optional(lambda value: isinstance(value, list) and all(map(_is_count, value))),
+    "batch": _optional(lambda value: isinstance(value, list) and all(map(is_count, value))),
     "precision": _optional(_is_text),
     "device": _optional(_is_text),
 }
 
 
-def _is_graph(graph: Mapping[str, Any]) -> bool:
-    rows, levels = graph.get("rows"), graph.get("levels")
-    if not (
-        _has_texts(graph, "title", "error", "version") and _has_lists(graph, "question", "remarks")
-    ):
-        return False
-    if not all(isinstance(graph.get(name), dict | None) for name in ("memory", "roofline")):
-        return False
-    if not (_are_dicts(graph.get("verdicts")) and _are_dicts(rows) and _are_dicts(levels)):
-        return False
-    are_rows = all(_is_row(each, number, len(levels)) for number, each in enumerate(rows))
-    return are_rows and all(_is_level(each, len(rows)) for each in levels)
-
-
-def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
-    """Return whether a row of the page is in an earlier one, the first in none."""
-    if not (
-        _has_texts(row, "name", "path", "key", "type", "rf") and _has_lists(row, "input", "output")
-    ):
-        return False
-    above = row.get("in")
-    is_placed = above is None if number == 0 else _is_count(above, number - 1)
-    if not isinstance(row.get("rfSides", []), list):
-        return False
-    has_level = "level" not in row or _is_count(row["level"], num_levels - 1)
-    are_named = _are_texts(row.get("calls", [])) and _are_texts(row.get("labels", []))
-    return is_placed and has_level and are_named
-
-
-def _is_level(level: Mapping[str, Any], num_rows: int) -> bool:
-    """Return whether nodes belong to rows of the page, and edges join nodes."""
-    nodes, edges = level.get("nodes"), level.get("edges")
-    if not _are_dicts(nodes) or not isinstance(edges, list):
-        return False
-    for node in nodes:
-        has_row = "row" not in node or _is_count(node["row"], num_rows - 1)
-        if not has_row or not _has_texts(node, "kind", "name", "shape"):
-            return False
-    for edge in edges:
-        if not isinstance(edge, list) or len(edge) < 2:
-            return False
-        if not all(_is_count(each, len(nodes) - 1) for each in edge[:2]):
-            return False
-    return True
-
-
-def _has_texts(mapping: Mapping[str, Any], *names: str) -> bool:
-    return all(isinstance(mapping.get(name), str) for name in names)
-
-
-def _has_lists(mapping: Mapping[str, Any], *names: str) -> bool:
-    return all(_are_texts(mapping.get(name)) for name in names)
-
-
-def _are_dicts(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
-
-
 def _to_printable(value: Any) -> Any:
-    """Return the same with a question mark for each half of a character, which no terminal takes."""
+    """Return the same with a question mark for each half of a character: terminals refuse it."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, list):

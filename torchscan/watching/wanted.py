@@ -65,16 +65,19 @@ def wanted_of(
 ) -> Wanted:
     """Return the checked arguments, or raise an error that names the wrong one."""
     patterns = [] if whole is None else texts("whole", whole, "patterns such as 'fc.weight'")
-    of_sinks = [(each, sink.max_elements) for sink in sinks for each in sink.whole]
+    complete = [(each, sys.maxsize) for each in patterns]
+    for sink in sinks:
+        complete += [(each, sink.max_elements) for each in sink.whole]
+    kinds = frozenset(LOGGED[name] for name in log)
     what = "a number of values of each tensor"
     return Wanted(
-        every="auto" if _is_auto(every) else _every(every),
+        every=_every_of(every),
         overhead_budget=number_above_zero(
             "overhead_budget", overhead_budget, _SHARE, sys.float_info.max
         ),
-        kinds=frozenset(LOGGED[name] for name in log),
+        kinds=kinds,
         modules=None if modules is None else chosen_by(modules, model),
-        whole=[*((each, sys.maxsize) for each in patterns), *of_sinks],
+        whole=complete,
         sample_n=whole_number("sample_n", sample_n, 1, _MAX_SAMPLED, what),
         sample_norms=flag("sample_norms", sample_norms),
         graph=flag("graph", graph),
@@ -90,11 +93,9 @@ def log_of(log: object) -> list[str]:
     return names
 
 
-def _is_auto(every: object) -> bool:
-    return isinstance(every, str) and every == "auto"
-
-
-def _every(every: object) -> int:
+def _every_of(every: object) -> int | Literal["auto"]:
+    if isinstance(every, str) and every == "auto":
+        return "auto"
     try:
         return whole_number("every", every, 1, MAX_STEP)
     except InputError as error:
@@ -167,9 +168,10 @@ def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
         raise InputError("modules is an empty list: name at least one module, or give None for all")
     for each in chosen:
         if not any(_matches(each, path, module) for path, module in modules_of(model)):
-            some = ", ".join(repr(path) for path, _ in modules_of(model) if path)
+            paths = ", ".join(repr(path) for path, _ in modules_of(model) if path)
             raise InputError(
-                f"modules has {quote(each)}, which matches no module of the model: choose from {some[:200] or 'no parts'}"
+                f"modules has {quote(each)}, which matches no module of the model: choose from "
+                f"{paths[:200] or 'no parts'}"
             )
     return chosen
 
@@ -198,5 +200,6 @@ def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise InputError(
-            f"modules has {quote(chosen)}, which raised {said} for {path!r}: give a function of path and module"
+            f"modules has {quote(chosen)}, which raised {said} for {path!r}: "
+            "give a function of path and module"
         ) from error

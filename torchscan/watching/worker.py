@@ -1,49 +1,41 @@
-"""The worker process: it computes distributions and writes them to the store, so that training need not.
+"""The worker process, which computes distributions and writes them to the store.
 
-It starts without torch, which takes seconds to import, and ends when it has written all that was put
-into the memory, whether its trainer is still there or not.
+It starts without torch, which takes seconds to import, and ends when it has written all that was
+put into the memory, whether its trainer is still there or not.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
 from torchscan.notes import Note
-from torchscan.watching.channel import Counters, Inlet, Message, MessageSocket, take_files
 from torchscan.watching.curves import NUM_KEPT
 from torchscan.watching.guests import Guest, Guests
-from torchscan.watching.lost_steps import (
-    RUN_REMOVED,
-    TRAINING_ENDED,
-    Losses,
-    LostSteps,
-    lost_from,
-    lost_step,
-    missing_at_end,
-    note_of_error,
-)
+from torchscan.watching.inlet import Inlet
+from torchscan.watching.lost_steps import lost_from, lost_step, note_of_error
+from torchscan.watching.message_socket import Message, MessageSocket, take_files
 from torchscan.watching.processes import Parent, ignore_signals, is_ready, open_standard_files
+from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
 from torchscan.watching.run_files import Ledger
 from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep, Series
-from torchscan.watching.store import PATIENCE_OF_WRITERS, Reader, Store, StoreError
+from torchscan.watching.store import Store
+from torchscan.watching.worker_pulse import Pulse
+from torchscan.watching.worker_session import WorkerSession, WorkerTask
+from torchscan.watching.write_failures import reason_of
 
 if TYPE_CHECKING:
     from torchscan.watching.digest import Digest
     from torchscan.watching.distribution_columns import Distributions
 
-#: seconds after which it looks for the end of its parent, and without a step until torch is imported
+#: seconds after which it looks for the end of its parent, and without a step until torch is
+#: imported
 _LOOKS, _PATIENCE = 0.25, 1.0
 #: rows of the curves that are written in one transaction
 _MAX_ROWS = 512
@@ -56,46 +48,9 @@ _MAX_LISTS = 16
 _TIMES = ("step", "phase", "number", "time")
 #: how much less important than training it is to the machine
 _NICE = 10
-#: what is wrong with a folder, by the number of the system's error
-_REASONS = {
-    errno.ENOSPC: Note.of("disk-full"),
-    errno.EDQUOT: Note.of("quota-exceeded"),
-    errno.EROFS: Note.of("read-only-folder"),
-    errno.EACCES: Note.of("not-permitted"),
-    errno.EPERM: Note.of("not-permitted"),
-    errno.EFBIG: Note.of("file-too-large"),
-    errno.ENOENT: RUN_REMOVED,
-}
-#: characters of an error of SQLite's that are kept
-_MAX_ERROR = 300
-#: what is written to find out, longer than what SQLite adds in most steps
-_PROBE = b"\1" * 2**18
 
 
-#: seconds between two looks at its own progress, and looks without a sign of life after which a
-#: worker without its parent ends. They are counted, as a process that was stopped has lost none
-_TICK, _MAX_IDLE = 0.25, 240
-#: looks after which the user's code is interrupted if training is over, as steps may wait for it
-_MAX_BUSY = 40
-#: seconds after its deadline until user code counts as hanging: it may be where nothing interrupts it
-_GRACE = 10.0
-#: seconds of processor time that are a sign of life, which looking does not take in that time
-_WORK = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTask:
-    """The file that a worker writes, and the session that it belongs to."""
-
-    path: Path
-    #: the process that trains
-    parent: int
-    session: str
-    #: series that an earlier worker of the session was told of
-    announced: Sequence[Announced] = ()
-
-
-class Worker:
+class Worker(WorkerSession):
     """Handler of the records in the memory, until no more can come."""
 
     def __init__(
@@ -107,37 +62,20 @@ class Worker:
         parent: Parent,
         task: WorkerTask,
     ) -> None:
-        self._line, self._inlet = line, inlet
-        self._store, self._ledger = store, ledger
+        super().__init__(line, inlet, store, ledger, task)
         self._parent, self._folder = parent, task.path.parent
-        self._path, self._place = task.path, Place(task)
         #: by their numbers on the line
         self._announced: dict[int, Announced] = dict(enumerate(task.announced))
         #: their numbers in the file
         self._known: dict[int, int] = {}
         #: the same for the lists of steps, by the identities of the lists
         self._in_file: dict[int, tuple[list[int], list[int]]] = {}
-        self._has_failed = self._has_nan = self._is_over = False
+        self._has_nan = self._is_over = False
         self._digest: Digest | None = None
-        self._losses, self._session = _session_of(task)
-        #: those of this worker
-        self._own_losses = Losses()
-        #: what the store has not taken yet
-        self._unwritten: dict[str, Any] = {}
         self._points: dict[Phase, list[CurvePoint]] = {}
         #: step and value of the first of the last training losses, which are not finite
         self._wrong_loss: tuple[int, str] | None = None
         self.guests = Guests((), {}, self._report_event)
-        self._answers: dict[str, Callable[[Message], None]] = {
-            "series": self._take_series,
-            "from": self._forget_from,
-            "reached": self._note_end,
-            "raised": self._note_error,
-            "lost": self._note_lost,
-            "note": self._take_note,
-            "curves": self._take_curves,
-            "about": lambda message: self._keep(message["about"]),
-        }
 
     def work(self, guest: Guest) -> None:
         """Work until everything is written and nothing more can come."""
@@ -152,24 +90,24 @@ class Worker:
                 break
             if self._digest is None and time.monotonic() > begun + _PATIENCE:
                 self._load_digest()
-            is_ready(
-                self._line.socket,
-                _LOOKS,
-                EVENT_READ if self._line.is_drained else EVENT_READ | EVENT_WRITE,
-            )
+            events = EVENT_READ if self._line.is_drained else EVENT_READ | EVENT_WRITE
+            is_ready(self._line.socket, _LOOKS, events)
             self._line.flush()
             for _ in self._line.heard():  # which only wakes
                 continue
         self._finish()
 
     def _take_all(self) -> None:
-        self._skip_handled()
+        # An earlier worker of this session may have written a step before it was killed.
+        counters = self._inlet.counters
+        counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
         while (found := self._inlet.next()) is not None:
-            if found[0]["is"] in ("curves", "step"):
+            message, _ = found
+            if message["is"] in ("curves", "step"):
                 count = self._take_run()
             else:
                 self._session["handled"] = self._inlet.counters.taken + 1
-                self._answer(found[0])
+                self._answer(message)
                 count = 1
             self._inlet.free(count)
 
@@ -184,15 +122,17 @@ class Worker:
         count = num_values = 0
         while len(rows) < _MAX_ROWS and len(steps) < max_steps and num_values < _MAX_VALUES:
             found = self._inlet.next(count)
-            if found is None or found[0]["is"] not in ("curves", "step"):
+            if found is None:
                 break
-            if found[0]["is"] == "step":
-                message, at = found
+            message, at = found
+            if message["is"] == "step":
                 steps.append(({**message, "wrong_loss": self._wrong_loss}, at))
                 num_values += message["values"]
+            elif message["is"] == "curves":
+                rows += message["rows"]
+                self._check_losses(message["rows"])
             else:
-                rows += found[0]["rows"]
-                self._check_losses(found[0]["rows"])
+                break
             count += 1
         self._session["handled"] = self._inlet.counters.taken + count
         if rows:
@@ -201,48 +141,41 @@ class Worker:
             self._take_steps(steps)
         return count
 
-    def _skip_handled(self) -> None:
-        """Skip a step that an earlier worker of this session wrote before it was killed."""
-        counters = self._inlet.counters
-        counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
-
     def _answer(self, message: Message) -> None:
         try:
-            self._answers[message["is"]](message)
+            self._handle(message)
         except Exception as error:
-            self._report_failure(error)
+            self.report_failure(error)
 
-    def _report_failure(self, error: Exception) -> Note:
-        """Tell the trainer once, until a step succeeds, and return the reason."""
-        why = reason_of(self._path, error)
-        if not self._has_failed:
-            self._line.send({"is": "failed", "why": why.to_data()})
-        self._has_failed = True
-        return why
+    # -- messages --------------------------------------------------------------------------------
 
-    # -- messages ------------------------------------------------------------------------------------
-
-    def _take_series(self, message: Message) -> None:
-        for number, (series, *rest) in enumerate(message["series"], message["first"]):
-            self._announced[number] = Announced(Series(**series), *rest)
-
-    def _forget_from(self, message: Message) -> None:
-        self._losses.forget_from(message["step"])
-        self._keep({"lost": self._losses.to_data()})
-        self._store.forget_from(message["step"])
-
-    def _note_error(self, message: Message) -> None:
-        what, when, lost_peer = message["what"], message["when"], message["lost_peer"]
-        self._keep({"raised": what, "ended": when, "lost_peer": lost_peer})
-
-    def _note_end(self, message: Message) -> None:
-        self._is_over = True
-        self._keep({"reached": message["step"], "closed": True})
-
-    def _note_lost(self, message: Message) -> None:
-        for lost in lost_from(message["lost"]):
-            self._count_lost(lost)
-        self._keep(self._accounts())
+    def _handle(self, message: Message) -> None:
+        match message["is"]:
+            case "series":
+                for number, (series, *rest) in enumerate(message["series"], message["first"]):
+                    self._announced[number] = Announced(Series(**series), *rest)
+            case "curves":
+                self._take_curves(message)
+            case "note":
+                self._take_note(message)
+            case "about":
+                self._keep(message["about"])
+            case "from":
+                self._losses.forget_from(message["step"])
+                self._keep({"lost": self._losses.to_data()})
+                self._store.forget_from(message["step"])
+            case "lost":
+                for lost in lost_from(message["lost"]):
+                    self.count_lost(lost)
+                self._keep(self.accounts())
+            case "raised":
+                what, when = message["what"], message["when"]
+                self._keep({"raised": what, "ended": when, "lost_peer": message["lost_peer"]})
+            case "reached":
+                self._is_over = True
+                self._keep({"reached": message["step"], "closed": True})
+            case kind:
+                raise KeyError(kind)
 
     def _take_curves(self, message: Message) -> None:
         new: dict[Phase, list[CurvePoint]] = {}
@@ -283,33 +216,7 @@ class Worker:
             if note.code == "user-note":
                 self.guests.show_note(note)
 
-    def _count_lost(self, lost: LostSteps) -> None:
-        self._losses.add(lost)
-        self._own_losses.add(lost)
-        self._session["lost"] += lost.count
-
-    def _report_event(self, note: Note) -> None:
-        """Record something that happened to the run, and have the trainer warn of it."""
-        self._line.send({"is": "warning", "note": note.to_data()})
-        with contextlib.suppress(StoreError):
-            self._store.note(note)
-
-    def _keep(self, about: Mapping[str, Any]) -> None:
-        """Write facts about the run to the store or, if that fails, to the ledger, whose room is reserved."""
-        self._unwritten |= about
-        try:
-            self._place.require()
-            self._store.write_metadata(self._unwritten)
-            self._unwritten = {}
-        except StoreError as error:
-            self._report_failure(error)
-            brief = {"lost": self._losses.to_brief_data()}
-            self._ledger.write_metadata({**self._unwritten, **self._accounts(), **brief})
-
-    def _accounts(self) -> dict[str, Any]:
-        return {"session": dict(self._session), "lost": self._losses.to_data()}
-
-    # -- steps ---------------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
     def _load_digest(self) -> Digest:
         if self._digest is None:
@@ -322,16 +229,17 @@ class Worker:
         try:
             self._write_steps(records)
             self._has_failed = False
-        except Exception as error:  # the disk may be full now and not later; or an internal error
+        except Exception as error:
+            # The disk may be full now and not later, or it is an internal error.
             if len(records) > 1:  # it may concern one of them
                 for each in records:
                     self._take_steps([each])
                 return
             ((message, _),) = records
-            why = self._report_failure(error)
+            why = self.report_failure(error)
             self._inlet.counters.note_failed()
-            self._count_lost(lost_step(message["phase"], message["step"], why))
-            self._keep(self._accounts())
+            self.count_lost(lost_step(message["phase"], message["step"], why))
+            self._keep(self.accounts())
 
     def _write_steps(self, records: Sequence[tuple[Message, int]]) -> None:
         """Write steps in one transaction."""
@@ -371,12 +279,8 @@ class Worker:
         if self._has_nan or not found.columns.figures["nan"].any():
             return
         self._has_nan = True
-        wrong = [
-            each
-            for place, each in enumerate(series)
-            if found.columns.figures["nan"][found.rows[place]]
-        ]
-        first = wrong[0]
+        num_nan = found.columns.figures["nan"]
+        first, *others = (each for place, each in enumerate(series) if num_nan[found.rows[place]])
         step = message["step"]
         loss_step, loss = message["wrong_loss"] or (None, "")
         if loss_step is not None and loss_step >= step:
@@ -387,7 +291,7 @@ class Worker:
             series=first.label,
             path=first.path,
             invocation=first.invocation,
-            others=len(wrong) - 1,
+            others=len(others),
             loss_step=loss_step,
             loss=loss,
         )
@@ -395,18 +299,19 @@ class Worker:
 
     def _stored(self, numbers: list[int]) -> list[int]:
         """Return the numbers that series have in the file, in the same list for the same series."""
-        found = self._in_file.get(id(numbers))
-        if found is None or found[0] is not numbers:
-            for number in numbers:
-                if number not in self._known:
-                    self._known[number] = self._store.number_of(self._announced[number].series)
-            found = numbers, [self._known[number] for number in numbers]
-            if len(self._in_file) >= _MAX_LISTS:
-                self._in_file.clear()
-            self._in_file[id(numbers)] = found
-        return found[1]
+        own, in_file = self._in_file.get(id(numbers), (None, []))
+        if own is numbers:
+            return in_file
+        for number in numbers:
+            if number not in self._known:
+                self._known[number] = self._store.number_of(self._announced[number].series)
+        in_file = [self._known[number] for number in numbers]
+        if len(self._in_file) >= _MAX_LISTS:
+            self._in_file.clear()
+        self._in_file[id(numbers)] = numbers, in_file
+        return in_file
 
-    # -- the end -------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         self._count_unput()
@@ -419,125 +324,12 @@ class Worker:
             ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
                 self._store.note(Note.of("run-not-closed"))
-        self._keep({**ended, **self._accounts()})
+        self._keep({**ended, **self.accounts()})
         self._line.send({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)
         self._store.close()
         self._ledger.close()
         self._line.flush()
-
-    def _count_unput(self) -> None:
-        """Count steps that were begun and that the trainer could not hand over."""
-        counters, session = self._inlet.counters, self._session
-        count = counters.num_begun - session["written"] - session["lost"]
-        if count > 0:
-            is_evaluation, step = counters.last_begun
-            phase: Phase = "eval" if is_evaluation else "train"
-            self._count_lost(missing_at_end(session, phase, step, count, TRAINING_ENDED))
-
-
-def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:
-    """Return what the store knows of the losses and of this session, of which it may be a later worker."""
-    with contextlib.closing(Reader(task.path)) as reader:
-        about = reader.about()
-    session = {"id": task.session, "handled": 0, "written": 0, "lost": 0, "last": None}
-    known = about.get("session")
-    if isinstance(known, dict) and known.get("id") == task.session:
-        session |= known
-    session["worker"] = os.getpid()
-    return Losses(lost_from(about.get("lost"))), session
-
-
-class Pulse:
-    """A thread that checks whether its process makes progress."""
-
-    def __init__(
-        self, counters: Counters, parent: Parent, deadline: Callable[[], float | None]
-    ) -> None:
-        """``deadline`` returns when the running code of the user must end, or None if none is running."""
-        self._counters, self._parent, self._deadline = counters, parent, deadline
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        used, taken, idle = time.process_time(), self._counters.taken, 0
-        before, busy = None, 0
-        while idle < _MAX_IDLE:
-            time.sleep(_TICK)
-            now_used, now_taken, deadline = (
-                time.process_time(),
-                self._counters.taken,
-                self._deadline(),
-            )
-            is_over = self._parent.was_gone(0.0)
-            busy = busy + 1 if is_over and deadline is not None and deadline == before else 0
-            before = deadline
-            if busy and busy % _MAX_BUSY == 0:
-                os.kill(os.getpid(), signal.SIGALRM)
-            if busy < _MAX_BUSY and _gets_on(deadline, now_used - used, now_taken != taken):
-                self._counters.note_beat()
-                used, taken, idle = now_used, now_taken, 0
-            elif is_over:
-                idle += 1
-        os._exit(1)
-
-
-def _gets_on(deadline: float | None, used: float, has_taken: bool) -> bool:
-    if deadline is not None:
-        return time.monotonic() < deadline + _GRACE
-    return has_taken or used > _WORK
-
-
-class Place:
-    """The file that is written, which may be removed meanwhile."""
-
-    def __init__(self, task: WorkerTask) -> None:
-        #: open for as long as the process lives: closing it would take locks of SQLite's away
-        self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def require(self) -> None:
-        """Raise if the file was removed: SQLite would go on writing to a file that cannot be opened again."""
-        if os.fstat(self._file).st_nlink == 0:
-            raise RunRemovedError("the file of the run was removed")
-
-
-class RunRemovedError(StoreError):
-    """The file of the run was removed while it was open."""
-
-
-def reason_of(path: Path, error: Exception) -> Note:
-    """Return the reason of a failure: the error of the system where SQLite has only its own."""
-    if not isinstance(error, StoreError | OSError):
-        return note_of_error(error)
-    if not path.exists() or isinstance(error, RunRemovedError):
-        return RUN_REMOVED
-    number = _try_to_write(path)
-    if number in _REASONS:
-        return _REASONS[number]
-    text = error.reason if isinstance(error, StoreError) else str(error)
-    reason = None if number is None else os.strerror(number)
-    return Note.of("write-failed", error=text[:_MAX_ERROR], reason=reason)
-
-
-def _try_to_write(path: Path) -> int | None:
-    """Return the number of the error that writing to the folder raises, or None if it works."""
-    # a file of its own: nobody can have put a link to another one in its place
-    probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
-    try:
-        number = os.open(
-            probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-    except OSError as error:
-        return error.errno
-    try:
-        with open(number, "wb", buffering=0) as file:
-            written = file.write(_PROBE)
-            file.write(_PROBE[written:])  # where a part was written, now the error comes
-        return None
-    except OSError as error:
-        return error.errno
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
 
 
 def serve(

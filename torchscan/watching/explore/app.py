@@ -18,7 +18,7 @@ from starlette.routing import Route
 from torchscan.escapes import printable
 from torchscan.report.paging.model_page import document, live_policy
 from torchscan.watching.explore.access import App, Guard, Hosts, Receive, Scope, Send
-from torchscan.watching.explore.run_page import Followed
+from torchscan.watching.explore.followed_run import Followed
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from torchscan.watching.layers_over_steps import (
-    IN_GRADIENTS,
-    IN_OUTPUTS,
-    IN_WEIGHTS,
-    QUANTITIES,
-    ColumnOfLayers,
-)
+from torchscan.watching.layer_columns import QUANTITIES, ColumnOfLayers
+from torchscan.watching.layer_reader import IN_GRADIENTS, IN_OUTPUTS, IN_WEIGHTS
 from torchscan.watching.schema import Series
 
 #: children of a row that are shown one by one, at most; more are folded into ranges
@@ -159,8 +154,11 @@ def _fold(children: Sequence[_Node]) -> list[_Node | list[_Node]]:
         return list(children)
     sizes = (each for each in _RANGE_SIZES if len(children) <= each * _MAX_RANGES)
     size = next(sizes, len(children) // _MAX_RANGES + 1)
-    ranges = [list(children[at : at + size]) for at in range(0, len(children), size)]
-    return [each if len(each) > 1 else each[0] for each in ranges]
+    ranges: list[_Node | list[_Node]] = []
+    for at in range(0, len(children), size):
+        part = list(children[at : at + size])
+        ranges.append(part if len(part) > 1 else part[0])
+    return ranges
 
 
 class RowFolder:

@@ -21,7 +21,7 @@ from torchscan.files import path_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
-    from torchscan.watching.explore.run_page import Followed
+    from torchscan.watching.explore.followed_run import Followed
 
 #: where it listens unless another port is asked for
 PORT = 6116
@@ -32,7 +32,10 @@ _CONNECTIONS, _BACKLOG = 512, 128
 _START = 30.0
 #: how much less important than training it is to the machine
 _NICE = 10
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.watching.explore.serving import main; main(sys.argv[1:])"
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from torchscan.watching.explore.serving import main; main(sys.argv[1:])"
+)
 RunPath = str | os.PathLike[str]
 
 
@@ -70,7 +73,8 @@ class Server:
         return f"<Server {self.url}>"
 
     def _repr_html_(self) -> str:
-        return f'<iframe src="{self.url}" title="a run" style="width: 100%; height: 900px; border: 0"></iframe>'
+        style = "width: 100%; height: 900px; border: 0"
+        return f'<iframe src="{self.url}" title="a run" style="{style}"></iframe>'
 
 
 @explain_wrong_types
@@ -140,7 +144,7 @@ def _begun(run: Path) -> Path:
 
 def _followed(run: Path, name: str) -> Followed:
     """Open a run as soon as it has data."""
-    from torchscan.watching.explore.run_page import Followed
+    from torchscan.watching.explore.followed_run import Followed
 
     until = time.monotonic() + _START
     while True:
@@ -161,7 +165,8 @@ def main(arguments: Sequence[str]) -> None:
     parent, host, port, *runs = arguments
     Parent(int(parent)).end_with_it()
     os.nice(_NICE)
-    _serve([Path(each) for each in runs], host, int(port), lambda url: print(url, flush=True))  # noqa: T201
+    paths = [Path(each) for each in runs]
+    _serve(paths, host, int(port), lambda url: print(url, flush=True))  # noqa: T201
 
 
 def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], object]) -> None:
@@ -178,12 +183,9 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
     name = _own_address(listening.family) if is_anywhere else host
     shown = f"[{ipaddress.ip_address(name)}]" if ":" in name else name
     say(f"http://{shown}:{port}/{token}/")
+    followed = [_followed(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
     config = uvicorn.Config(
-        app_of(
-            [_followed(run, name) for run, name in zip(runs, names_of(runs), strict=True)],
-            token,
-            Hosts(shown, is_anywhere=is_anywhere),
-        ),
+        app_of(followed, token, Hosts(shown, is_anywhere=is_anywhere)),
         http=_protocol(),
         backlog=_BACKLOG,  # more are not accepted at once: a process has few file descriptors
         ws="none",
@@ -197,9 +199,10 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
 
 
 def _own_address(family: int) -> str:
-    """The address by which others are likely to reach this machine, as its routes have it; nothing is sent."""
+    """Return the address by which others probably reach this machine; nothing is sent."""
+    target = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"
     with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
+        probe.connect((target, 9))
         return str(probe.getsockname()[0])
     return socket.gethostname()
 

@@ -69,23 +69,23 @@ class MLflow(Sink):
         """Log the step."""
         self._log(list(_metrics(seen)))
         if self.histograms:
-            self._client.log_dict(
-                self.run_id,
-                _histograms(seen),
-                f"histograms/{seen.phase}/{seen.step}-{seen.number}.json",
-            )
+            histograms = {}
+            for series, found in seen.distributions.items():
+                edges, counts = histogram(found)
+                histograms[series.label] = {"edges": edges, "counts": counts}
+            file = f"histograms/{seen.phase}/{seen.step}-{seen.number}.json"
+            self._client.log_dict(self.run_id, histograms, file)
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
         """Log loss and learning rate of each step, and gradient norms of sampled ones."""
         from mlflow.entities import Metric
 
-        self._log(
-            [
-                Metric(name, value, int(point.time * 1000), point.step)
-                for point in points
-                for name, value in to_scalars(phase, point).items()
-            ]
-        )
+        metrics = []
+        for point in points:
+            milliseconds = int(point.time * 1000)
+            for name, value in to_scalars(phase, point).items():
+                metrics.append(Metric(name, value, milliseconds, point.step))
+        self._log(metrics)
 
     def on_note(self, note: Note) -> None:
         """Set a tag with the text, such as ``note.12`` after 12 steps."""
@@ -111,12 +111,11 @@ class MLflow(Sink):
         with _folders_allowed(self.tracking_uri):
             client = MlflowClient(self.tracking_uri)
             if self.run_id is None:
-                there = client.get_experiment_by_name(self.experiment)
-                experiment = (
-                    client.create_experiment(self.experiment)
-                    if there is None
-                    else there.experiment_id
-                )
+                known = client.get_experiment_by_name(self.experiment)
+                if known is None:
+                    experiment = client.create_experiment(self.experiment)
+                else:
+                    experiment = known.experiment_id
                 self.run_id = client.create_run(experiment, tags=self.tags).info.run_id
         self._client = client
 
@@ -152,33 +151,17 @@ def _folders_allowed(uri: str) -> Iterator[None]:
 def _metrics(seen: SinkData) -> Iterator[Any]:
     from mlflow.entities import Metric
 
+    milliseconds = int(seen.time * 1000)
     for series, found in seen.distributions.items():
-        for name, value in (to_statistics(found) | _quantiles(found)).items():
-            yield Metric(
-                _named(f"{seen.phase}/{series.label}/{name}"),
-                value,
-                int(seen.time * 1000),
-                seen.step,
-            )
+        values = to_statistics(found) | _quantiles(found)
+        for name, value in values.items():
+            # MLflow has no parentheses in names: ``0 (2) output`` is ``0 _2_ output``.
+            key = _NOT_IN_NAMES.sub("_", f"{seen.phase}/{series.label}/{name}")
+            yield Metric(key, value, milliseconds, seen.step)
 
 
 def _quantiles(found: Distribution) -> dict[str, float]:
     if not number_of_finite(found):
         return {}
-    return dict(
-        zip(
-            _SHARES,
-            quantiles(found.counts, _SHARES.values(), (found.min, found.max)),
-            strict=True,
-        )
-    )
-
-
-def _histograms(seen: SinkData) -> dict[str, Any]:
-    found = {series.label: histogram(each) for series, each in seen.distributions.items()}
-    return {said: {"edges": edges, "counts": counts} for said, (edges, counts) in found.items()}
-
-
-def _named(said: str) -> str:
-    """MLflow has no parentheses in names: ``0 (2) output`` is ``0 _2_ output``."""
-    return _NOT_IN_NAMES.sub("_", said)
+    values = quantiles(found.counts, _SHARES.values(), (found.min, found.max))
+    return dict(zip(_SHARES, values, strict=True))

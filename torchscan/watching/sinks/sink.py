@@ -44,10 +44,11 @@ class SinkData:
 
 
 class Sink:
-    """Shown each step that is looked at. Derive from it, and give ``watch(model, run, sinks=[…])`` one of yours.
+    """Base class of sinks, which get each sampled step: give one to ``watch(…, sinks=[…])``.
 
-    It runs in the process that writes the run, so training does not wait for it. If it raises or takes longer than ``timeout``,
-    a warning says so, and it is left alone from then on.
+    Derive your own from it. It runs in the process that writes the run, so training does not wait
+    for it. If it raises or takes longer than ``timeout``, a warning says so, and it is left alone
+    from then on.
     """
 
     #: largest number of steps per second that the sink gets, or None for each sampled step
@@ -67,7 +68,7 @@ class Sink:
         """A step was looked at."""
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
-        """Take loss and learning rate of all steps, and gradient norms of sampled ones, in order."""
+        """Take loss and learning rate of all steps, and gradient norms of sampled ones."""
 
     def on_note(self, note: Note) -> None:
         """Take a note of the user's program, such as ``watcher.note("epoch 3")``: text and step."""
@@ -106,14 +107,20 @@ def number_of_finite(found: Distribution) -> int:
 
 
 def histogram(found: Distribution) -> tuple[list[float], list[int]]:
-    """Edges that grow, and how many finite values are between each two; none: there are no finite values."""
+    """Return increasing edges, and the number of finite values between each two.
+
+    There are no edges if there are no finite values.
+    """
     bars = list(_bars(found))
     if not bars:
         return [], []
-    edges = [bars[0][0], *(high for _, high, _ in bars)]
+    lowest, _, _ = bars[0]
+    edges = [lowest, *(high for _, high, _ in bars)]
     first, last = max(edges[0], found.min), min(edges[-1], found.max)
-    edges[0] = first if first < edges[1] else edges[0]
-    edges[-1] = last if last > edges[-2] else edges[-1]
+    if first < edges[1]:
+        edges[0] = first
+    if last > edges[-2]:
+        edges[-1] = last
     return edges, [count for *_, count in bars]
 
 

@@ -45,22 +45,7 @@ class TensorBoard(Sink):
 
     def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
         """Write the scalars of each step."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        self._write(
-            Event(
-                wall_time=point.time,
-                step=point.step,
-                summary=Summary(
-                    value=[
-                        Summary.Value(tag=tag, simple_value=value)
-                        for tag, value in to_scalars(phase, point).items()
-                    ]
-                ),
-            )
-            for point in points
-        )
+        self._write(_curve_events(phase, points))
 
     def on_note(self, note: Note) -> None:
         """Write a note for the tab Text."""
@@ -82,7 +67,9 @@ class TensorBoard(Sink):
     def _write(self, events: Iterable[Any]) -> None:
         """Add events to the file."""
         if self._writer is None:
-            self._writer = self._opened()
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._writer = EventFileWriter(self.folder)
         for event in events:
             self._writer.add_event(event)
         self._writer.flush()
@@ -93,10 +80,15 @@ class TensorBoard(Sink):
             self._writer.close()
             self._writer = None
 
-    def _opened(self) -> Any:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        return EventFileWriter(self.folder)
+def _curve_events(phase: Phase, points: Sequence[CurvePoint]) -> Iterator[Any]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    for point in points:
+        scalars = to_scalars(phase, point).items()
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars]
+        yield Event(wall_time=point.time, step=point.step, summary=Summary(value=values))
 
 
 def _values(seen: SinkData) -> Iterator[Any]:
@@ -116,11 +108,13 @@ def _histogram(found: Distribution) -> Any:
 
     edges, counts = histogram(found)
     number = number_of_finite(found)
-    sums = {
-        "num": number,
-        "sum": number * found.mean,
-        "sum_squares": number * (found.std**2 + found.mean**2),
-    }
+    mean_square = found.std**2 + found.mean**2
     return HistogramProto(
-        min=found.min, max=found.max, **sums, bucket_limit=edges, bucket=[0, *counts]
+        min=found.min,
+        max=found.max,
+        num=number,
+        sum=number * found.mean,
+        sum_squares=number * mean_square,
+        bucket_limit=edges,
+        bucket=[0, *counts],
     )

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
-from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.errors import InputError
@@ -35,14 +34,15 @@ _ENCODERS = {
 
 
 class Video(Sink):
-    """A frame for each step: maps as pictures, few columns as lines, all else as histograms, each with its range.
+    """A frame for each step: maps as pictures, few columns as lines, all else as histograms.
 
-    What was shown is in the file: if training is killed, it plays to its end. A file that is there is kept, and the next is
-    called ``first-2.mp4``.
+    Each has its range. What was shown is in the file: if training is killed, it plays to its end. A
+    file that is there is kept, and the next is called ``first-2.mp4``.
 
     Args:
         path: the file: .mp4, .mkv or .webm.
-        series: which, as patterns of what :attr:`Series.label` is: ``["conv1.weight", "layer?.* output"]``. 16 at most.
+        series: which, as patterns of what :attr:`Series.label` is, 16 at most:
+            ``["conv1.weight", "layer?.* output"]``.
         size: width and height in pixels, which are even.
         fps: frames in a second.
         codec: "h264", "vp9", "av1" or whatever encoder of FFmpeg's PyAV has.
@@ -91,11 +91,9 @@ class Video(Sink):
         if seen.phase != self.phase or not shown:
             return
         more = f"the first {_MAX_SERIES} series" if len(shown) > _MAX_SERIES else ""
-        self._write(
-            self._frames.draw(
-                f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MAX_SERIES]
-            )
-        )
+        about = f"{more}   {seen.phase}".strip()
+        frame = self._frames.draw(f"step {seen.step:,}", about, shown[:_MAX_SERIES])
+        self._write(frame)
 
     def on_close(self) -> None:
         """Finish the file."""
@@ -112,11 +110,9 @@ class Video(Sink):
         )
         for series in map(known.__getitem__, chosen):
             found = seen.distributions[series]
-            values = (
-                seen.values[series]
-                if series in seen.values and found.numel <= self.max_elements
-                else None
-            )
+            values = None
+            if series in seen.values and found.numel <= self.max_elements:
+                values = seen.values[series]
             yield FrameSeries(series, found, values)
 
     def _write(self, picture: Any) -> None:
@@ -133,7 +129,10 @@ class Video(Sink):
     def _open(self) -> None:
         import av
 
-        path = _free(self.path)
+        path = self.path
+        others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+        while path.exists():
+            path = next(others)
         path.parent.mkdir(parents=True, exist_ok=True)
         name = _ENCODERS.get(self.codec, self.codec)
         fragmented = _FRAGMENTED if path.suffix in (".mp4", ".m4v", ".mov") else {}
@@ -169,12 +168,7 @@ def _codec_of(codec: object) -> str:
         av.Codec(_ENCODERS.get(codec, codec), "w")
     except (ValueError, OSError) as error:
         raise InputError(
-            f"codec is {quote(codec)}, which this FFmpeg cannot encode: choose from {', '.join(_ENCODERS)}"
+            f"codec is {quote(codec)}, which this FFmpeg cannot encode: "
+            f"choose from {', '.join(_ENCODERS)}"
         ) from error
     return codec
-
-
-def _free(path: Path) -> Path:
-    """A name that is not taken."""
-    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
-    return path if not path.exists() else next(other for other in others if not other.exists())

@@ -43,8 +43,8 @@ class WandB(Sink):
 
     Args:
         project: where the run goes.
-        page_every: seconds from one page to the next, at least: the graph and the distributions, as ``torchscan runs open``
-            shows them, are the panel ``page``. None: there is no page.
+        page_every: seconds from one page to the next, at least: the graph and the distributions, as
+            ``torchscan runs open`` shows them, are the panel ``page``. None: there is no page.
         init: what else ``wandb.init`` takes: ``group="first"``, ``mode="offline"``, ``dir="runs"``.
     """
 
@@ -73,7 +73,7 @@ class WandB(Sink):
         self._pages = None if self.page_every is None else Paged(run, self.page_every)
 
     def on_data(self, seen: SinkData) -> None:
-        """Log the step. Passes of one step are one there: of several evaluations the last one stays."""
+        """Log the step. Passes of one step are one there: the last of several evaluations stays."""
         if seen.step < self._newest:
             raise ValueError(
                 f"step {seen.step} comes after step {self._newest}, and W&B accepts only later "
