@@ -38,10 +38,11 @@ from torchscan.recording.execution.calls import (
     protect_foreign,
     tensors_of_result,
 )
+from torchscan.recording.execution.layouts import Rule
 from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statistics_on_cpu
 from torchscan.recording.execution.operand_checks import check
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
-from torchscan.recording.execution.shape_rules import SHAPE_RULES, Rule
+from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.torch_versions import aten, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 

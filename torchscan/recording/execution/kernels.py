@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import Give, InputError
+from torchscan.recording.execution.attention_rules import runs_in_one_kernel
 from torchscan.recording.execution.recurrent_kernels import (
     RECURRENT,
     recurrent_on_cpu,
     recurrent_on_cuda,
 )
-from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import Contexts, replaced
 from torchscan.torch_versions import (
     HAS_FUSED_RMS_NORM,

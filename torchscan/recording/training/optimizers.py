@@ -21,8 +21,10 @@ from torch.optim import Optimizer
 
 from torchscan.errors import Argument, InputError, PythonOnly, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
-from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
-from torchscan.recording.execution.update_rules import UPDATE_RULES
+from torchscan.recording.execution.update_rules import (
+    UPDATE_RULES,
+    UPDATES_WITHOUT_SHAPE_FUNCTION,
+)
 from torchscan.recording.patches import replaced
 from torchscan.recording.training.blockwise_optimizers import blockwise_optimizer
 from torchscan.recording.undo import interruptible
