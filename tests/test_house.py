@@ -293,7 +293,7 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 KEPT_FOR_GOOD = {
     "torchscan.hardware.device_specs": {"_content", "_of_package"},
     "torchscan.ops.registry": {"_layout", "_names_to_find"},
-    "torchscan.recording.execution.calls": {"traits_of"},
+    "torchscan.recording.execution.op_traits": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
     "torchscan.report.paging.model_page": {"_policy_of", "_script", "_styles"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -49,24 +50,15 @@ def _recurrent(
     first = _shapes_of_recurrence(gates, size, shown, width, has_biases)
     later = _shapes_of_recurrence(gates, size, shown, directions * shown, has_biases)
     expected = first * directions + later * directions * (layers - 1)
-    if list(map(_shape_of, weights)) != expected:
+    if list(map(attrgetter("shape"), weights)) != expected:
         return None
-    dtypes = {each.dtype for each in (*states, *weights)}
-    if dtypes != {source.dtype}:
+    if set(map(attrgetter("dtype"), (*states, *weights))) != {source.dtype}:
         return None
 
     result = meta_empty((steps, batch, directions * shown), source)
     if batch_first:
         result = result.transpose(0, 1)
-    return result, *map(_without_strides, states)
-
-
-def _without_strides(state: Tensor) -> Tensor:
-    return meta_empty(state.shape, state)
-
-
-def _shape_of(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
+    return result, *map(meta_empty, map(attrgetter("shape"), states), states)
 
 
 def _shapes_of_recurrence(
