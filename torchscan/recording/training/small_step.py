@@ -13,7 +13,7 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable
 from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.recorder import Recorder
-from torchscan.recording.training.optimizers import state_of, take_step
+from torchscan.recording.training.optimizer_steps import state_of, take_step
 from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 
 #: tensors of each parameter before the step: the parameter, its gradient, then its state
