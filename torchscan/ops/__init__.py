@@ -1,4 +1,7 @@
-"""Everything known about operators: one file per family. Importing this package registers them all."""
+"""Everything known about operators: one file per family.
+
+Importing this package registers them all.
+"""
 
 from torchscan.ops import (
     activation,
@@ -24,10 +27,8 @@ from torchscan.ops import (
     views,
     vision,
 )
+from torchscan.ops.op_costs import CallCost, OpCost, Work
 from torchscan.ops.registry import (
-    CallCost,
-    OpCost,
-    Work,
     compute_cost,
     cost_of,
     declare_costless,

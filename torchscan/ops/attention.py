@@ -1,14 +1,15 @@
-"""Attention as one operator, whichever kernel runs it. It is counted as dense: a causal mask does not halve it.
+"""Attention as one operator, whichever kernel runs it.
+
+It is counted as dense: a causal mask does not halve it.
 
 With S = samples · query heads · L queries · M keys scores, E wide queries and E_v wide values:
 
 forward   MACs = S · (E + E_v)        scores, weighted values
 backward  MACs = S · (3·E + 2·E_v)    scores again; ∂V = Pᵀ·∂O, ∂P = ∂O·Vᵀ, ∂Q = ∂S·K, ∂K = ∂Sᵀ·Q
 
-Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1 to scale and 2 for the
-softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per
-query.
-Grouped queries count the query heads.
+Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1
+to scale and 2 for the softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a
+mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per query. Grouped queries count the query heads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchscan.ops.elementwise import first_output
-from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, window_of
+from torchscan.ops.op_costs import Work, elements, stored_bytes
+from torchscan.ops.registry import cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -42,7 +44,10 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The operator that picks a kernel, and the kernels that it picks. Operands are (…, heads, length, width)."""
+    """The operator that picks a kernel, and the kernels that it picks.
+
+    Operands are (…, heads, length, width).
+    """
     return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
 
 
@@ -78,7 +83,10 @@ def attention_window(
 
 
 def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
-    """Dimensions before length and width; heads shared by several queries are looked at as a whole."""
+    """Return the dimensions before length and width.
+
+    Heads shared by several queries are looked at as a whole.
+    """
     sizes = zip(spec.shape[:-2], out.shape[:-2], strict=True)
     return [here(dim) if size == full else WHOLE for dim, (size, full) in enumerate(sizes)]
 
@@ -111,7 +119,10 @@ def fused_attention_backward(
 def flex_attention(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
 ) -> Work:
-    """Attention whose scores a function modifies: 1 per score for each of its operators. Skipped blocks count, too."""
+    """Attention whose scores a function modifies: 1 per score for each of its operators.
+
+    Skipped blocks count, too.
+    """
     work = _forward(_scores(query, key), query, value, None, 0.0)
     return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
 
@@ -120,7 +131,10 @@ def flex_attention(
 def flex_attention_backward(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
 ) -> Work:
-    """The gradients of the above; the function is computed again, and differentiated at the same price."""
+    """Return the cost of the gradients of the above.
+
+    The function is computed again, and differentiated at the same price.
+    """
     work = _backward(_scores(query, key), query, value, None, 0.0)
     return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
 
@@ -181,8 +195,9 @@ def latent_attention(
     return replace(work, macs=work.macs + scores * rotary_query.shape[-1])
 
 
-# -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each begins --------------
-# In the latter case a record doesn't know the length of each sample: all count as if as long as the longest.
+# -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each
+# begins  In the latter case a record doesn't know the length of each sample: all count as if as
+# long as the longest.
 
 
 @cost_of(aten._flash_attention_forward)
@@ -313,7 +328,7 @@ def cudnn_attention_backward(
     return _backward(scores, query, value, attn_bias, dropout_p)
 
 
-# -- whole layers in one kernel ------------------------------------------------------------------------------------------
+# -- whole layers in one kernel --------------------------------------------------------------------
 
 
 @cost_of(aten._native_multi_head_attention, "aten::_triton_multi_head_attention")
@@ -330,7 +345,9 @@ def multi_head_attention(
     mask: TensorSpec | None = None,
     out: Output,
 ) -> Work:
-    """Projections of N samples, L queries and M keys, attention, output: MACs = N · (2·L·D² + 2·M·D²) + N·L·M·2·D.
+    """MACs = N · (2·L·D² + 2·M·D²) + N·L·M·2·D: projections, attention, output.
+
+    There are N samples, L queries and M keys.
 
     Other FLOPs: 6 per score (7 with a mask).
     """
@@ -359,9 +376,12 @@ def transformer_encoder_layer(
     mask: TensorSpec | None = None,
     out: Output,
 ) -> Work:
-    """The above on sequences of length L, and a feed-forward part of width F: MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D.
+    """MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D: the above, and a feed-forward part.
 
-    Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the activation (relu 1, gelu 5).
+    L is the length of the sequences, F the width of the feed-forward part.
+
+    Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the
+    activation (relu 1, gelu 5).
     """
     attention = multi_head_attention(
         src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out
@@ -378,7 +398,7 @@ def transformer_encoder_layer(
 def split_projections(
     qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output
 ) -> Work:
-    """Add the bias to queries, keys and values, and scale the queries: 1 per element, 1 more per query element."""
+    """1 per element for the bias of queries, keys and values; 1 per query element to scale."""
     return Work(other_flops=qkv.numel + qkv.numel // 3)
 
 

@@ -1,8 +1,10 @@
-"""Convolutions of any dimension, grouped, dilated, transposed, deformable, quantised, and their gradients.
+"""Convolutions of any dimension, and their gradients.
 
-Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in / groups`` products. In a transposed
-convolution, each *input* element is multiplied by ``kernel elements · C_out / groups`` weights. A complex convolution is
-computed as three real ones.
+They may be grouped, dilated, transposed, deformable or quantized.
+
+Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in /
+groups`` products. In a transposed convolution, each *input* element is multiplied by ``kernel
+elements · C_out / groups`` weights. A complex convolution is computed as three real ones.
 """
 
 from __future__ import annotations
@@ -11,19 +13,10 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Work, cost_of, elements, window_of
-from torchscan.ops.windows import (
-    WHOLE,
-    Along,
-    Dim,
-    Looks,
-    Taps,
-    along_last,
-    groups,
-    per_axis,
-    spread,
-    window,
-)
+from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.registry import cost_of, window_of
+from torchscan.ops.taps import groups, spread
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -47,7 +40,10 @@ Padding = Sequence[int] | str
 def convolution(
     input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
+    """MACs = numel(out) · k; as many elements read, besides weights and bias.
+
+    ``weight`` is (C_out, C_in/groups, *kernel).
+    """
     return _windowed(first_output(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
 
@@ -82,7 +78,10 @@ def convolution_addition_and_relu(
 def transposed_convolution(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(input) · kernel · C_out/groups, and as many elements read. ``weight`` is (C_in, C_out/groups, *kernel)."""
+    """MACs = numel(input) · kernel · C_out/groups, and as many elements read.
+
+    ``weight`` is (C_in, C_out/groups, *kernel).
+    """
     return _windowed(input.numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
 
@@ -147,11 +146,10 @@ def convolution_window(
     """Place j looks at ``s·j − p + d·t`` for the taps t, of the channels of its group."""
     kernel = weight.shape[2:]
     steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
-    if isinstance(padding, str):  # the larger half of an odd number goes behind
-        padding = [
-            d * (k - 1) // 2 if padding == "same" else 0
-            for k, d in zip(kernel, spacing, strict=True)
-        ]
+    if padding == "same":  # the larger half of an odd number goes behind
+        padding = [d * (k - 1) // 2 for k, d in zip(kernel, spacing, strict=True)]
+    elif isinstance(padding, str):
+        padding = 0
     each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
     per_group = max(weight.shape[1], 1)
     return _along_channels(
@@ -232,10 +230,10 @@ def convolution_backward(
     out: tuple[TensorSpec, ...],
     **_kwargs: object,
 ) -> Work:
-    """The gradients of the input and of the weight take as many products as the forward pass, each; the bias takes sums.
+    """MACs = P · (input wanted + weight wanted), P those of the forward pass.
 
-    With P the MACs of the forward pass: MACs = P · (input wanted + weight wanted); FLOPs + numel(grad) − C_out for the bias.
-    Each reads P elements, besides the other tensors.
+    FLOPs + numel(grad) − C_out for the sums of the bias. Each gradient takes as many products, and
+    reads P elements, besides the other tensors.
     """
     products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
     for_input, for_weight, for_bias = (bool(each) for each in output_mask)
@@ -296,7 +294,11 @@ def convolution_double_backward(
     *_: object,
     out: Output,
 ) -> Work:
-    """A convolution of ggI with the weight, one of the input with ggW, and one for each of their two gradients."""
+    """Return the cost of four convolutions.
+
+    One is of ggI with the weight, one of the input with ggW, and one is for each of their two
+    gradients.
+    """
     given = (ggI is not None) + (ggW is not None)
     return Work(macs=2 * given * gO.numel * math.prod(weight.shape[1:]))
 
@@ -312,9 +314,12 @@ def deformable_convolution(
     use_mask: bool = False,
     out: TensorSpec,
 ) -> Work:
-    """MACs = numel(out) · k. Each sample of each input channel is interpolated between four neighbours.
+    """MACs = numel(out) · k.
 
-    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1 more.
+    Each sample of each input channel is interpolated between four neighbours.
+
+    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1
+    more.
     """
     samples = out.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
     positions = offset.numel // 2
@@ -338,7 +343,10 @@ def deformable_convolution_backward(
     *_: object,
     out: tuple[TensorSpec, ...],
 ) -> Work:
-    """Twice the MACs of the forward pass; each sample is interpolated again, spread to four neighbours and its offset."""
+    """Return the cost of gradients: twice the MACs of the forward pass.
+
+    Each sample is interpolated again, and spread to four neighbors and its offset.
+    """
     samples = (
         grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
     )
@@ -354,7 +362,10 @@ def deformable_convolution_backward(
 def packed_convolution(
     qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k; each output is rescaled: 2. A packed weight counts as the tensors in it, the weight first."""
+    """MACs = numel(out) · k; each output is rescaled: 2.
+
+    A packed weight counts as the tensors in it, the weight first.
+    """
     weight, *biases = _unpacked(packed)
     return _windowed(
         out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel

@@ -1,6 +1,7 @@
 """Products of many matrices at once: the experts of a mixture, each with the tokens routed to it.
 
-The MACs are the same however tokens are routed. What is read is not: an expert that no token picks stays where it is.
+The MACs are the same however tokens are routed. What is read is not: an expert that no token picks
+stays where it is.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, traffic_of
+from torchscan.ops.op_costs import Work, elements, stored_bytes
+from torchscan.ops.registry import cost_of, traffic_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.trace.events import TensorSpec
 

@@ -1,7 +1,8 @@
 """Fourier transforms: 5·n·log2(n) for a complex transform of length n, half of that for a real one.
 
-Along several dimensions, one transform follows another. For a real signal, only the last dimension is transformed as real
-numbers; it leaves n/2 + 1 complex numbers, which the other dimensions then transform.
+Along several dimensions, one transform follows another. For a real signal, only the last dimension
+is transformed as real numbers; it leaves n/2 + 1 complex numbers, which the other dimensions then
+transform.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, window_of
 from torchscan.ops.windows import Looks, mixed
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

@@ -1,7 +1,9 @@
-"""Factorisations of n × n matrices, and solving with them. Not contractions in the sense of papers: FLOPs only.
+"""Factorisations of n × n matrices, and solving with them.
 
-Counts are the leading terms of the textbook algorithms (Golub & Van Loan); algorithms that iterate until they converge are
-counted with their customary number of iterations.
+Not contractions in the sense of papers: FLOPs only.
+
+Counts are the leading terms of the textbook algorithms (Golub & Van Loan); algorithms that iterate
+until they converge are counted with their customary number of iterations.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import math
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Formula, Work, cost_of, declare_costless
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, cost_of, declare_costless
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -88,7 +91,7 @@ def singular_values(
 
 @cost_of(aten.linalg_pinv)
 def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """The singular values and vectors, as above, and their product in reverse order: 2·m·n² more."""
+    """FLOPs of singular values and vectors, and 2·m·n² for their product in reverse order."""
     matrices, rows, columns = _sizes(A)
     product = 2 * matrices * rows * columns * min(rows, columns)
     return Work(other_flops=singular_values(A, out=out).other_flops + product)
@@ -133,10 +136,12 @@ def eigenvalues_only(self: TensorSpec, *, out: Output) -> Work:
 
 @cost_of(aten.linalg_matrix_exp)
 def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
-    """FLOPs = 10n³: the Taylor polynomial of degree 18, which takes five products (Bader, Blanes & Casas).
+    """FLOPs = 10n³: five products for the Taylor polynomial of degree 18.
 
-    Torch chooses the degree by the norm of the matrix: 18 is assumed, which is for norms between 1.5 and 3. Smaller ones take
-    fewer products; each doubling beyond takes one more.
+    See Bader, Blanes & Casas.
+
+    Torch chooses the degree by the norm of the matrix: 18 is assumed, which is for norms between
+    1.5 and 3. Smaller ones take fewer products; each doubling beyond takes one more.
     """
     matrices, _rows, size = _sizes(self)
     return Work(other_flops=matrices * 10 * size**3)

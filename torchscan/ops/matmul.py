@@ -1,8 +1,9 @@
 """Matrix products, and everything that is one in disguise.
 
-A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, for complex numbers four times as many. A
-bias initialises the accumulator and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication
-per element that it scales. Only the stored elements of a sparse operand are multiplied.
+A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, for complex numbers
+four times as many. A bias initialises the accumulator and costs nothing, but a scale (``alpha``,
+``beta``) other than one costs a multiplication per element that it scales. Only the stored elements
+of a sparse operand are multiplied.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Work, cost_of, declare_costless, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, declare_costless, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -28,7 +30,10 @@ def real_products(spec: TensorSpec) -> int:
 def linear(
     input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec
 ) -> Work:
-    """MACs = numel(out) · in_features; a sparse weight multiplies each row by the elements that it stores."""
+    """MACs = numel(out) · in_features.
+
+    A sparse weight multiplies each row by the elements that it stores.
+    """
     if weight.sparsity is not None:
         return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
     return Work(macs=real_products(out) * out.numel * weight.shape[-1])
@@ -43,7 +48,10 @@ def linear_backward(
     *,
     out: object,
 ) -> Work:
-    """Products as forward for the gradients of input and weight, a sum over rows for that of the bias."""
+    """Products as in the forward pass for each gradient of input and weight.
+
+    That of the bias is a sum over rows.
+    """
     of_input, of_weight, of_bias = output_mask
     products = real_products(weight) * grad_output.numel * weight.shape[-1]
     return Work(
@@ -111,9 +119,12 @@ def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Look
     aten._sparse_sparse_matmul,
 )
 def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work:
-    """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse.
+    """MACs = numel(out) · k, with k the dimension that is summed over.
 
-    Of two sparse matrices the products depend on where stored elements meet: at least one for each that the result stores.
+    If ``self`` is sparse, they are stored elements · columns.
+
+    Of two sparse matrices the products depend on where stored elements meet: at least one for each
+    that the result stores.
     """
     if self.sparsity is not None and other.sparsity is not None:
         stored = 0 if out.sparsity is None else out.sparsity.stored
@@ -139,7 +150,10 @@ def addmm(
     alpha: float = 1,
     out: TensorSpec,
 ) -> Work:
-    """MACs = numel(out) · k; FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1."""
+    """MACs = numel(out) · k.
+
+    FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1.
+    """
     return Work(
         macs=real_products(out) * _products(left, right, out),
         other_flops=_scaling(self, out, beta, alpha),
@@ -148,7 +162,11 @@ def addmm(
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
     """A product per scaled element; a complex one is 6 operations."""
-    scaled = (out.numel if alpha != 1 else 0) + (added.numel if beta not in (0, 1) else 0)
+    scaled = 0
+    if alpha != 1:
+        scaled += out.numel
+    if beta not in (0, 1):
+        scaled += added.numel
     return scaled * (6 if out.dtype.is_complex else 1)
 
 
@@ -229,7 +247,10 @@ def bilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``: MACs = N·O·I·J for x1·W, N·O·J for x2."""
+    """MACs = N·O·I·J for x1·W, N·O·J for x2.
+
+    ``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``.
+    """
     _, left, right = weight.shape
     return Work(macs=real_products(out) * out.numel * (left * right + right))
 
@@ -252,24 +273,25 @@ def trilinear(
     Bilinear layers and their gradients call it. The first product, i1·i2, is summed over the
     dimensions that i3 lacks: a MAC for each combination of dimensions. Its result times i3 follows.
     """
-    left, middle, right = (
-        _expanded(spec.shape, where)
-        for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3))
-    )
+    left = _expanded(i1.shape, expand1)
+    middle = _expanded(i2.shape, expand2)
+    right = _expanded(i3.shape, expand3)
     slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
     for sizes in (left, middle, right):
         sizes[unroll_dim] = 1
-    pair = [
-        one * other if 0 in (one, other) else max(one, other)
-        for one, other in zip(left, middle, strict=True)
-    ]
-    kept = [1 if dim in sumdim and dim in expand3 else size for dim, size in enumerate(pair)]
+    # A size of 0 stays, a size of 1 is stretched.
+    pair = [max(sizes) if 0 not in sizes else 0 for sizes in zip(left, middle, strict=True)]
+    summed = set(sumdim) & set(expand3)
+    kept = [1 if dim in summed else size for dim, size in enumerate(pair)]
     together = [max(one, other) for one, other in zip(kept, right, strict=True)]
     return Work(macs=real_products(out) * slices * (math.prod(pair) + math.prod(together)))
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """The shape with a size of one inserted at each of ``dims``, which are positions in the result."""
+    """Return the shape with a size of one inserted at each of ``dims``.
+
+    These are positions in the result.
+    """
     expanded = list(shape)
     for dim in sorted(dims):
         expanded.insert(dim, 1)
@@ -278,7 +300,10 @@ def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
 
 @cost_of(aten.linalg_multi_dot)
 def multi_dot(tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Work:
-    """The cheapest order, as the operator picks it: ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``."""
+    """Return the MACs of the cheapest order, which the operator picks.
+
+    ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``.
+    """
     sizes = [tensors[0].shape[0] if len(tensors[0].shape) == 2 else 1]
     sizes += [spec.shape[0] for spec in tensors[1:]]
     sizes.append(tensors[-1].shape[1] if len(tensors[-1].shape) == 2 else 1)
@@ -300,17 +325,19 @@ def _cheapest_chain(sizes: list[int]) -> int:
     return best[0][-1]
 
 
-# -- distances ---------------------------------------------------------------------------------------------------------
+# -- distances -------------------------------------------------------------------------------------
 
 
 @cost_of(aten.cdist, aten._cdist_forward, aten._euclidean_dist)
 def pairwise_distances(
     x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec
 ) -> Work:
-    """M differences per pair. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+    """M differences per pair.
 
-    Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M), or |d|^p summed and a
-    root (3M + 1).
+    Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+
+    Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M),
+    or |d|^p summed and a root (3M + 1).
     """
     return _distances(out.numel, x1.shape[-1], p)
 
@@ -335,8 +362,8 @@ def pairwise_distances_backward(
 ) -> Work:
     """``g · d / distance`` summed over the other points.
 
-    Euclidean: a difference and a multiply-accumulate per pair and coordinate, a quotient per pair. Other norms: a difference, a
-    sign or power, two products, a sum per coordinate.
+    Euclidean: a difference and a multiply-accumulate per pair and coordinate, a quotient per pair.
+    Other norms: a difference, a sign or power, two products, a sum per coordinate.
     """
     terms = grad.numel * x1.shape[-1]
     return (
@@ -344,14 +371,17 @@ def pairwise_distances_backward(
     )
 
 
-# -- quantised, packed and structured weights ----------------------------------------------------------------------------
+# -- quantised, packed and structured weights ------------------------------------------------------
 
 
 @cost_of("aten::_scaled_mm", "aten::_scaled_mm_v2")
 def scaled_product(
     self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output. Packed fp4 has two numbers per element."""
+    """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output.
+
+    Packed fp4 has two numbers per element.
+    """
     packed = 2 if self.dtype == getattr(torch, "float4_e2m1fn_x2", None) else 1
     return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
 

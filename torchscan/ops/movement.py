@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, per_input
-from torchscan.ops.registry import Work, declare_costless, pointwise, traffic_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import declare_costless, pointwise, traffic_of, window_of
+from torchscan.ops.taps import drawn_out, repeated, spread
 from torchscan.ops.windows import (
     NOT_READ,
     Along,
@@ -25,15 +27,12 @@ from torchscan.ops.windows import (
     Way,
     Ways,
     broadcast,
-    drawn_out,
     here,
     look,
     moved,
     per_axis,
     permuted,
-    repeated,
     shifted,
-    spread,
     way,
     wrapped,
 )
@@ -67,7 +66,8 @@ declare_costless(
     "fsdp::chunk_cat",
     "_c10d_functional::_wrap_tensor_autograd",
 )
-# FSDP2 of torch 2.15 concatenates gradients of several types, and orders the release of its buffers after a stream.
+# FSDP2 of torch 2.15 concatenates gradients of several types, and orders the release of its buffers
+# after a stream.
 declare_costless("fsdp::chunk_cat_mixed_dtype", "fsdp::record_grad_output_stream")
 declare_costless(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten.triu)
 declare_costless(
@@ -171,7 +171,8 @@ declare_costless(
 )
 declare_costless(aten._resize_output, aten._lazy_clone, aten._fused_sdp_choice)
 
-# Gradients of views: elements that were not read get zero. The gradient of padding adds up the copies.
+# Gradients of views: elements that were not read get zero. The gradient of padding adds up the
+# copies.
 declare_costless(
     aten.select_backward, aten.slice_backward, aten.diagonal_backward, aten.index_select_backward
 )
@@ -268,7 +269,7 @@ def copy(self: TensorSpec, src: TensorSpec, *, out: TensorSpec) -> Work:
     return Work(elements_read=self.numel, bytes_read=src.stored_bytes)
 
 
-# -- where they look -----------------------------------------------------------------------------------------------------
+# -- where they look -------------------------------------------------------------------------------
 
 Sizes = Sequence[int] | int
 
@@ -419,11 +420,9 @@ def flip_window(self: TensorSpec, dims: Sequence[int] = (), *, out: TensorSpec) 
     """From last place to first."""
     rank = len(self.shape)
     named = {wrapped(dim, rank) for dim in dims}
-    return (
-        (moved(self, {dim: Taps(((self.shape[dim] - 1,),), -1) for dim in named}, out),)
-        if named
-        else None
-    )
+    if not named:
+        return None
+    return (moved(self, {dim: Taps(((self.shape[dim] - 1,),), -1) for dim in named}, out),)
 
 
 @window_of(aten.constant_pad_nd)
@@ -468,23 +467,25 @@ def cat_window(
 ) -> Looks:
     """One operand after another; an empty vector adds nothing."""
     at = wrapped(dim, len(out.shape))
-    joined = [len(each.shape) == len(out.shape) for each in tensors]
-    sizes = (
-        each.shape[at] if is_joined else 0 for each, is_joined in zip(tensors, joined, strict=True)
-    )
-    ends = itertools.pairwise(itertools.accumulate(sizes, initial=0))
-    return tuple(
-        way(Piece(at, start, stop)) if is_joined else NOT_READ
-        for (start, stop), is_joined in zip(ends, joined, strict=True)
-    )
+    looks = []
+    start = 0
+    for each in tensors:
+        if len(each.shape) == len(out.shape):
+            stop = start + each.shape[at]
+            looks.append(way(Piece(at, start, stop)))
+            start = stop
+        else:
+            looks.append(NOT_READ)
+    return tuple(looks)
 
 
 @window_of(aten.stack)
 def stack_window(tensors: Sequence[TensorSpec], dim: int = 0, *, out: TensorSpec) -> Looks:
     """Each operand at one place of a new dimension."""
     at = wrapped(dim, len(out.shape))
-    shape = tuple(1 if place == at else size for place, size in enumerate(out.shape))
-    added = Look(tuple(here(place + (place >= at)) for place in range(len(shape) - 1)), shape)
+    shape = (*out.shape[:at], 1, *out.shape[at + 1 :])
+    places = [*range(at), *range(at + 1, len(shape))]
+    added = Look(tuple(map(here, places)), shape)
     return tuple(way(added, Piece(at, index, index + 1)) for index in range(len(tensors)))
 
 
@@ -507,13 +508,13 @@ def repeat_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
     """All places, repeatedly."""
     missing = len(out.shape) - len(self.shape)
     sizes = zip(self.shape, out.shape[missing:], strict=True)
-    return (
-        look(out, *(_repeated(at + missing, size, full) for at, (size, full) in enumerate(sizes))),
-    )
-
-
-def _repeated(dim: int, size: int, full: int) -> Dim:
-    return here(dim) if size == full else At(0) if size == 1 else Along(dim, repeated(size))
+    dims: list[Dim] = []
+    for dim, (size, full) in enumerate(sizes, missing):
+        if size == full:
+            dims.append(here(dim))
+        else:
+            dims.append(At(0) if size == 1 else Along(dim, repeated(size)))
+    return (look(out, *dims),)
 
 
 @window_of(aten.repeat_interleave.self_int)
@@ -604,7 +605,10 @@ def col2im_window(
     *,
     out: TensorSpec,
 ) -> Looks:
-    """Each tap of the kernel by itself: place y looks at the window ``(y + p − d·k) / s``, where that is a whole number."""
+    """Return the window of each tap of the kernel.
+
+    Place y looks at the window ``(y + p − d·k) / s``, where that is a whole number.
+    """
     kernel, spacing, pads, steps = (
         per_axis(value, 2) for value in (kernel_size, dilation, padding, stride)
     )

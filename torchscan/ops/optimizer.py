@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_listed_element
-from torchscan.ops.registry import Work, cost_of, declare_costless, elements, traffic_of
+from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.registry import cost_of, declare_costless, traffic_of
 from torchscan.trace.events import TensorSpec
 
 Tensors = Sequence[TensorSpec]
@@ -69,7 +70,9 @@ def fused_adam(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6: 13 per element.
+    """13 per element.
+
+    ``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6.
 
     Weight decay (added to the gradient) 2, amsgrad 1, maximize 1, a scaled gradient 1.
     """
@@ -104,7 +107,10 @@ def fused_sgd(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2."""
+    """2 per element for ``p −= lr·g``, and more for options.
+
+    Weight decay takes 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2.
+    """
     moving = 3 if momentum != 0 and not is_first_step else 0
     per_element = (
         2
@@ -174,4 +180,4 @@ def update_scale(*_: object, out: object) -> Work:
 
 
 def _options(*given: object) -> int:
-    return sum(bool(each) if not isinstance(each, TensorSpec) else 1 for each in given)
+    return sum(isinstance(each, TensorSpec) or bool(each) for each in given)

@@ -6,19 +6,10 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
-from torchscan.ops.windows import (
-    WHOLE,
-    Along,
-    Dim,
-    Looks,
-    along_last,
-    bins,
-    here,
-    look,
-    per_axis,
-    window,
-)
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.taps import bins
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -118,7 +109,10 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
         out: Output,
         **_kwargs: object,
     ) -> Looks:
-        """Place j looks at ``s·j − p + d·t`` for the taps t; the default stride is the window's size."""
+        """Look from place j at ``s·j − p + d·t`` for the taps t.
+
+        The default stride is the window's size.
+        """
         steps = stride if isinstance(stride, int) or stride else kernel_size
         each = zip(
             *(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)),
@@ -133,10 +127,9 @@ def _declare_bins(axes: int, *operators: Operator) -> None:
         """Place j looks at its bin; a single bin holds everything."""
         result, outer = first_output(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
-        dims: list[Dim] = [
-            WHOLE if count == 1 else Along(outer + at, bins(size, count))
-            for at, (size, count) in enumerate(sizes)
-        ]
+        dims: list[Dim] = []
+        for at, (size, count) in enumerate(sizes, outer):
+            dims.append(WHOLE if count == 1 else Along(at, bins(size, count)))
         return (look(result, *map(here, range(outer)), *dims),)
 
 
@@ -179,11 +172,14 @@ def roi_align(
     *,
     out: Output,
 ) -> Work:
-    """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
+    """Return the cost of the mean of r² samples per output.
 
-    A sample's place and its neighbours' weights take 14, once for all its channels (position-sensitive: each part of a box has
-    its own channels). Without a ratio (r ≤ 0), the number of samples depends on the size of the boxes: at least one, or none
-    where boxes may be empty, aligned or position-sensitive ones.
+    Each is interpolated between four neighbors: 7 each, r² − 1 sums, a division.
+
+    A sample's place and its neighbours' weights take 14, once for all its channels
+    (position-sensitive: each part of a box has its own channels). Without a ratio (r ≤ 0), the
+    number of samples depends on the size of the boxes: at least one, or none where boxes may be
+    empty, aligned or position-sensitive ones.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
     results = first_output(out).numel
@@ -215,7 +211,10 @@ def roi_align_backward(
     *,
     out: TensorSpec,
 ) -> Work:
-    """Each gradient is divided, weighted and added to the four neighbours of each sample: 1 + 8·r² per output."""
+    """1 + 8·r² per output.
+
+    Each gradient is divided, weighted and added to the four neighbors of each sample.
+    """
     samples = _fewest_samples(sampling_ratio, aligned)
     return Work(
         other_flops=(1 + 8 * samples) * grad.numel * (samples > 0)

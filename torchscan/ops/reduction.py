@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.ops.elementwise import Output, first_output, per_element, per_input, real_parts
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -74,7 +75,8 @@ _declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.nat
 cost_of(aten.dist)(_reduction(3, 0))
 # the norm of each slice, and a product
 cost_of(aten.renorm)(_reduction(3, 0))
-# exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n subtractions, one addition
+# exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n
+# subtractions, one addition
 _declare(4, 0, aten.logsumexp)
 # the bin of each: subtract the lower end, divide by the width
 _declare(2, 0, aten.histc)
@@ -82,7 +84,10 @@ _declare(2, 0, aten.histc)
 
 @cost_of(aten.max, aten.min)
 def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
-    """Over a dimension or everything: n − 1 comparisons per output; of two tensors: one per element."""
+    """N − 1 comparisons per output, over a dimension or everything.
+
+    Of two tensors: one per element.
+    """
     if others and isinstance(others[0], TensorSpec):
         return Work(other_flops=first_output(out).numel)
     return _reduction(1, -1)(self, out=out)
@@ -208,10 +213,12 @@ def membership(
     out: TensorSpec,
     **_kwargs: Any,
 ) -> Work:
-    """A few are compared with all. More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each."""
-    sought, known = (
-        each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements)
-    )
+    """A few are compared with all.
+
+    More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each.
+    """
+    sought = elements.numel if isinstance(elements, TensorSpec) else 1
+    known = test_elements.numel if isinstance(test_elements, TensorSpec) else 1
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)
     return Work(other_flops=(sought + known) * math.ceil(math.log2(sought + known)))

@@ -1,8 +1,9 @@
 """Resizing and sampling: each output element is a weighted sum of its neighbours in the input.
 
-Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three axes take 3, 7 and 15.
-Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes the same way back: a product is added to each
-neighbour (with several axes, the weights are multiplied first).
+Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three
+axes take 3, 7 and 15. Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes
+the same way back: a product is added to each neighbour (with several axes, the weights are
+multiplied first).
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
-from torchscan.ops.windows import Looks, along_last, interpolated, nearest
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.taps import interpolated, nearest
+from torchscan.ops.windows import Looks, along_last
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -45,7 +48,10 @@ per_input(48, aten.upsample_bicubic2d_backward)
 
 def _antialiased(reach: int) -> Formula:
     def antialiased_resize(self: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """One axis after another, the last first: t products and t − 1 sums for each result with t neighbours in reach."""
+        """Return the cost of one axis after another, the last first.
+
+        A result with t neighbors in reach takes t products and t − 1 sums.
+        """
         rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
         across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
         return Work(
@@ -57,7 +63,10 @@ def _antialiased(reach: int) -> Formula:
 
 def _antialiased_backward(reach: int) -> Formula:
     def antialiased_backward(grad_output: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """Each gradient is added to its neighbours in reach, times the product of two weights: 3 each."""
+        """3 for each gradient and neighbor in reach.
+
+        The gradient is added to the neighbor, times the product of two weights.
+        """
         images = grad_output.numel // max(math.prod(grad_output.shape[-2:]), 1)
         taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
         return Work(other_flops=3 * images * math.prod(taps))
@@ -71,7 +80,10 @@ for _name, _reach in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
 
 
 def _taps(size: int, resized: int, reach: int) -> int:
-    """Count neighbours along one axis: for i, those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out."""
+    """Count neighbors along one axis.
+
+    For i, they are those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out.
+    """
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
     centres = (scale * (index + 0.5) for index in range(resized))
@@ -99,7 +111,10 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
         *scales: Factors,
         out: TensorSpec,
     ) -> Looks:
-        """The neighbours of ``(j + ½)·s − ½`` (of ``j·s`` with aligned corners) that have a weight."""
+        """Look at the neighbors of ``(j + ½)·s − ½`` that have a weight.
+
+        With aligned corners, they are those of ``j·s``.
+        """
         each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
         taps = [
             interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias)
@@ -126,7 +141,7 @@ _declare_interpolation(2, "cubic", True, "aten::_upsample_bicubic2d_aa")
 _declare_interpolation(2, "lanczos", True, "aten::_upsample_lanczos2d_aa")
 
 
-# -- sampling at given places --------------------------------------------------------------------------------------------
+# -- sampling at given places ----------------------------------------------------------------------
 
 _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # torch's numbers for them
 
@@ -138,10 +153,12 @@ def _grid_sampler(axes: int) -> Formula:
     def grid_sampler(
         input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec
     ) -> Work:
-        """Each output as in a resize. Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
+        """Each output as in a resize.
 
-        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional axis. Nearest: 1 per axis
-        to round. Bicubic: 16 per axis.
+        Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
+
+        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional
+        axis. Nearest: 1 per axis to round. Bicubic: 16 per axis.
         """
         places = grid.numel // axes
         weights = 2 * axes + neighbours * (axes - 1)
@@ -169,7 +186,10 @@ def _grid_sampler_backward(axes: int) -> Formula:
         *_: object,
         out: object,
     ) -> Work:
-        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place. Nearest: only a sum."""
+        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place.
+
+        Nearest: only a sum.
+        """
         places = grid.numel // axes
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)

@@ -1,4 +1,7 @@
-"""Views: other shapes, orders and parts of the same memory. They cost nothing; some copy if a view is impossible."""
+"""Views: other shapes, orders and parts of the same memory.
+
+They cost nothing; some copy if a view is impossible.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torchscan.ops.windows import (
     NOT_READ,
     Along,
     At,
+    Dim,
     EachOutput,
     Looks,
     Reshape,
@@ -191,15 +195,11 @@ def movedim_window(
 ) -> Looks:
     """Some dimensions move; the others keep their order."""
     rank = len(self.shape)
-    moved = {
-        wrapped(to, rank): wrapped(of, rank) for of, to in zip(source, destination, strict=True)
-    }
+    pairs = zip(destination, source, strict=True)
+    moved = {wrapped(to, rank): wrapped(of, rank) for to, of in pairs}
     others = (dim for dim in range(rank) if dim not in moved.values())
-    return (
-        way(
-            permuted(self.shape, [moved[at] if at in moved else next(others) for at in range(rank)])
-        ),
-    )
+    order = [moved[at] if at in moved else next(others) for at in range(rank)]
+    return (way(permuted(self.shape, order)),)
 
 
 @window_of(aten.select.int, "aten::select_copy")
@@ -219,10 +219,9 @@ def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
 
 
 def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
-    place = At(index % self.shape[dim] if self.shape[dim] else 0)
-    return look(
-        out, *(place if at == dim else here(at - (at > dim)) for at in range(len(self.shape)))
-    )
+    dims: list[Dim] = [here(at) for at in range(len(self.shape) - 1)]
+    dims.insert(dim, At(index % self.shape[dim] if self.shape[dim] else 0))
+    return look(out, *dims)
 
 
 @window_of(aten.slice.Tensor, "aten::slice_copy")
@@ -278,10 +277,10 @@ def diagonal_window(
     last = len(out.shape) - 1
     starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}
     others = iter(range(last))
-    dims = (
+    dims = [
         Along(last, shifted(starts[dim])) if dim in starts else here(next(others))
         for dim in range(rank)
-    )
+    ]
     return (look(out, *dims),)
 
 
@@ -290,18 +289,16 @@ def unfold_window(
     self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec
 ) -> Looks:
     """The windows of a dimension, as a new last dimension."""
-    return (
-        (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
-    )
+    if not self.shape:
+        return (None,)
+    return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),)
 
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)
 def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
     """Pieces along the dimension in which they are smaller than the whole."""
     pieces = out if isinstance(out, tuple) else (out,)
-    dims = (
-        dim
-        for dim, size in enumerate(self.shape)
-        if any(each.shape[dim] != size for each in pieces)
-    )
-    return split_window(self, dim=next(dims, 0), out=out)
+    for dim, size in enumerate(self.shape):
+        if any(each.shape[dim] != size for each in pieces):
+            return split_window(self, dim=dim, out=out)
+    return split_window(self, dim=0, out=out)
