@@ -195,9 +195,10 @@ def latent_attention(
     return replace(work, macs=work.macs + scores * rotary_query.shape[-1])
 
 
-# -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each
-# begins  In the latter case a record doesn't know the length of each sample: all count as if as
-# long as the longest.
+# -- the kernels below them ----------------------------------------------------------------------
+# Operands are (samples, length, heads, width), or have all samples in a row and where each begins.
+# In the latter case a trace does not have the length of each sample: all count as if as long as the
+# longest.
 
 
 @cost_of(aten._flash_attention_forward)

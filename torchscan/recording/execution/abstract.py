@@ -136,7 +136,12 @@ class AbstractExecution:
             result = statistics_on_cpu(result, *operands)
         outcome = describe_outcome(request, result)
         if request.traits.written:
-            self._remember_write(request, outcome)
+            position = self._only_written(request, outcome)
+            if position is not None:
+                # There is no data to write, so later calls can be left out.
+                self._remember(
+                    request, outcome, lambda again: again.operand(again.tensors[position])
+                )
             return outcome
         if request.op in BALANCED_INDICES:
             return self._with_balanced_indices(request, outcome)
@@ -146,12 +151,6 @@ class AbstractExecution:
         if make is not None:
             self._remember(request, outcome, make)
         return outcome
-
-    def _remember_write(self, request: OpRequest, outcome: OpOutcome) -> None:
-        """Leave out later calls if the specs stay as they are: there is no data to write."""
-        position = self._only_written(request, outcome)
-        if position is not None:
-            self._remember(request, outcome, lambda again: again.operand(again.tensors[position]))
 
     def _only_written(self, request: OpRequest, outcome: OpOutcome) -> int | None:
         """Return the position of the operand that is written to and returned.

@@ -76,7 +76,7 @@ def group_norm(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return statistics_on_cpu(results, source, *rest)
 
 
-def _group_norm_backward(grad: Tensor, source: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+def group_norm_backward(grad: Tensor, source: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
     """Return the gradients; that of the source has its type."""
     of_source, *of_affine = aten.native_group_norm_backward(grad, source, *rest)
     if of_source is not None:
@@ -139,7 +139,7 @@ def _layer_norm_backward(
     return tuple(gradients)
 
 
-def _batch_norm_backward(
+def batch_norm_backward(
     _grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients that are wanted, and None for the others."""
@@ -163,11 +163,11 @@ def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tens
 NORM_RULES: Mapping[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
-    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_batch_norm_backward.default: batch_norm_backward,
     aten.layer_norm.default: _layer_norm,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._weight_norm_interface.default: _weight_norm,
     aten.native_group_norm.default: group_norm,
-    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.native_group_norm_backward.default: group_norm_backward,
 }

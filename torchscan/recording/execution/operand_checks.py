@@ -63,11 +63,12 @@ def _attention(request: OpRequest) -> None:
     Queries, keys and values have one type and as many heads, unless they are grouped; a mask
     broadcasts to the scores.
     """
-    query, key = (request.tracked[position].spec for position in (0, 1))
-    _require_equal(tracked.spec.dtype for tracked in request.tracked[:3])
-    if len(request.tracked) > 3:
+    operands = [tracked.spec for tracked in request.tracked]
+    query, key = operands[:2]
+    _require_equal(spec.dtype for spec in operands[:3])
+    if len(operands) > 3:
         scores = (*query.shape[:-1], key.shape[-2])
-        _require_broadcast(request.tracked[3].spec.shape, scores)
+        _require_broadcast(operands[3].shape, scores)
     if request.kwargs.get("enable_gqa", False) or not len(query.shape) == len(key.shape) == 4:
         return
     heads, key_heads = query.shape[1], key.shape[1]
@@ -82,11 +83,12 @@ def _require_broadcast(mask: Sequence[int], scores: Sequence[int]) -> None:
     raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
 
 
-def _norm_types(request: OpRequest) -> None:
+def check_norm_types(request: OpRequest) -> None:
     """Require one type, but allow 32-bit parameters beside 16-bit activations."""
     activation, *parameters = (tracked.spec.dtype for tracked in request.tracked)
-    others = {torch.float32} if activation in _SIXTEEN_BITS else set()
-    _require_equal((activation, *(dtype for dtype in parameters if dtype not in others)))
+    if activation in _SIXTEEN_BITS:
+        parameters = [dtype for dtype in parameters if dtype is not torch.float32]
+    _require_equal((activation, *parameters))
 
 
 def _require_equal(dtypes: Iterable[torch.dtype]) -> None:
@@ -187,7 +189,7 @@ _CHECKS_BY_NAME: Mapping[str, Callable[[OpRequest], None]] = {
     "take": check_take_range,
     **dict.fromkeys(_CONTRACTIONS, _one_type),
     **dict.fromkeys(_GATHERING, _gather_range),
-    **dict.fromkeys(_NORMALIZATIONS, _norm_types),
+    **dict.fromkeys(_NORMALIZATIONS, check_norm_types),
 }
 _CHECKS_BY_DEFAULT = {getattr(aten, name).default: rule for name, rule in _CHECKS_BY_NAME.items()}
 

@@ -78,8 +78,11 @@ class PretendingExecution(RealExecution):
     def _outcome(self, request: OpRequest) -> OpOutcome:
         if request.has_proxy:
             return super()._outcome(request)
+        if request.traits.is_factory and _type_of(request).is_floating_point:
+            with self._without_data.mode:
+                return super()._outcome(request)
         if request.traits.is_factory:
-            return self._made_of_nothing(request)
+            return super()._outcome(request)
         if not any(is_fake_type(type(each)) for each in request.tensors):
             return super()._outcome(request)
         if str(request.op) == _WAIT:  # which torch takes for new memory where there is no data
@@ -92,12 +95,6 @@ class PretendingExecution(RealExecution):
 
     def _plans_for(self, request: OpRequest) -> dict[tuple[Any, ...], _PretendingPlan]:
         return request.table.outcomes.plans if request.is_repeatable else self._plans
-
-    def _made_of_nothing(self, request: OpRequest) -> OpOutcome:
-        if not _type_of(request).is_floating_point:
-            return super()._outcome(request)
-        with self._without_data.mode:
-            return super()._outcome(request)
 
     def _first_outcome(self, request: OpRequest) -> OpOutcome:
         make = _view_one(request)

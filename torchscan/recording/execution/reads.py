@@ -23,6 +23,7 @@ ONLY_SPEC_MATTERS: dict[OpOverload, int] = {aten.to.other: 1}
 ONLY_SPEC_MATTERS |= {getattr(aten, name).default: 0 for name in _OF_SAME_SHAPE}
 ONLY_SPEC_MATTERS |= {getattr(aten, name).default: 1 for name in _AS_OTHER}
 
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 #: operators whose shape functions read the values of integer operands, which stay on the CPU
 READ_INTEGERS = frozenset(
     {
@@ -30,10 +31,7 @@ READ_INTEGERS = frozenset(
         aten._pad_packed_sequence.default,
         aten.repeat_interleave.self_Tensor,
         aten.tensor_split.tensor_indices_or_sections,
-        aten.lstm.data,
-        aten.gru.data,
-        aten.rnn_tanh.data,
-        aten.rnn_relu.data,
+        *(getattr(aten, name).data for name in _RECURRENT),
     }
 )
 

@@ -47,7 +47,8 @@ def _are_alike(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return True
 
 
-def _return_nothing(*_args: Any, **_kwargs: Any) -> tuple[()]:
+def return_nothing(*_args: Any, **_kwargs: Any) -> tuple[()]:
+    """Return the result of an update that returns nothing."""
     return ()
 
 
@@ -67,5 +68,5 @@ UPDATE_RULES: Mapping[OpOverload, Callable[..., tuple[()] | None]] = {
 }
 
 RULES_OF_FUSED_UPDATES: Mapping[OpOverload, Callable[..., tuple[()]]] = dict.fromkeys(
-    UPDATES_WITHOUT_SHAPE_FUNCTION, _return_nothing
+    UPDATES_WITHOUT_SHAPE_FUNCTION, return_nothing
 )

@@ -165,7 +165,10 @@ class SmallStep(nn.Module):
         Their temporaries die when the next one's turn ends.
         """
         kept = self._states[number]
-        state = [self._state(name, index) for name, index in kept]
+        state = []
+        for name, index in kept:
+            record = self._table.records[index]
+            state.append(KeptState(name, record.spec, self._storages[record.storage].size))
         places = {index: place for place, (_, index) in enumerate(kept, STATE)}
         slots = self._slots.items()
         memories = {storage: place for storage, (owner, place) in slots if owner == number}
@@ -183,10 +186,6 @@ class SmallStep(nn.Module):
                 places[each] = count
                 count += 1
         return StepPart(tuple(state), tuple(ops))
-
-    def _state(self, name: str, tensor: int) -> KeptState:
-        record = self._table.records[tensor]
-        return KeptState(name, record.spec, self._storages[record.storage].size)
 
     def _outputs_of(
         self, op: OpCall, start: int, latest: int, memories: Mapping[int, int]
