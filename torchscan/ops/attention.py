@@ -48,7 +48,8 @@ def scaled_dot_product_attention(
 
     Operands are (…, heads, length, width).
     """
-    return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+    scores = _scores(query, key)
+    return _forward(scores, query, value, attn_mask or attn_bias, dropout_p)
 
 
 @window_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
@@ -69,17 +70,15 @@ def attention_window(
     """Its own query, all keys and values (even if masked), and its own row of a mask."""
     result, mask = first_output(out), attn_mask if attn_mask is not None else attn_bias
     batch = len(result.shape) - 2
-    masked: list[Ways] = (
-        []
-        if mask is None
-        else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
-    )
-    return (
+    looks: list[Ways] = [
         look(result, *_heads(query, result), here(batch), WHOLE),
         look(result, *_heads(key, result), WHOLE, WHOLE),
         look(result, *_heads(value, result), WHOLE, here(batch + 1)),
-        *masked,
-    )
+    ]
+    if mask is not None:
+        rows = broadcast_dims(mask.shape[:-1], result.shape[:-1])
+        looks.append(look(result, *rows, WHOLE))
+    return tuple(looks)
 
 
 def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
@@ -112,7 +111,8 @@ def fused_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of all of the above."""
-    return _backward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+    scores = _scores(query, key)
+    return _backward(scores, query, value, attn_mask or attn_bias, dropout_p)
 
 
 @cost_of("torchscan::flex_attention")
@@ -123,8 +123,10 @@ def flex_attention(
 
     Skipped blocks count, too.
     """
-    work = _forward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
+    scores = _scores(query, key)
+    work = _forward(scores, query, value, None, 0.0)
+    flops = work.other_flops + score_operators * scores
+    return replace(work, other_flops=flops)
 
 
 @cost_of("torchscan::flex_attention_backward")
@@ -135,8 +137,10 @@ def flex_attention_backward(
 
     The function is computed again, and differentiated at the same price.
     """
-    work = _backward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
+    scores = _scores(query, key)
+    work = _backward(scores, query, value, None, 0.0)
+    flops = work.other_flops + 2 * score_operators * scores
+    return replace(work, other_flops=flops)
 
 
 @cost_of("torchscan::fused_attention")
@@ -170,11 +174,9 @@ def attention_of_engines(
         return work
     cached = key.numel + value.numel
     skipped = cached * unread // keys
-    return replace(
-        work,
-        elements_read=elements(inputs) - skipped,
-        bytes_read=stored_bytes(inputs) - skipped * key.dtype.itemsize,
-    )
+    elements_read = elements(inputs) - skipped
+    bytes_read = stored_bytes(inputs) - skipped * key.dtype.itemsize
+    return replace(work, elements_read=elements_read, bytes_read=bytes_read)
 
 
 @cost_of("torchscan::latent_attention")
@@ -192,7 +194,8 @@ def latent_attention(
     """
     scores = _scores(query, latent)
     work = _forward(scores, query, latent, None, 0.0)
-    return replace(work, macs=work.macs + scores * rotary_query.shape[-1])
+    macs = work.macs + scores * rotary_query.shape[-1]
+    return replace(work, macs=macs)
 
 
 # -- the kernels below them ----------------------------------------------------------------------
@@ -215,9 +218,8 @@ def flash_attention(
     out: Output,
 ) -> Work:
     """The flash kernel."""
-    return _forward(
-        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
-    )
+    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _forward(scores, query, value, None, dropout_p)
 
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
@@ -260,11 +262,10 @@ def cudnn_attention(
     out: Output,
 ) -> Work:
     """CuDNN's kernel, which takes (samples, heads, length, width)."""
-    scores = (
-        _scores(query, key)
-        if cum_seq_q is None
-        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
-    )
+    if cum_seq_q is None:
+        scores = _scores(query, key)
+    else:
+        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return _forward(scores, query, value, attn_bias, dropout_p)
 
 
@@ -282,9 +283,8 @@ def flash_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of the flash kernel."""
-    return _backward(
-        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
-    )
+    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _backward(scores, query, value, None, dropout_p)
 
 
 @cost_of(aten._efficient_attention_backward)
@@ -321,11 +321,10 @@ def cudnn_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of cuDNN's kernel."""
-    scores = (
-        _scores(query, key)
-        if cum_seq_q is None
-        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
-    )
+    if cum_seq_q is None:
+        scores = _scores(query, key)
+    else:
+        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return _backward(scores, query, value, attn_bias, dropout_p)
 
 
@@ -356,10 +355,8 @@ def multi_head_attention(
     scores = samples * num_head * queries * keys
     projected = samples * (2 * queries + 2 * keys) * embed_dim
     per_score = 6 + (mask is not None)
-    return Work(
-        macs=projected * embed_dim + 2 * scores * (embed_dim // num_head),
-        other_flops=per_score * scores,
-    )
+    macs = projected * embed_dim + 2 * scores * (embed_dim // num_head)
+    return Work(macs=macs, other_flops=per_score * scores)
 
 
 @cost_of(aten._transformer_encoder_layer_fwd)
@@ -388,11 +385,11 @@ def transformer_encoder_layer(
         src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out
     )
     rows, width = src.numel // embed_dim, ffn_weight_1.shape[0]
-    other = 2 * (8 * src.numel + 2 * rows) + 2 * src.numel + (5 if use_gelu else 1) * rows * width
-    return Work(
-        macs=attention.macs + 2 * rows * embed_dim * width,
-        other_flops=attention.other_flops + other,
-    )
+    norms = 2 * (8 * src.numel + 2 * rows)
+    activation = (5 if use_gelu else 1) * rows * width
+    other = norms + 2 * src.numel + activation
+    macs = attention.macs + 2 * rows * embed_dim * width
+    return Work(macs=macs, other_flops=attention.other_flops + other)
 
 
 @cost_of(aten._transform_bias_rescale_qkv)
@@ -410,22 +407,35 @@ def _scores(query: TensorSpec, key: TensorSpec) -> int:
 def _kernel_scores(
     query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int
 ) -> int:
+    heads = query.shape[-2]
     if starts is None:
-        return query.shape[0] * query.shape[-2] * query.shape[1] * key.shape[1]
-    return (starts.numel - 1) * query.shape[-2] * max_q * max_k
+        samples, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+        return samples * heads * queries * keys
+    samples = starts.numel - 1
+    return samples * heads * max_q * max_k
 
 
 def _forward(
     scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
 ) -> Work:
-    per_score = 6 + (mask is not None) + (2 if dropout else 0)
-    return Work(macs=scores * (query.shape[-1] + value.shape[-1]), other_flops=per_score * scores)
+    macs = scores * (query.shape[-1] + value.shape[-1])
+    return Work(macs=macs, other_flops=_flops_per_score(mask, dropout) * scores)
 
 
 def _backward(
     scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
 ) -> Work:
-    per_score = 6 + (mask is not None) + (2 if dropout else 0)
     rows = math.prod(query.shape[:-1])
-    macs = scores * (3 * query.shape[-1] + 2 * value.shape[-1])
-    return Work(macs=macs, other_flops=per_score * scores + 2 * value.shape[-1] * rows)
+    width, value_width = query.shape[-1], value.shape[-1]
+    macs = scores * (3 * width + 2 * value_width)
+    flops = _flops_per_score(mask, dropout) * scores + 2 * value_width * rows
+    return Work(macs=macs, other_flops=flops)
+
+
+def _flops_per_score(mask: TensorSpec | None, dropout: float) -> int:
+    flops = 6
+    if mask is not None:
+        flops += 1
+    if dropout:
+        flops += 2
+    return flops

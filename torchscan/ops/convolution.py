@@ -44,7 +44,8 @@ def convolution(
 
     ``weight`` is (C_out, C_in/groups, *kernel).
     """
-    return _windowed(first_output(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+    products = _multiply_kernel(first_output(out), weight)
+    return _windowed(products, weight, *_biases(_))
 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
@@ -52,9 +53,8 @@ def convolution_and_relu(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
     """A convolution, and a comparison per output."""
-    return _windowed(
-        out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel
-    )
+    products = _multiply_kernel(out, weight)
+    return _windowed(products, weight, *_biases(_), other_flops=out.numel)
 
 
 @cost_of(aten.cudnn_convolution_add_relu, aten.miopen_convolution_add_relu)
@@ -68,7 +68,7 @@ def convolution_addition_and_relu(
 ) -> Work:
     """A convolution, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
     per_output = 2 + (alpha not in (None, 1))
-    products = out.numel * math.prod(weight.shape[1:])
+    products = _multiply_kernel(out, weight)
     return _windowed(products, weight, *_biases(_), z, other_flops=per_output * out.numel)
 
 
@@ -82,7 +82,8 @@ def transposed_convolution(
 
     ``weight`` is (C_in, C_out/groups, *kernel).
     """
-    return _windowed(input.numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+    products = _multiply_kernel(input, weight)
+    return _windowed(products, weight, *_biases(_))
 
 
 @cost_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
@@ -98,7 +99,9 @@ def general_convolution(
     out: TensorSpec,
 ) -> Work:
     """One of the two above, as ``transposed`` says."""
-    return (transposed_convolution if transposed else convolution)(input, weight, bias, out=out)
+    if transposed:
+        return transposed_convolution(input, weight, bias, out=out)
+    return convolution(input, weight, bias, out=out)
 
 
 @cost_of(aten.conv_tbc)
@@ -150,14 +153,11 @@ def convolution_window(
         padding = [d * (k - 1) // 2 for k, d in zip(kernel, spacing, strict=True)]
     elif isinstance(padding, str):
         padding = 0
-    each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
-    per_group = max(weight.shape[1], 1)
-    return _along_channels(
-        input,
-        [window(*numbers) for numbers in each],
-        input.shape[-len(kernel) - 1] // per_group,
-        first_output(out),
-    )
+    pads = per_axis(padding, len(kernel))
+    axes = zip(kernel, steps, pads, spacing, strict=True)
+    taps = [window(*numbers) for numbers in axes]
+    num_channels, per_group = input.shape[-len(kernel) - 1], max(weight.shape[1], 1)
+    return _along_channels(input, taps, num_channels // per_group, first_output(out))
 
 
 @window_of(
@@ -181,12 +181,10 @@ def transposed_convolution_window(
 ) -> Looks:
     """Place j looks at the whole numbers among ``(j + p − d·t) / s``."""
     kernel = weight.shape[2:]
-    each = zip(
-        kernel,
-        *(per_axis(value, len(kernel)) for value in (stride, padding, dilation)),
-        strict=True,
-    )
-    return _along_channels(input, [spread(*numbers) for numbers in each], groups, out)
+    options = (per_axis(value, len(kernel)) for value in (stride, padding, dilation))
+    axes = zip(kernel, *options, strict=True)
+    taps = [spread(*numbers) for numbers in axes]
+    return _along_channels(input, taps, groups, out)
 
 
 @window_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
@@ -213,9 +211,9 @@ def general_convolution_window(
 
 def _along_channels(input: TensorSpec, taps: Sequence[Taps], count: int, out: TensorSpec) -> Looks:
     at = len(input.shape) - len(taps) - 1
-    channels: Dim = (
-        WHOLE if count == 1 else Along(at, groups(input.shape[at], out.shape[at], count))
-    )
+    channels: Dim = WHOLE
+    if count != 1:
+        channels = Along(at, groups(input.shape[at], out.shape[at], count))
     return (along_last(input, taps, out, channels),)
 
 
@@ -235,16 +233,20 @@ def convolution_backward(
     FLOPs + numel(grad) − C_out for the sums of the bias. Each gradient takes as many products, and
     reads P elements, besides the other tensors.
     """
-    products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
-    for_input, for_weight, for_bias = (bool(each) for each in output_mask)
-    macs = products * (for_input + for_weight) * (3 if weight.dtype.is_complex else 1)
-    read = (
-        for_input * (products + weight.numel)
-        + for_weight * (products + grad_output.numel)
-        + for_bias * grad_output.numel
-    )
-    bias = grad_output.numel - _channels(grad_output) if for_bias else 0
-    return Work(macs=macs, other_flops=bias, elements_read=read)
+    products = _multiply_kernel(input if transposed else grad_output, weight)
+    macs = products * (3 if weight.dtype.is_complex else 1)
+    for_input, for_weight, for_bias = output_mask
+    wanted = flops = read = 0
+    if for_input:
+        wanted += 1
+        read += products + weight.numel
+    if for_weight:
+        wanted += 1
+        read += products + grad_output.numel
+    if for_bias:
+        flops += grad_output.numel - _channels(grad_output)
+        read += grad_output.numel
+    return Work(macs=wanted * macs, other_flops=flops, elements_read=read)
 
 
 @cost_of(aten._slow_conv2d_backward)
@@ -277,11 +279,9 @@ def time_batch_channel_backward(
 ) -> Work:
     """Twice the MACs of the forward pass, and the sum for the bias."""
     products = self.numel * math.prod(weight.shape[:2])
-    return Work(
-        macs=2 * products,
-        other_flops=self.numel - bias.numel,
-        elements_read=2 * products + 2 * self.numel,
-    )
+    flops = self.numel - bias.numel
+    elements_read = 2 * products + 2 * self.numel
+    return Work(macs=2 * products, other_flops=flops, elements_read=elements_read)
 
 
 @cost_of(aten._convolution_double_backward)
@@ -300,7 +300,8 @@ def convolution_double_backward(
     gradients.
     """
     given = (ggI is not None) + (ggW is not None)
-    return Work(macs=2 * given * gO.numel * math.prod(weight.shape[1:]))
+    macs = 2 * given * _multiply_kernel(gO, weight)
+    return Work(macs=macs)
 
 
 @cost_of("torchvision::deform_conv2d")
@@ -321,17 +322,14 @@ def deformable_convolution(
     A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1
     more.
     """
-    samples = out.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
+    samples = _count_samples(input, weight, out)
     positions = offset.numel // 2
-    products = out.numel * math.prod(weight.shape[1:])
-    return Work(
-        macs=products,
-        other_flops=samples * (7 + bool(use_mask)) + 14 * positions,
-        elements_read=4 * samples
-        + products
-        + elements([weight, offset, bias])
-        + (mask.numel if use_mask else 0),
-    )
+    products = _multiply_kernel(out, weight)
+    flops = samples * (7 + bool(use_mask)) + 14 * positions
+    elements_read = 4 * samples + products + elements([weight, offset, bias])
+    if use_mask:
+        elements_read += mask.numel
+    return Work(macs=products, other_flops=flops, elements_read=elements_read)
 
 
 @cost_of("torchvision::_deform_conv2d_backward")
@@ -347,13 +345,10 @@ def deformable_convolution_backward(
 
     Each sample is interpolated again, and spread to four neighbors and its offset.
     """
-    samples = (
-        grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
-    )
-    return Work(
-        macs=2 * grad.numel * math.prod(weight.shape[1:]),
-        other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2,
-    )
+    samples = _count_samples(input, weight, grad)
+    macs = 2 * _multiply_kernel(grad, weight)
+    flops = (7 + 8 + 14) * samples + 14 * offset.numel // 2
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
@@ -367,9 +362,8 @@ def packed_convolution(
     A packed weight counts as the tensors in it, the weight first.
     """
     weight, *biases = _unpacked(packed)
-    return _windowed(
-        out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
-    )
+    products = _multiply_kernel(out, weight)
+    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
 
 
 @cost_of(
@@ -385,9 +379,19 @@ def packed_transposed_convolution(
 ) -> Work:
     """MACs = numel(input) · kernel · C_out/groups; each output is rescaled: 2."""
     weight, *biases = _unpacked(packed)
-    return _windowed(
-        qx.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
-    )
+    products = _multiply_kernel(qx, weight)
+    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
+
+
+def _multiply_kernel(spec: TensorSpec, weight: TensorSpec) -> int:
+    """Return the products of each element with a kernel, of which the first dimension has some."""
+    return spec.numel * math.prod(weight.shape[1:])
+
+
+def _count_samples(input: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
+    """Return the number of samples that a deformable convolution interpolates."""
+    taps, places = math.prod(weight.shape[2:]), math.prod(out.shape[2:])
+    return out.shape[0] * input.shape[1] * taps * places
 
 
 def _unpacked(packed: object) -> list[TensorSpec]:
@@ -402,9 +406,8 @@ def _biases(rest: Sequence[object]) -> list[TensorSpec]:
 
 def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
     macs = products * (3 if weight.dtype.is_complex else 1)
-    return Work(
-        macs=macs, other_flops=other_flops, elements_read=products + weight.numel + elements(added)
-    )
+    elements_read = products + weight.numel + elements(added)
+    return Work(macs=macs, other_flops=other_flops, elements_read=elements_read)
 
 
 def _channels(spec: TensorSpec) -> int:

@@ -58,10 +58,12 @@ def embedding_bag(
         others.append(per_sample_weights)
     # The other results are for the backward pass, and differ from kernel to kernel.
     bags = first_output(out)
+    elements_read = read + sum(spec.numel for spec in others)
+    bytes_read = _rows_read(weight, read) + sum(spec.stored_bytes for spec in others)
     return Work(
         other_flops=flops,
-        elements_read=read + sum(spec.numel for spec in others),
-        bytes_read=_rows_read(weight, read) + sum(spec.stored_bytes for spec in others),
+        elements_read=elements_read,
+        bytes_read=bytes_read,
         elements_written=bags.numel,
         bytes_written=bags.stored_bytes,
     )
@@ -101,12 +103,14 @@ def embedding_bag_weights_backward(
 def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """The norm of each row and a product: 3 per element of it."""
     rows = min(indices.numel, self.shape[0]) * self.shape[1]
+    bytes_read = rows * self.dtype.itemsize + indices.stored_bytes
+    bytes_written = rows * self.dtype.itemsize
     return Work(
         other_flops=3 * rows,
         elements_read=rows + indices.numel,
-        bytes_read=rows * self.dtype.itemsize + indices.stored_bytes,
+        bytes_read=bytes_read,
         elements_written=rows,
-        bytes_written=rows * self.dtype.itemsize,
+        bytes_written=bytes_written,
     )
 
 

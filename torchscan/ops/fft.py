@@ -31,13 +31,15 @@ def transform_of_real(
 
     The other dimensions take 5 · numel(half) · Σ log2(n).
     """
-    return Work(other_flops=_real(self, dim) + _transforms(_half(self, dim), dim[:-1]))
+    flops = _real(self, dim) + _transforms(_half(self, dim), dim[:-1])
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._fft_c2r)
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
     """Return the FLOPs of ``transform_of_real`` with input and output exchanged."""
-    return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
+    flops = _real(out, dim) + _transforms(self, dim[:-1])
+    return Work(other_flops=flops)
 
 
 @window_of(aten._fft_c2c, aten._fft_r2c, aten._fft_c2r)

@@ -135,7 +135,8 @@ def gather_window(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Looks:
     """Any place along the dimension, by the index at the same place."""
-    return (_anywhere(self, dim, out), look(out, *map(here, range(len(index.shape)))))
+    places = map(here, range(len(index.shape)))
+    return (_anywhere(self, dim, out), look(out, *places))
 
 
 @window_of(aten.take_along_dim)
@@ -182,7 +183,10 @@ def index_put_window(
     self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
     """The previous elements, and all of the new ones."""
-    others = (way(Look((WHOLE,) * len(spec.shape), out.shape), note="hull") for spec in inputs[1:])
+    others = []
+    for spec in inputs[1:]:
+        dims = (WHOLE,) * len(spec.shape)
+        others.append(way(Look(dims, out.shape), note="hull"))
     return (look(out, *map(here, range(len(self.shape)))), *others)
 
 
@@ -207,10 +211,9 @@ def masked_index(
 
 def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
     bytes_of_indices = sum(each.stored_bytes for each in indices)
-    return Work(
-        elements_read=out.numel + sum(each.numel for each in indices),
-        bytes_read=min(out.numel, source.numel) * source.dtype.itemsize + bytes_of_indices,
-    )
+    elements_read = out.numel + sum(each.numel for each in indices)
+    bytes_read = min(out.numel, source.numel) * source.dtype.itemsize + bytes_of_indices
+    return Work(elements_read=elements_read, bytes_read=bytes_read)
 
 
 def routed(
@@ -229,10 +232,9 @@ def routed(
         return work
     bytes_of_choice = size * source.dtype.itemsize
     expected = round(routing.expected * bytes_of_choice)
+    avoidable_bytes_read = expected - routing.fewest * bytes_of_choice
     return replace(
-        work,
-        bytes_read=expected + index.stored_bytes,
-        avoidable_bytes_read=expected - routing.fewest * bytes_of_choice,
+        work, bytes_read=expected + index.stored_bytes, avoidable_bytes_read=avoidable_bytes_read
     )
 
 
@@ -257,10 +259,12 @@ def _put(
     operands = [*indices] if source is None else [*indices, source]
     itemsize = target.dtype.itemsize
     num_added = count if adds else 0
+    elements_read = elements(operands) + num_added
+    bytes_read = stored_bytes(operands) + num_added * itemsize
     return Work(
         other_flops=flops,
-        elements_read=elements(operands) + num_added,
-        bytes_read=stored_bytes(operands) + num_added * itemsize,
+        elements_read=elements_read,
+        bytes_read=bytes_read,
         elements_written=count,
         bytes_written=count * itemsize,
     )
@@ -353,7 +357,8 @@ def index_add(
     out: TensorSpec,
 ) -> Work:
     """FLOPs = numel(source), twice that if alpha ≠ 1, on a copy."""
-    return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
+    flops = source.numel * (2 if alpha != 1 else 1)
+    return Work(other_flops=flops)
 
 
 @traffic_of("aten::index_copy_")
@@ -369,7 +374,8 @@ def index_fill_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
     """Return the cost of writing the slices that the index selects."""
-    return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
+    slice_size = self.numel // max(self.shape[dim], 1)
+    return _put(self, None, [index], slice_size * index.numel, False, 0)
 
 
 @cost_of("aten::put_")

@@ -21,7 +21,8 @@ def _cubic(thirds: int) -> Formula:
     def factorisation(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
         """FLOPs = thirds · n³ / 3 for each matrix."""
         matrices, _rows, size = _sizes(self)
-        return Work(other_flops=matrices * thirds * size**3 // 3)
+        flops = matrices * thirds * size**3 // 3
+        return Work(other_flops=flops)
 
     return factorisation
 
@@ -38,20 +39,23 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
     """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    return Work(other_flops=matrices * (3 * tall * narrow**2 - narrow**3) // 3)
+    flops = matrices * (3 * tall * narrow**2 - narrow**3) // 3
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
-    return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first_output(out).numel)
+    flops = matrices * 2 * size**3 // 3 + 2 * size * first_output(out).numel
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
 def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = n² per right-hand side: n per element of the result."""
-    return Work(other_flops=_height(first_output(out)) * first_output(out).numel)
+    flops = _height(first_output(out)) * first_output(out).numel
+    return Work(other_flops=flops)
 
 
 @cost_of(
@@ -59,13 +63,15 @@ def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
 )
 def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
     """Two triangular systems: 2n² per right-hand side."""
-    return Work(other_flops=2 * _height(first_output(out)) * first_output(out).numel)
+    flops = 2 * _height(first_output(out)) * first_output(out).numel
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.linalg_qr)
 def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:
     """FLOPs = 2n²(m − n/3) for R, and as many for Q, unless only R is wanted (m ≥ n)."""
-    return Work(other_flops=_householder(A) * (1 if mode == "r" else 2))
+    flops = _householder(A) * (1 if mode == "r" else 2)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.geqrf, aten.linalg_householder_product, aten.ormqr)
@@ -108,7 +114,8 @@ def least_squares(
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
     sides = B.shape[-1] if len(B.shape) > 1 else 1
-    return Work(other_flops=_householder(self) + matrices * sides * (4 * tall * narrow - narrow**2))
+    flops = _householder(self) + matrices * sides * (4 * tall * narrow - narrow**2)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._linalg_eigh)
@@ -117,7 +124,8 @@ def symmetric_eigenvalues(
 ) -> Work:
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
-    return Work(other_flops=matrices * (9 * size**3 if compute_v else 4 * size**3 // 3))
+    flops = matrices * (9 * size**3 if compute_v else 4 * size**3 // 3)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.linalg_eig)

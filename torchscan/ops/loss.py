@@ -44,7 +44,8 @@ def _loss(per_element: int) -> Formula:
         It is 1 more per element with a weight, 4 with one for positives.
         """
         each = per_element + (weight is not None) + 4 * (pos_weight is not None)
-        return Work(other_flops=each * self.numel + _reduction(self.numel, reduction))
+        flops = each * self.numel + _reduction(self.numel, reduction)
+        return Work(other_flops=flops)
 
     return loss
 
@@ -123,7 +124,8 @@ def connectionist_temporal_classification(
     labels = (
         targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(log_probs.shape[1], 1)
     )
-    return Work(other_flops=13 * steps * first_output(out).numel * (2 * labels + 1))
+    flops = 13 * steps * first_output(out).numel * (2 * labels + 1)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._ctc_loss_backward)
@@ -133,7 +135,8 @@ def connectionist_backward(
     """FLOPs = those of the loss, backward in time, and 5 per class and step for the gradient."""
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)
-    return Work(other_flops=13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel)
+    flops = 13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel
+    return Work(other_flops=flops)
 
 
 @cost_of("torchscan::liger_cross_entropy")

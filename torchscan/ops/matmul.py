@@ -16,7 +16,7 @@ import torch
 from torchscan.ops.elementwise import per_element, per_input
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of, declare_costless, window_of
-from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
+from torchscan.ops.windows import WHOLE, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -35,8 +35,10 @@ def linear(
     A sparse weight multiplies each row by the elements that it stores.
     """
     if weight.sparsity is not None:
-        return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
-    return Work(macs=real_products(out) * out.numel * weight.shape[-1])
+        rows = input.numel // max(input.shape[-1], 1)
+        return Work(macs=rows * weight.sparsity.stored)
+    macs = real_products(out) * out.numel * weight.shape[-1]
+    return Work(macs=macs)
 
 
 @cost_of(aten.linear_backward)
@@ -54,10 +56,9 @@ def linear_backward(
     """
     of_input, of_weight, of_bias = output_mask
     products = real_products(weight) * grad_output.numel * weight.shape[-1]
-    return Work(
-        macs=(of_input + of_weight) * products,
-        other_flops=of_bias * (grad_output.numel - weight.shape[0]),
-    )
+    macs = (of_input + of_weight) * products
+    flops = of_bias * (grad_output.numel - weight.shape[0])
+    return Work(macs=macs, other_flops=flops)
 
 
 @window_of(
@@ -75,15 +76,18 @@ def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
 @window_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._int_mm)
 def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Looks:
     """A row of one and a column of the other."""
-    rows, columns = len(self.shape) > 1, len(other.shape) > 1
-    batch = out.shape[: len(out.shape) - rows - columns]
-    left: list[Dim] = [
-        *broadcast_dims(self.shape[:-2], batch),
-        *([here(len(batch))] if rows else []),
-        WHOLE,
-    ]
-    last: list[Dim] = [WHOLE, *([here(len(batch) + rows)] if columns else [])]
-    return (look(out, *left), look(out, *broadcast_dims(other.shape[:-2], batch), *last))
+    has_rows, has_columns = len(self.shape) > 1, len(other.shape) > 1
+    kept = [has_rows, has_columns].count(True)
+    batch = out.shape[: len(out.shape) - kept]
+    left = list(broadcast_dims(self.shape[:-2], batch))
+    right = list(broadcast_dims(other.shape[:-2], batch))
+    if has_rows:
+        left.append(here(len(batch)))
+    left.append(WHOLE)
+    right.append(WHOLE)
+    if has_columns:
+        right.append(here(len(out.shape) - 1))
+    return (look(out, *left), look(out, *right))
 
 
 @window_of(aten.addmm, aten.baddbmm, aten.addmv, aten._addmm_activation)
@@ -99,7 +103,9 @@ def dot_along_window(
     x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec
 ) -> Looks | None:
     """All elements along the dimension."""
-    return (reduced(x, dim, out), reduced(y, dim, out)) if x.shape == y.shape else None
+    if x.shape != y.shape:
+        return None
+    return (reduced(x, dim, out), reduced(y, dim, out))
 
 
 @window_of(aten.outer, aten.ger)
@@ -154,10 +160,9 @@ def addmm(
 
     FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1.
     """
-    return Work(
-        macs=real_products(out) * _products(left, right, out),
-        other_flops=_scaling(self, out, beta, alpha),
-    )
+    macs = real_products(out) * _products(left, right, out)
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
@@ -180,7 +185,9 @@ def addmm_with_activation(
     out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · k, then a relu (1 per element) or a gelu by tanh (14)."""
-    return Work(macs=out.numel * left.shape[-1], other_flops=(14 if use_gelu else 1) * out.numel)
+    macs = out.numel * left.shape[-1]
+    flops = (14 if use_gelu else 1) * out.numel
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(aten.addbmm)
@@ -195,7 +202,9 @@ def addbmm(
 ) -> Work:
     """MACs = b · numel(out) · k, summed over the batch; scaling as in addmm."""
     products = batch1.shape[0] * out.numel * batch1.shape[-1]
-    return Work(macs=real_products(out) * products, other_flops=_scaling(self, out, beta, alpha))
+    macs = real_products(out) * products
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(aten.addr)
@@ -209,7 +218,9 @@ def addr(
     out: TensorSpec,
 ) -> Work:
     """MACs = n · m; scaling as in addmm."""
-    return Work(macs=real_products(out) * out.numel, other_flops=_scaling(self, out, beta, alpha))
+    macs = real_products(out) * out.numel
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::sparse_sampled_addmm")
@@ -217,7 +228,10 @@ def sampled_addmm(
     self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec
 ) -> Work | None:
     """Computed only where ``self`` stores an element: MACs = stored elements · k."""
-    return None if self.sparsity is None else Work(macs=self.sparsity.stored * mat1.shape[-1])
+    if self.sparsity is None:
+        return None
+    macs = self.sparsity.stored * mat1.shape[-1]
+    return Work(macs=macs)
 
 
 @cost_of(aten._int_mm, of_integers=True)
@@ -229,7 +243,8 @@ def integer_product(self: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> W
 @cost_of(aten.linalg_vecdot)
 def dot_along(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Work:
     """MACs = numel(out) · k, with k the dimension that is summed over."""
-    return Work(macs=real_products(out) * out.numel * x.shape[dim])
+    macs = real_products(out) * out.numel * x.shape[dim]
+    return Work(macs=macs)
 
 
 @cost_of(aten.outer, aten.ger)
@@ -252,7 +267,8 @@ def bilinear(
     ``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``.
     """
     _, left, right = weight.shape
-    return Work(macs=real_products(out) * out.numel * (left * right + right))
+    macs = real_products(out) * out.numel * (left * right + right)
+    return Work(macs=macs)
 
 
 @cost_of(aten._trilinear)
@@ -284,7 +300,8 @@ def trilinear(
     summed = set(sumdim) & set(expand3)
     kept = [1 if dim in summed else size for dim, size in enumerate(pair)]
     together = [max(one, other) for one, other in zip(kept, right, strict=True)]
-    return Work(macs=real_products(out) * slices * (math.prod(pair) + math.prod(together)))
+    macs = real_products(out) * slices * (math.prod(pair) + math.prod(together))
+    return Work(macs=macs)
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -316,12 +333,11 @@ def _cheapest_chain(sizes: list[int]) -> int:
     for span in range(1, length):
         for first in range(length - span):
             last = first + span
-            best[first][last] = min(
-                best[first][cut]
-                + best[cut + 1][last]
-                + sizes[first] * sizes[cut + 1] * sizes[last + 1]
-                for cut in range(first, last)
-            )
+            counts = []
+            for cut in range(first, last):
+                product = sizes[first] * sizes[cut + 1] * sizes[last + 1]
+                counts.append(best[first][cut] + best[cut + 1][last] + product)
+            best[first][last] = min(counts)
     return best[0][-1]
 
 
@@ -350,7 +366,8 @@ def distances_within(self: TensorSpec, p: float = 2.0, *, out: TensorSpec) -> Wo
 
 def _distances(pairs: int, length: int, p: float) -> Work:
     if p == 2:
-        return Work(macs=pairs * length, other_flops=pairs * (length + 1))
+        flops = pairs * (length + 1)
+        return Work(macs=pairs * length, other_flops=flops)
     if p in (0, 1, math.inf):
         return Work(other_flops=3 * pairs * length)
     return Work(other_flops=pairs * (4 * length + 1))
@@ -366,9 +383,9 @@ def pairwise_distances_backward(
     Other norms: a difference, a sign or power, two products, a sum per coordinate.
     """
     terms = grad.numel * x1.shape[-1]
-    return (
-        Work(macs=terms, other_flops=terms + grad.numel) if p == 2 else Work(other_flops=5 * terms)
-    )
+    if p == 2:
+        return Work(macs=terms, other_flops=terms + grad.numel)
+    return Work(other_flops=5 * terms)
 
 
 # -- quantised, packed and structured weights ------------------------------------------------------
@@ -383,14 +400,16 @@ def scaled_product(
     Packed fp4 has two numbers per element.
     """
     packed = 2 if self.dtype == getattr(torch, "float4_e2m1fn_x2", None) else 1
-    return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
+    macs = out.numel * self.shape[-1] * packed
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of("torchscan::quantize_mx")
 def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ...]) -> Work:
     """Each element: absolute value, comparison, quotient; each block of 32: ÷, log2, ceil, exp2."""
     blocks = matrix.numel // 32
-    return Work(other_flops=2 * matrix.numel + (matrix.numel - blocks) + 4 * blocks)
+    flops = 2 * matrix.numel + (matrix.numel - blocks) + 4 * blocks
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._weight_int8pack_mm)
@@ -398,7 +417,8 @@ def product_with_8_bit_weight(
     self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec
 ) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
-    return Work(macs=out.numel * self.shape[-1], other_flops=out.numel)
+    macs = out.numel * self.shape[-1]
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of(
@@ -411,7 +431,8 @@ def product_with_4_bit_weight(
 ) -> Work:
     """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
     columns, inner = out.shape[-1], self.shape[-1]
-    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+    flops = 2 * columns * inner
+    return Work(macs=out.numel * inner, other_flops=flops)
 
 
 @cost_of("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit")
@@ -424,7 +445,8 @@ def product_with_4_bit_blocks(
     **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; each weight is multiplied by the scale of its block."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=math.prod(shape))
+    macs = out.numel * x.shape[-1]
+    return Work(macs=macs, other_flops=math.prod(shape))
 
 
 @cost_of("bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_linear_matmul")
@@ -432,13 +454,17 @@ def product_of_8_bits(
     x: TensorSpec, weight: TensorSpec, *scales: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
     """MACs = numel(out) · k; with scales of rows and columns, two products per output."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel if scales else 0)
+    macs = out.numel * x.shape[-1]
+    flops = 2 * out.numel if scales else 0
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::_dyn_quant_matmul_4bit")
 def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; each input is scaled and rounded (2), each output scaled (1)."""
-    return Work(macs=out.numel * inp.shape[-1], other_flops=2 * inp.numel + out.numel)
+    macs = out.numel * inp.shape[-1]
+    flops = 2 * inp.numel + out.numel
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::_mixed_dtypes_linear")
@@ -451,7 +477,8 @@ def mixed_linear(
     **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
-    return Work(macs=out.numel * input.shape[-1], other_flops=out.numel)
+    macs = out.numel * input.shape[-1]
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of("aten::_sparse_semi_structured_linear")
@@ -488,7 +515,8 @@ def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: o
 )
 def packed_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · in_features; each output is rescaled: 2."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel)
+    macs = out.numel * x.shape[-1]
+    return Work(macs=macs, other_flops=2 * out.numel)
 
 
 @cost_of(aten.mkldnn_linear)
@@ -524,7 +552,8 @@ def dequantize_4bit(*_: object, out: TensorSpec) -> Work:
 def product_that_dequantizes(x: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
     columns, inner = out.shape[-1], x.shape[-1]
-    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+    flops = 2 * columns * inner
+    return Work(macs=out.numel * inner, other_flops=flops)
 
 
 per_element(

@@ -207,7 +207,8 @@ def layer_norm(
     Per element, 2 are for the mean and centering, 2 for the variance, 2 for the rest.
     """
     rows = input.numel // max(math.prod(normalized_shape), 1)
-    return Work(other_flops=6 * input.numel + 2 * rows + _affine(input, weight, bias))
+    flops = 6 * input.numel + 2 * rows + _affine(input, weight, bias)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.native_layer_norm)
@@ -234,7 +235,8 @@ def group_norm(
 ) -> Work:
     """6 per element, 2 per group (of each sample), the affine map."""
     groups = input.shape[0] * num_groups
-    return Work(other_flops=6 * input.numel + 2 * groups + _affine(input, weight, bias))
+    flops = 6 * input.numel + 2 * groups + _affine(input, weight, bias)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.native_group_norm)
@@ -285,7 +287,8 @@ def rms_norm(
 ) -> Work:
     """3 per element (square, sum, scale), 2 per row, 1 per element with a weight."""
     rows = input.numel // max(math.prod(normalized_shape), 1)
-    return Work(other_flops=3 * input.numel + 2 * rows + _affine(input, weight, None))
+    flops = 3 * input.numel + 2 * rows + _affine(input, weight, None)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._fused_rms_norm)

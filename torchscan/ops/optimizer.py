@@ -51,13 +51,15 @@ def foreach_zero(*_: object, out: object) -> Work:
 @cost_of("aten::_foreach_add", "aten::_foreach_sub")
 def foreach_add(self: Tensors, *_: object, alpha: float = 1, out: object) -> Work:
     """1 per element, 2 if alpha ≠ 1."""
-    return Work(other_flops=(2 if alpha != 1 else 1) * elements(self))
+    flops = (2 if alpha != 1 else 1) * elements(self)
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_foreach_addcmul", "aten::_foreach_addcdiv")
 def foreach_addcmul(self: Tensors, *_: object, value: float = 1, out: object) -> Work:
     """2 per element, 3 if value ≠ 1."""
-    return Work(other_flops=(3 if value != 1 else 2) * elements(self))
+    flops = (3 if value != 1 else 2) * elements(self)
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_fused_adam")
@@ -132,10 +134,8 @@ def fused_adagrad(
     out: object,
 ) -> Work:
     """``s += g·g`` 2; ``p −= lr·g / (√s + ε)`` 5: 7 per element; weight decay 2."""
-    return Work(
-        other_flops=(7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale))
-        * elements(self)
-    )
+    flops = (7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale)) * elements(self)
+    return Work(other_flops=flops)
 
 
 #: FLOPs for each element, with weight decay: Adam's 13 and 1; the same with two norms; of Lion a
@@ -164,7 +164,8 @@ def optimizer_update_8bit_blockwise(
 ) -> Work:
     """Each state is scaled (1), its largest value found (2), and it is scaled and rounded (2)."""
     num_states = 1 if state2 is None else 2
-    return Work(other_flops=(_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel)
+    flops = (_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_amp_foreach_non_finite_check_and_unscale")

@@ -153,4 +153,5 @@ def add(self: TensorSpec, other: object, *, alpha: float = 1, out: TensorSpec) -
     Complex numbers have two parts.
     """
     scaled = other.numel if isinstance(other, TensorSpec) else 1
-    return Work(other_flops=real_parts(out) * (out.numel + (scaled if alpha != 1 else 0)))
+    flops = real_parts(out) * (out.numel + (scaled if alpha != 1 else 0))
+    return Work(other_flops=flops)

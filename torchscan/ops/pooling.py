@@ -23,7 +23,8 @@ def _max_pool(axes: int) -> Formula:
         """Window − 1 comparisons per output."""
         window = _window(kernel_size, axes)
         pooled = first_output(out).numel
-        return Work(other_flops=(window - 1) * pooled, elements_read=window * pooled)
+        flops = (window - 1) * pooled
+        return Work(other_flops=flops, elements_read=window * pooled)
 
     return max_pool
 
@@ -46,7 +47,8 @@ def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
     ) -> Work:
         """Count the elements of windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``."""
         reads = _total_of_windows(self, first_output(out), axes)
-        return Work(other_flops=reads - flops_saved * first_output(out).numel, elements_read=reads)
+        flops = reads - flops_saved * first_output(out).numel
+        return Work(other_flops=flops, elements_read=reads)
 
     return adaptive_pool
 
@@ -61,7 +63,8 @@ def _avg_pool_backward(axes: int) -> Formula:
         **_kwargs: object,
     ) -> Work:
         """Each gradient is divided by the window and added to each element of it."""
-        return Work(other_flops=(1 + _window(kernel_size, axes)) * grad_output.numel)
+        flops = (1 + _window(kernel_size, axes)) * grad_output.numel
+        return Work(other_flops=flops)
 
     return avg_pool_backward
 
@@ -114,10 +117,8 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
         The default stride is the window's size.
         """
         steps = stride if isinstance(stride, int) or stride else kernel_size
-        each = zip(
-            *(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)),
-            strict=True,
-        )
+        options = (per_axis(value, axes) for value in (kernel_size, steps, padding, dilation))
+        each = zip(*options, strict=True)
         return (along_last(self, [window(*numbers) for numbers in each], first_output(out)),)
 
 
@@ -184,11 +185,9 @@ def roi_align(
     samples = _fewest_samples(sampling_ratio, aligned)
     results = first_output(out).numel
     places = rois.shape[0] * pooled_height * pooled_width * samples
-    return Work(
-        other_flops=8 * samples * results + 14 * places,
-        elements_read=4 * samples * results + rois.numel,
-        is_lower_bound=sampling_ratio <= 0,
-    )
+    flops = 8 * samples * results + 14 * places
+    elements_read = 4 * samples * results + rois.numel
+    return Work(other_flops=flops, elements_read=elements_read, is_lower_bound=sampling_ratio <= 0)
 
 
 def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
@@ -216,23 +215,27 @@ def roi_align_backward(
     Each gradient is divided, weighted and added to the four neighbors of each sample.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
-    return Work(
-        other_flops=(1 + 8 * samples) * grad.numel * (samples > 0)
-        + 14 * samples * grad.numel // max(channels, 1),
-        is_lower_bound=sampling_ratio <= 0,
-    )
+    flops = 14 * samples * grad.numel // max(channels, 1)
+    if samples > 0:
+        flops += (1 + 8 * samples) * grad.numel
+    return Work(other_flops=flops, is_lower_bound=sampling_ratio <= 0)
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
     """Sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
-    return pooled.numel // positions * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
+    images = pooled.numel // positions
+    return images * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
 
 
 def _total_of_bins(size: int, bins: int) -> int:
     """Sum of the window sizes along one axis."""
-    return sum(-(-(index + 1) * size // bins) - index * size // bins for index in range(bins))
+    total = 0
+    for index in range(bins):
+        start, stop = index * size // bins, -(-(index + 1) * size // bins)
+        total += stop - start
+    return total
 
 
 def _window(kernel_size: Sizes, axes: int) -> int:

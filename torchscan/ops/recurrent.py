@@ -38,7 +38,8 @@ class _Cell:
     backward: int
 
 
-_RELU, _TANH, _LSTM, _GRU = _Cell(1, 2, 2), _Cell(1, 7, 3), _Cell(4, 32, 24), _Cell(3, 21, 20)
+_RELU, _TANH = _Cell(1, 2, 2), _Cell(1, 7, 3)
+_LSTM, _GRU = _Cell(4, 32, 24), _Cell(3, 21, 20)
 _BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # in the numbering of cuDNN's and MKL's kernels
 
 
@@ -88,7 +89,8 @@ def cell_window(
 ) -> Looks:
     """All channels of its row, in the input and in the state."""
     result = first_output(out)
-    rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
+    matrices = [spec for spec in inputs if len(spec.shape) == 2]
+    rows = [spec for spec in matrices if spec.shape[0] == result.shape[0]]
     num_states = len(out) if isinstance(out, tuple) else 1
     return (look(result, here(0), WHOLE),) * len(rows[: 1 + num_states])
 
@@ -219,14 +221,16 @@ def _work(
     cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int, other_flops: int = 0
 ) -> Work:
     units = _units(cell, weights, cells)
-    return Work(
-        macs=rows * _products(weights), other_flops=rows * units * cell.forward + other_flops
-    )
+    macs = rows * _products(weights)
+    flops = rows * units * cell.forward + other_flops
+    return Work(macs=macs, other_flops=flops)
 
 
 def _backward(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int) -> Work:
     units = _units(cell, weights, cells)
-    return Work(macs=2 * rows * _products(weights), other_flops=rows * units * cell.backward)
+    macs = 2 * rows * _products(weights)
+    flops = rows * units * cell.backward
+    return Work(macs=macs, other_flops=flops)
 
 
 def _products(weights: Sequence[TensorSpec]) -> int:

@@ -133,7 +133,8 @@ def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 @cost_of(aten.cumprod)
 def running_product(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """N − 1 products in each row of n; a complex one is 6 operations."""
-    return Work(other_flops=(6 if self.dtype.is_complex else 1) * _steps(self, dim))
+    flops = (6 if self.dtype.is_complex else 1) * _steps(self, dim)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.cumsum, aten.cummax, aten.cummin)
@@ -168,19 +169,22 @@ def sort(self: TensorSpec, *args: Any, dim: int = -1, out: Output, **_kwargs: An
     """⌈log2 n⌉ comparisons per element, in rows of n."""
     along = next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), dim)
     row = self.shape[along] if self.shape else 1
-    return Work(other_flops=self.numel * math.ceil(math.log2(max(row, 1))))
+    flops = self.numel * math.ceil(math.log2(max(row, 1)))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.topk)
 def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
     """⌈log2(k + 1)⌉ comparisons per element: each may enter a heap of k."""
-    return Work(other_flops=self.numel * math.ceil(math.log2(k + 1)))
+    flops = self.numel * math.ceil(math.log2(k + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.mode, aten._unique2, aten._unique, aten.unique_dim)
 def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """Everything is sorted: ⌈log2 n⌉ comparisons per element."""
-    return Work(other_flops=self.numel * math.ceil(math.log2(max(self.numel, 1))))
+    flops = self.numel * math.ceil(math.log2(max(self.numel, 1)))
+    return Work(other_flops=flops)
 
 
 # quickselect halves what is left each time: 2n comparisons
@@ -194,7 +198,8 @@ def search(
     sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, in a row of n."""
-    return Work(other_flops=out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1)))
+    flops = out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.bucketize)
@@ -202,7 +207,8 @@ def bucketize(
     self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, for n boundaries."""
-    return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
+    flops = out.numel * math.ceil(math.log2(boundaries.numel + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.isin)
@@ -221,7 +227,8 @@ def membership(
     known = test_elements.numel if isinstance(test_elements, TensorSpec) else 1
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)
-    return Work(other_flops=(sought + known) * math.ceil(math.log2(sought + known)))
+    flops = (sought + known) * math.ceil(math.log2(sought + known))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.bincount)
@@ -236,7 +243,8 @@ def multinomial(
 ) -> Work:
     """Running sums of the weights, normalised (2 each), and a binary search per sample."""
     choices = self.shape[-1]
-    return Work(other_flops=2 * self.numel + out.numel * math.ceil(math.log2(choices + 1)))
+    flops = 2 * self.numel + out.numel * math.ceil(math.log2(choices + 1))
+    return Work(other_flops=flops)
 
 
 per_element(1, aten.cummaxmin_backward, aten.value_selecting_reduction_backward)

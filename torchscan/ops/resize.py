@@ -52,11 +52,12 @@ def _antialiased(reach: int) -> Formula:
 
         A result with t neighbors in reach takes t products and t − 1 sums.
         """
-        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
-        across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
-        return Work(
-            other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2])
-        )
+        height, width = out.shape[-2:]
+        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(height, 1)
+        across = _taps(self.shape[-1], width, reach)
+        down = _taps(self.shape[-2], height, reach)
+        flops = rows * (2 * across - width) + columns * (2 * down - height)
+        return Work(other_flops=flops)
 
     return antialiased_resize
 
@@ -86,9 +87,9 @@ def _taps(size: int, resized: int, reach: int) -> int:
     """
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
-    centres = (scale * (index + 0.5) for index in range(resized))
+    centers = (scale * (index + 0.5) for index in range(resized))
     return sum(
-        min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres
+        min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centers
     )
 
 
@@ -167,10 +168,9 @@ def _grid_sampler(axes: int) -> Formula:
             3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
         )
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
-        return Work(
-            other_flops=per_output * out.numel + per_place * places,
-            elements_read=taps * out.numel + grid.numel,
-        )
+        flops = per_output * out.numel + per_place * places
+        elements_read = taps * out.numel + grid.numel
+        return Work(other_flops=flops, elements_read=elements_read)
 
     return grid_sampler
 
@@ -193,7 +193,8 @@ def _grid_sampler_backward(axes: int) -> Formula:
         places = grid.numel // axes
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)
-        return Work(other_flops=per_gradient * grad_output.numel + 5 * axes * places)
+        flops = per_gradient * grad_output.numel + 5 * axes * places
+        return Work(other_flops=flops)
 
     return grid_sampler_backward
 

@@ -141,11 +141,10 @@ def reshape_window(
     self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks | None:
     """Return elements in the same order, or None if they are viewed as a type of another size."""
-    return (
-        (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1))
-        if self.numel == out.numel
-        else None
-    )
+    if self.numel != out.numel:
+        return None
+    others = [NOT_READ] * (len(inputs) - 1)
+    return (way(Reshape(out.shape)), *others)
 
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
@@ -176,11 +175,9 @@ def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec)
 @window_of(aten.t, aten.mT, aten.mH, aten.adjoint, "aten::t_copy")
 def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
     """The last two dimensions swapped."""
-    return (
-        transpose_window(self, -1, -2, out=out)
-        if len(self.shape) > 1
-        else (look(out, *map(here, range(len(self.shape)))),)
-    )
+    if len(self.shape) > 1:
+        return transpose_window(self, -1, -2, out=out)
+    return (look(out, *map(here, range(len(self.shape)))),)
 
 
 @window_of(aten.numpy_T)
@@ -213,9 +210,8 @@ def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
     """Each place of a dimension."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
-    return EachOutput(
-        tuple((_selected(self, at, index, each),) for index, each in enumerate(results))
-    )
+    looks = [(_selected(self, at, index, each),) for index, each in enumerate(results)]
+    return EachOutput(tuple(looks))
 
 
 def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
@@ -260,12 +256,9 @@ def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> Eac
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
     starts = itertools.accumulate((each.shape[at] for each in results[:-1]), initial=0)
-    return EachOutput(
-        tuple(
-            (moved(self, {at: shifted(start)}, each),)
-            for start, each in zip(starts, results, strict=True)
-        )
-    )
+    pairs = zip(starts, results, strict=True)
+    looks = [(moved(self, {at: shifted(start)}, each),) for start, each in pairs]
+    return EachOutput(tuple(looks))
 
 
 @window_of(aten.diagonal, "aten::diagonal_copy")
@@ -275,7 +268,8 @@ def diagonal_window(
     """Return the window: equal indices in two dimensions, one of them shifted."""
     rank = len(self.shape)
     last = len(out.shape) - 1
-    starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}
+    first, second = wrapped(dim1, rank), wrapped(dim2, rank)
+    starts = {first: max(-offset, 0), second: max(offset, 0)}
     others = iter(range(last))
     dims = [
         Along(last, shifted(starts[dim])) if dim in starts else here(next(others))

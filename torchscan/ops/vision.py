@@ -22,4 +22,5 @@ def non_maximum_suppression(
     """
     boxes = dets.shape[0]
     sorting = boxes * math.ceil(math.log2(max(boxes, 1)))
-    return Work(other_flops=sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2))
+    flops = sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2)
+    return Work(other_flops=flops)
