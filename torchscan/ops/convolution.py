@@ -20,8 +20,6 @@ from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, pe
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-Padding = Sequence[int] | str
-
 
 @cost_of(aten.conv1d, aten.conv2d, aten.conv3d)
 @cost_of(

@@ -43,7 +43,7 @@ def embedding_bag(
     *_: object,
     out: Output,
 ) -> Work:
-    """N − 1 sums (or comparisons) per element of a bag of n rows.
+    """Return the cost of n − 1 sums (or comparisons) per element of a bag of n rows.
 
     A mean takes 1 more, weights n more.
     """

@@ -84,7 +84,7 @@ _declare(2, 0, aten.histc)
 
 @cost_of(aten.max, aten.min)
 def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
-    """N − 1 comparisons per output, over a dimension or everything.
+    """Return the cost of n − 1 comparisons per output, over a dimension or everything.
 
     Of two tensors: one per element.
     """

@@ -143,8 +143,8 @@ def reshape_window(
     """Return elements in the same order, or None if they are viewed as a type of another size."""
     if self.numel != out.numel:
         return None
-    others = [NOT_READ] * (len(inputs) - 1)
-    return (way(Reshape(out.shape)), *others)
+    unread = [NOT_READ] * (len(inputs) - 1)
+    return (way(Reshape(out.shape)), *unread)
 
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")

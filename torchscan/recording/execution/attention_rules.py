@@ -27,8 +27,8 @@ def runs_in_one_kernel(
     """Return whether the CPU's fused attention kernel takes these operands."""
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
         return False
-    batch, heads, _, width = query.shape
-    key_batch, key_heads, _, key_width = key.shape
+    batch, heads, _queries, width = query.shape
+    key_batch, key_heads, _keys, key_width = key.shape
     if (batch, width) != (key_batch, key_width) or 0 in (*query.shape, *key.shape):
         return False
 

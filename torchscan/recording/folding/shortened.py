@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.recording.folding.layer_folds import configs_of, equal_layers
+from torchscan.recording.folding.layer_folds import configs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,6 @@ class EqualLayers:
     def number(self) -> int:
         """Number of layers that are kept."""
         return len(self.indices)
-
-
-def kinds_in(module: nn.Module, more_than: int) -> list[EqualLayers]:
-    """Return the kinds of layers with more than a number of layers."""
-    kinds = []
-    for path, groups in equal_layers(module):
-        many = [tuple(indices) for indices in groups if len(indices) > more_than]
-        kinds += [EqualLayers(path, indices) for indices in many]
-    return kinds
 
 
 def shortened(

@@ -134,7 +134,7 @@ class _AssumedValues(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Answer, or run the operator."""
-        source = args[0] if args else None
+        source: Any = args[0] if args else None
         is_meta = isinstance(source, Tensor) and source.is_meta
         if is_meta and func in _IS_GREATER and source.dim() == 0:
             return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))

@@ -33,7 +33,7 @@ from torchscan.recording.training.small_step import (
     StepPart,
     gradient_of,
 )
-from torchscan.trace.events import OpCall, TensorRecord, TensorSpec
+from torchscan.trace.events import OpCall, TensorKind, TensorRecord, TensorSpec
 
 #: optimizers that loop over parameters and write to existing state; Rprop and ASGD recreate theirs
 _NAMES = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop")
@@ -122,7 +122,8 @@ class RepeatedStep:
 
     def _enter_state(self, state: KeptState, path: str, died: int) -> int:
         """Enter a tensor that is let go of with the optimizer; return its index."""
-        kind, name = "optimizer state", f"{path}.{state.name}"
+        kind: TensorKind = "optimizer state"
+        name = f"{path}.{state.name}"
         born = len(self._recorder.ops)
         storage = self._table.storages.add_told(state.size, born, died, kind, name)
         self._table.records.append(TensorRecord(state.spec, storage, kind, name, None))
