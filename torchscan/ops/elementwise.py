@@ -15,7 +15,9 @@ Output = TensorSpec | tuple[TensorSpec, ...]
 def per_element(
     flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False
 ) -> None:
-    """Declare operators: FLOPs = flops · numel(out).
+    """Declare operators that spend ``flops`` on each element of their result.
+
+    FLOPs = flops · numel(out).
 
     On complex numbers they spend ``complex_flops``, by default twice as much, for the two parts. An
     element is made from the operands' elements at the same place, unless the operator ``mixes``

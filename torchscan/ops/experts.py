@@ -96,7 +96,9 @@ def foreach_mm(
 ) -> Work:
     """One product for each entry of a list: MACs = Σ numel(out_i) · k_i."""
     results = out if isinstance(out, tuple) else (out,)
-    macs = sum(result.numel * left.shape[-1] for left, result in zip(self, results, strict=True))
+    macs = 0
+    for left, result in zip(self, results, strict=True):
+        macs += result.numel * left.shape[-1]
     return Work(macs=macs)
 
 
@@ -120,11 +122,8 @@ def _of_hit_experts(
     if len(left.shape) == 3:
         experts, rows, slots = left, right, right.shape[1]
     routing = routing.of(experts.shape[0], slots)
-    shared = [
-        spec
-        for spec in inputs
-        if spec is not rows and spec.is_arithmetic and spec.shape[:1] == experts.shape[:1]
-    ]
+    others = [spec for spec in inputs if spec is not rows and spec.is_arithmetic]
+    shared = [spec for spec in others if spec.shape[:1] == experts.shape[:1]]
     read = round(routing.expected_share * stored_bytes(shared))
     expected = round(routing.expected_share * elements(shared))
     elements_read = elements(inputs) - elements(shared) + expected

@@ -49,15 +49,20 @@ def transform_window(self: TensorSpec, dim: Sequence[int], *_: object, out: Tens
 
 
 def _real(signal: TensorSpec, dims: Sequence[int]) -> int:
-    return round(2.5 * signal.numel * math.log2(max(signal.shape[dims[-1]], 1))) if dims else 0
+    if not dims:
+        return 0
+    length = max(signal.shape[dims[-1]], 1)
+    return round(2.5 * signal.numel * math.log2(length))
 
 
 def _half(signal: TensorSpec, dims: Sequence[int]) -> TensorSpec:
     shape = list(signal.shape)
     if dims:
-        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+        last = dims[-1]
+        shape[last] = shape[last] // 2 + 1
     return TensorSpec(tuple(shape), signal.dtype, signal.stride)
 
 
 def _transforms(spec: TensorSpec, dims: Sequence[int]) -> int:
-    return round(5 * spec.numel * sum(math.log2(max(spec.shape[each], 1)) for each in dims))
+    lengths = (max(spec.shape[dim], 1) for dim in dims)
+    return round(5 * spec.numel * sum(map(math.log2, lengths)))

@@ -39,16 +39,17 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
     """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    flops = matrices * (3 * tall * narrow**2 - narrow**3) // 3
-    return Work(other_flops=flops)
+    thirds = 3 * tall * narrow**2 - narrow**3
+    return Work(other_flops=matrices * thirds // 3)
 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
-    flops = matrices * 2 * size**3 // 3 + 2 * size * first_output(out).numel
-    return Work(other_flops=flops)
+    factors = matrices * 2 * size**3 // 3
+    systems = 2 * size * first_output(out).numel
+    return Work(other_flops=factors + systems)
 
 
 @cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
@@ -87,11 +88,10 @@ def singular_values(
     """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    each = (
-        14 * tall * narrow**2 + 8 * narrow**3
-        if compute_uv
-        else 4 * tall * narrow**2 - 4 * narrow**3 // 3
-    )
+    if compute_uv:
+        each = 14 * tall * narrow**2 + 8 * narrow**3
+    else:
+        each = 4 * tall * narrow**2 - 4 * narrow**3 // 3
     return Work(other_flops=matrices * each)
 
 
@@ -114,8 +114,8 @@ def least_squares(
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
     sides = B.shape[-1] if len(B.shape) > 1 else 1
-    flops = _householder(self) + matrices * sides * (4 * tall * narrow - narrow**2)
-    return Work(other_flops=flops)
+    per_side = 4 * tall * narrow - narrow**2
+    return Work(other_flops=_householder(self) + matrices * sides * per_side)
 
 
 @cost_of(aten._linalg_eigh)
@@ -124,8 +124,9 @@ def symmetric_eigenvalues(
 ) -> Work:
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
-    flops = matrices * (9 * size**3 if compute_v else 4 * size**3 // 3)
-    return Work(other_flops=flops)
+    cube = size**3
+    each = 9 * cube if compute_v else 4 * cube // 3
+    return Work(other_flops=matrices * each)
 
 
 @cost_of(aten.linalg_eig)
@@ -169,13 +170,15 @@ declare_costless(aten.lu_unpack, aten._linalg_check_errors)
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
     """The number of matrices, their rows and columns. A complex matrix counts as four real ones."""
     parts = 4 if matrix.dtype.is_complex else 1
-    return parts * math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
+    *batch, rows, columns = matrix.shape
+    return parts * math.prod(batch), rows, columns
 
 
 def _householder(matrix: TensorSpec) -> int:
     matrices, rows, columns = _sizes(matrix)
     tall, narrow = max(rows, columns), min(rows, columns)
-    return matrices * (2 * tall * narrow**2 - 2 * narrow**3 // 3)
+    each = 2 * tall * narrow**2 - 2 * narrow**3 // 3
+    return matrices * each
 
 
 def _height(result: TensorSpec) -> int:

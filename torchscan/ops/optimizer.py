@@ -78,7 +78,9 @@ def fused_adam(
 
     Weight decay (added to the gradient) 2, amsgrad 1, maximize 1, a scaled gradient 1.
     """
-    per_element = 13 + 2 * (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    per_element = 13 + _options(amsgrad, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
     return Work(other_flops=per_element * elements(self))
 
 
@@ -93,7 +95,9 @@ def fused_adamw(
     out: object,
 ) -> Work:
     """FLOPs = those of Adam, but weight decay shrinks the parameter: 1 per element, not 2."""
-    per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    per_element = 13 + _options(amsgrad, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 1
     return Work(other_flops=per_element * elements(self))
 
 
@@ -113,14 +117,13 @@ def fused_sgd(
 
     Weight decay takes 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2.
     """
-    moving = 3 if momentum != 0 and not is_first_step else 0
-    per_element = (
-        2
-        + 2 * (weight_decay != 0)
-        + moving
-        + 2 * bool(nesterov)
-        + _options(False, maximize, grad_scale)
-    )
+    per_element = 2 + _options(False, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
+    if momentum != 0 and not is_first_step:
+        per_element += 3
+    if nesterov:
+        per_element += 2
     return Work(other_flops=per_element * elements(self))
 
 
@@ -134,8 +137,10 @@ def fused_adagrad(
     out: object,
 ) -> Work:
     """``s += g·g`` 2; ``p −= lr·g / (√s + ε)`` 5: 7 per element; weight decay 2."""
-    flops = (7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale)) * elements(self)
-    return Work(other_flops=flops)
+    per_element = 7 + _options(False, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
+    return Work(other_flops=per_element * elements(self))
 
 
 #: FLOPs for each element, with weight decay: Adam's 13 and 1; the same with two norms; of Lion a

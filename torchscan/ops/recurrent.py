@@ -50,7 +50,9 @@ def _layers(cell: _Cell, *, packed: bool) -> Formula:
             packed : packed + 7
         ]
         cells = num_layers * (2 if bidirectional else 1)
-        dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
+        dropped = 0
+        if train and dropout:
+            dropped = 2 * first_output(out).numel * (num_layers - 1)
         return _work(cell, _rows(input), weights, cells, dropped)
 
     return recurrent
@@ -147,7 +149,9 @@ def layers_of_cudnn(
     out: Output,
 ) -> Work:
     """All layers, on a GPU."""
-    dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
+    dropped = 0
+    if train and dropout:
+        dropped = 2 * first_output(out).numel * (num_layers - 1)
     return _work(
         _BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped
     )

@@ -8,7 +8,6 @@ multiplied first).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_element, per_input
@@ -68,9 +67,11 @@ def _antialiased_backward(reach: int) -> Formula:
 
         The gradient is added to the neighbor, times the product of two weights.
         """
-        images = grad_output.numel // max(math.prod(grad_output.shape[-2:]), 1)
-        taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
-        return Work(other_flops=3 * images * math.prod(taps))
+        height, width = grad_output.shape[-2:]
+        images = grad_output.numel // max(height * width, 1)
+        across = _taps(out.shape[-1], width, reach)
+        down = _taps(out.shape[-2], height, reach)
+        return Work(other_flops=3 * images * across * down)
 
     return antialiased_backward
 
@@ -87,20 +88,24 @@ def _taps(size: int, resized: int, reach: int) -> int:
     """
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
-    centers = (scale * (index + 0.5) for index in range(resized))
-    return sum(
-        min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centers
-    )
+    number = 0
+    for index in range(resized):
+        center = scale * (index + 0.5)
+        first, end = int(center - support + 0.5), int(center + support + 0.5)
+        number += min(end, size) - max(first, 0)
+    return number
 
 
-def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
+def _declare_nearest(axes: int, center: float, *operators: Operator) -> None:
     @window_of(*operators)
     def nearest_window(
         self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec
     ) -> Looks:
         """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
-        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
-        return (along_last(self, [nearest(*sizes, centre) for sizes in each], out),)
+        factors = _factors(scales, axes)
+        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
+        taps = [nearest(*sizes, center) for sizes in each]
+        return (along_last(self, taps, out),)
 
 
 def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: Operator) -> None:
@@ -116,7 +121,8 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
 
         With aligned corners, they are those of ``j·s``.
         """
-        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
+        factors = _factors(scales, axes)
+        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
         taps = [
             interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias)
             for sizes in each
@@ -164,9 +170,8 @@ def _grid_sampler(axes: int) -> Formula:
         places = grid.numel // axes
         weights = 2 * axes + neighbours * (axes - 1)
         per_output = {_BILINEAR: linear, _NEAREST: 0, _BICUBIC: 31}[interpolation_mode]
-        per_place = (
-            3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
-        )
+        by_mode = {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}
+        per_place = 3 * axes + by_mode[interpolation_mode]
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         flops = per_output * out.numel + per_place * places
         elements_read = taps * out.numel + grid.numel
