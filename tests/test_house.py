@@ -292,8 +292,9 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 #: by operator, formula, file or device, of which there are so many; whatever depends on shapes is kept to a limit
 KEPT_FOR_GOOD = {
     "torchscan.hardware.device_files": {"_content", "package_devices"},
-    "torchscan.ops.registry": {"_layout", "_names_to_find"},
-    "torchscan.recording.execution.calls": {"traits_of"},
+    "torchscan.ops.formula_calls": {"_layout"},
+    "torchscan.ops.registry": {"names_to_find"},
+    "torchscan.recording.execution.op_traits": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
     "torchscan.report.paging.model_page": {"_policy_of", "_script", "_styles"},

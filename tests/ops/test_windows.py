@@ -462,7 +462,7 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: set[object] = set()
-    apply = registry._apply
+    apply = registry.apply_formula
 
     def noting(rule: Callable[..., Any], signature: torchscan.types.OpSignature) -> Any:
         used.add(rule.__code__)
@@ -470,7 +470,7 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
 
     for each in CASES.values():
         trace = record(Calls(each.call), args=operands_of(each), execute="real")
-        monkeypatch.setattr(registry, "_apply", noting)
+        monkeypatch.setattr(registry, "apply_formula", noting)
         for op in trace.ops:
             registry.windows(op.signature)
         monkeypatch.undo()

@@ -18,7 +18,8 @@ from torchscan.recording.call_arguments import make_arguments
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.gradients import differentiable_outputs, loss_of
-from torchscan.recording.training.optimizers import installed_optimizer, needs_closure, optimizer_on
+from torchscan.recording.training.optimizer_steps import needs_closure
+from torchscan.recording.training.optimizers import installed_optimizer, optimizer_on
 from torchscan.torch_versions import products_in_tf32
 
 _TYPES = {

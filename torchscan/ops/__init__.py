@@ -1,4 +1,7 @@
-"""Everything known about operators: one file per family. Importing this package registers them all."""
+"""Everything known about operators: one file per family.
+
+Importing this package registers them all.
+"""
 
 from torchscan.ops import (
     activation,
@@ -14,6 +17,7 @@ from torchscan.ops import (
     loss,
     matmul,
     movement,
+    movement_windows,
     normalization,
     optimizer,
     pointwise,
@@ -24,10 +28,8 @@ from torchscan.ops import (
     views,
     vision,
 )
+from torchscan.ops.op_costs import CallCost, OpCost, Work
 from torchscan.ops.registry import (
-    CallCost,
-    OpCost,
-    Work,
     compute_cost,
     cost_of,
     declare_costless,
@@ -57,6 +59,7 @@ __all__ = [
     "loss",
     "matmul",
     "movement",
+    "movement_windows",
     "normalization",
     "optimizer",
     "pointwise",

@@ -1,12 +1,16 @@
-"""Activation functions, softmax, dropout, and their derivatives: the fixed table of docs/conventions.md.
+"""Activation functions, softmax, dropout, and their derivatives.
 
-The backward operators count what they compute from the gradient ``g`` and what was saved (the input ``x`` or the output ``y``).
+They have the fixed table of docs/conventions.md.
+
+The backward operators count what they compute from the gradient ``g`` and what was saved (the input
+``x`` or the output ``y``).
 """
 
 from __future__ import annotations
 
 from torchscan.ops.elementwise import Output, first_output, per_element, per_input
-from torchscan.ops.registry import Work, cost_of, pointwise, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -76,9 +80,12 @@ def glu_window(self: TensorSpec, dim: int = -1, *, out: TensorSpec) -> Looks:
     """The element at the same place of each half."""
     rank = len(self.shape)
     dim %= rank
-    halves = (HERE, shifted(out.shape[dim]))
-    dims = ((Along(at, half) if at == dim else here(at) for at in range(rank)) for half in halves)
-    return (tuple(Way((Look(tuple(each), out.shape),)) for each in dims),)
+    dims = [here(at) for at in range(rank)]
+    ways = []
+    for half in (HERE, shifted(out.shape[dim])):
+        dims[dim] = Along(dim, half)
+        ways.append(Way((Look(tuple(dims), out.shape),)))
+    return (tuple(ways),)
 
 
 _GELU = {"none": 5, "tanh": 14}
@@ -103,7 +110,7 @@ def gelu_backward(
 
 @cost_of(aten._prelu_kernel_backward)
 def prelu_backward(grad: TensorSpec, self: TensorSpec, weight: TensorSpec, *, out: Output) -> Work:
-    """A comparison, two products, and a selection each for the input and the weight: 5 per element."""
+    """5 per element: a comparison, and two products and two selections for input and weight."""
     return Work(other_flops=5 * self.numel)
 
 
@@ -123,7 +130,10 @@ def dropout(input: TensorSpec, p: float, train: bool, *, out: TensorSpec) -> Wor
 def native_dropout(
     input: TensorSpec, p: float, train: bool | None, *, out: tuple[TensorSpec, ...]
 ) -> Work:
-    """FLOPs = 2 per element in training, which is the default (draw, scale); the mask is written, too."""
+    """FLOPs = 2 per element in training, the default (draw, scale).
+
+    The mask is written, too.
+    """
     return Work(other_flops=0 if train is False else 2 * out[0].numel)
 
 

@@ -1,14 +1,15 @@
-"""Attention as one operator, whichever kernel runs it. It is counted as dense: a causal mask does not halve it.
+"""Attention as one operator, whichever kernel runs it.
+
+It is counted as dense: a causal mask does not halve it.
 
 With S = samples · query heads · L queries · M keys scores, E wide queries and E_v wide values:
 
 forward   MACs = S · (E + E_v)        scores, weighted values
 backward  MACs = S · (3·E + 2·E_v)    scores again; ∂V = Pᵀ·∂O, ∂P = ∂O·Vᵀ, ∂Q = ∂S·K, ∂K = ∂Sᵀ·Q
 
-Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1 to scale and 2 for the
-softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per
-query.
-Grouped queries count the query heads.
+Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1
+to scale and 2 for the softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a
+mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per query. Grouped queries count the query heads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchscan.ops.elementwise import first_output
-from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, window_of
+from torchscan.ops.op_costs import Work, elements, stored_bytes
+from torchscan.ops.registry import cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -42,8 +44,12 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The operator that picks a kernel, and the kernels that it picks. Operands are (…, heads, length, width)."""
-    return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+    """The operator that picks a kernel, and the kernels that it picks.
+
+    Operands are (…, heads, length, width).
+    """
+    scores = _scores(query, key)
+    return _forward(scores, query, value, attn_mask or attn_bias, dropout_p)
 
 
 @window_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
@@ -64,21 +70,22 @@ def attention_window(
     """Its own query, all keys and values (even if masked), and its own row of a mask."""
     result, mask = first_output(out), attn_mask if attn_mask is not None else attn_bias
     batch = len(result.shape) - 2
-    masked: list[Ways] = (
-        []
-        if mask is None
-        else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
-    )
-    return (
+    looks: list[Ways] = [
         look(result, *_heads(query, result), here(batch), WHOLE),
         look(result, *_heads(key, result), WHOLE, WHOLE),
         look(result, *_heads(value, result), WHOLE, here(batch + 1)),
-        *masked,
-    )
+    ]
+    if mask is not None:
+        rows = broadcast_dims(mask.shape[:-1], result.shape[:-1])
+        looks.append(look(result, *rows, WHOLE))
+    return tuple(looks)
 
 
 def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
-    """Dimensions before length and width; heads shared by several queries are looked at as a whole."""
+    """Return the dimensions before length and width.
+
+    Heads shared by several queries are looked at as a whole.
+    """
     sizes = zip(spec.shape[:-2], out.shape[:-2], strict=True)
     return [here(dim) if size == full else WHOLE for dim, (size, full) in enumerate(sizes)]
 
@@ -104,25 +111,36 @@ def fused_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of all of the above."""
-    return _backward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+    scores = _scores(query, key)
+    return _backward(scores, query, value, attn_mask or attn_bias, dropout_p)
 
 
 @cost_of("torchscan::flex_attention")
 def flex_attention(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
 ) -> Work:
-    """Attention whose scores a function modifies: 1 per score for each of its operators. Skipped blocks count, too."""
-    work = _forward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
+    """Attention whose scores a function modifies: 1 per score for each of its operators.
+
+    Skipped blocks count, too.
+    """
+    scores = _scores(query, key)
+    work = _forward(scores, query, value, None, 0.0)
+    flops = work.other_flops + score_operators * scores
+    return replace(work, other_flops=flops)
 
 
 @cost_of("torchscan::flex_attention_backward")
 def flex_attention_backward(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
 ) -> Work:
-    """The gradients of the above; the function is computed again, and differentiated at the same price."""
-    work = _backward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
+    """Return the cost of the gradients of the above.
+
+    The function is computed again, and differentiated at the same price.
+    """
+    scores = _scores(query, key)
+    work = _backward(scores, query, value, None, 0.0)
+    flops = work.other_flops + 2 * score_operators * scores
+    return replace(work, other_flops=flops)
 
 
 @cost_of("torchscan::fused_attention")
@@ -156,11 +174,9 @@ def attention_of_engines(
         return work
     cached = key.numel + value.numel
     skipped = cached * unread // keys
-    return replace(
-        work,
-        elements_read=elements(inputs) - skipped,
-        bytes_read=stored_bytes(inputs) - skipped * key.dtype.itemsize,
-    )
+    elements_read = elements(inputs) - skipped
+    bytes_read = stored_bytes(inputs) - skipped * key.dtype.itemsize
+    return replace(work, elements_read=elements_read, bytes_read=bytes_read)
 
 
 @cost_of("torchscan::latent_attention")
@@ -178,11 +194,14 @@ def latent_attention(
     """
     scores = _scores(query, latent)
     work = _forward(scores, query, latent, None, 0.0)
-    return replace(work, macs=work.macs + scores * rotary_query.shape[-1])
+    macs = work.macs + scores * rotary_query.shape[-1]
+    return replace(work, macs=macs)
 
 
-# -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each begins --------------
-# In the latter case a record doesn't know the length of each sample: all count as if as long as the longest.
+# -- the kernels below them ----------------------------------------------------------------------
+# Operands are (samples, length, heads, width), or have all samples in a row and where each begins.
+# In the latter case a trace does not have the length of each sample: all count as if as long as the
+# longest.
 
 
 @cost_of(aten._flash_attention_forward)
@@ -199,9 +218,8 @@ def flash_attention(
     out: Output,
 ) -> Work:
     """The flash kernel."""
-    return _forward(
-        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
-    )
+    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _forward(scores, query, value, None, dropout_p)
 
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
@@ -244,11 +262,10 @@ def cudnn_attention(
     out: Output,
 ) -> Work:
     """CuDNN's kernel, which takes (samples, heads, length, width)."""
-    scores = (
-        _scores(query, key)
-        if cum_seq_q is None
-        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
-    )
+    if cum_seq_q is None:
+        scores = _scores(query, key)
+    else:
+        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return _forward(scores, query, value, attn_bias, dropout_p)
 
 
@@ -266,9 +283,8 @@ def flash_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of the flash kernel."""
-    return _backward(
-        _kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p
-    )
+    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _backward(scores, query, value, None, dropout_p)
 
 
 @cost_of(aten._efficient_attention_backward)
@@ -305,15 +321,14 @@ def cudnn_attention_backward(
     out: Output,
 ) -> Work:
     """The gradients of cuDNN's kernel."""
-    scores = (
-        _scores(query, key)
-        if cum_seq_q is None
-        else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
-    )
+    if cum_seq_q is None:
+        scores = _scores(query, key)
+    else:
+        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return _backward(scores, query, value, attn_bias, dropout_p)
 
 
-# -- whole layers in one kernel ------------------------------------------------------------------------------------------
+# -- whole layers in one kernel --------------------------------------------------------------------
 
 
 @cost_of(aten._native_multi_head_attention, "aten::_triton_multi_head_attention")
@@ -330,7 +345,9 @@ def multi_head_attention(
     mask: TensorSpec | None = None,
     out: Output,
 ) -> Work:
-    """Projections of N samples, L queries and M keys, attention, output: MACs = N · (2·L·D² + 2·M·D²) + N·L·M·2·D.
+    """MACs = N · (2·L·D² + 2·M·D²) + N·L·M·2·D: projections, attention, output.
+
+    There are N samples, L queries and M keys.
 
     Other FLOPs: 6 per score (7 with a mask).
     """
@@ -338,10 +355,8 @@ def multi_head_attention(
     scores = samples * num_head * queries * keys
     projected = samples * (2 * queries + 2 * keys) * embed_dim
     per_score = 6 + (mask is not None)
-    return Work(
-        macs=projected * embed_dim + 2 * scores * (embed_dim // num_head),
-        other_flops=per_score * scores,
-    )
+    macs = projected * embed_dim + 2 * scores * (embed_dim // num_head)
+    return Work(macs=macs, other_flops=per_score * scores)
 
 
 @cost_of(aten._transformer_encoder_layer_fwd)
@@ -359,26 +374,29 @@ def transformer_encoder_layer(
     mask: TensorSpec | None = None,
     out: Output,
 ) -> Work:
-    """The above on sequences of length L, and a feed-forward part of width F: MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D.
+    """MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D: the above, and a feed-forward part.
 
-    Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the activation (relu 1, gelu 5).
+    L is the length of the sequences, F the width of the feed-forward part.
+
+    Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the
+    activation (relu 1, gelu 5).
     """
     attention = multi_head_attention(
         src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out
     )
     rows, width = src.numel // embed_dim, ffn_weight_1.shape[0]
-    other = 2 * (8 * src.numel + 2 * rows) + 2 * src.numel + (5 if use_gelu else 1) * rows * width
-    return Work(
-        macs=attention.macs + 2 * rows * embed_dim * width,
-        other_flops=attention.other_flops + other,
-    )
+    norms = 2 * (8 * src.numel + 2 * rows)
+    activation = (5 if use_gelu else 1) * rows * width
+    other = norms + 2 * src.numel + activation
+    macs = attention.macs + 2 * rows * embed_dim * width
+    return Work(macs=macs, other_flops=attention.other_flops + other)
 
 
 @cost_of(aten._transform_bias_rescale_qkv)
 def split_projections(
     qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output
 ) -> Work:
-    """Add the bias to queries, keys and values, and scale the queries: 1 per element, 1 more per query element."""
+    """1 per element for the bias of queries, keys and values; 1 per query element to scale."""
     return Work(other_flops=qkv.numel + qkv.numel // 3)
 
 
@@ -389,22 +407,35 @@ def _scores(query: TensorSpec, key: TensorSpec) -> int:
 def _kernel_scores(
     query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int
 ) -> int:
+    heads = query.shape[-2]
     if starts is None:
-        return query.shape[0] * query.shape[-2] * query.shape[1] * key.shape[1]
-    return (starts.numel - 1) * query.shape[-2] * max_q * max_k
+        samples, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+        return samples * heads * queries * keys
+    samples = starts.numel - 1
+    return samples * heads * max_q * max_k
 
 
 def _forward(
     scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
 ) -> Work:
-    per_score = 6 + (mask is not None) + (2 if dropout else 0)
-    return Work(macs=scores * (query.shape[-1] + value.shape[-1]), other_flops=per_score * scores)
+    macs = scores * (query.shape[-1] + value.shape[-1])
+    return Work(macs=macs, other_flops=_flops_per_score(mask, dropout) * scores)
 
 
 def _backward(
     scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float
 ) -> Work:
-    per_score = 6 + (mask is not None) + (2 if dropout else 0)
     rows = math.prod(query.shape[:-1])
-    macs = scores * (3 * query.shape[-1] + 2 * value.shape[-1])
-    return Work(macs=macs, other_flops=per_score * scores + 2 * value.shape[-1] * rows)
+    width, value_width = query.shape[-1], value.shape[-1]
+    macs = scores * (3 * width + 2 * value_width)
+    flops = _flops_per_score(mask, dropout) * scores + 2 * value_width * rows
+    return Work(macs=macs, other_flops=flops)
+
+
+def _flops_per_score(mask: TensorSpec | None, dropout: float) -> int:
+    flops = 6
+    if mask is not None:
+        flops += 1
+    if dropout:
+        flops += 2
+    return flops

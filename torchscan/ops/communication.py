@@ -1,6 +1,7 @@
 """Collectives and messages between ranks: no arithmetic, and the traffic of a copy.
 
-Bytes are those of the whole tensor, which all have afterwards (all-gather) or had before (reduce-scatter, all-reduce).
+Bytes are those of the whole tensor, which all have afterwards (all-gather) or had before
+(reduce-scatter, all-reduce).
 """
 
 from __future__ import annotations

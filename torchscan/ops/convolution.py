@@ -1,8 +1,10 @@
-"""Convolutions of any dimension, grouped, dilated, transposed, deformable, quantised, and their gradients.
+"""Convolutions of any dimension, and their gradients.
 
-Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in / groups`` products. In a transposed
-convolution, each *input* element is multiplied by ``kernel elements · C_out / groups`` weights. A complex convolution is
-computed as three real ones.
+They may be grouped, dilated, transposed, deformable or quantized.
+
+Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in /
+groups`` products. In a transposed convolution, each *input* element is multiplied by ``kernel
+elements · C_out / groups`` weights. A complex convolution is computed as three real ones.
 """
 
 from __future__ import annotations
@@ -11,23 +13,12 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Work, cost_of, elements, window_of
-from torchscan.ops.windows import (
-    WHOLE,
-    Along,
-    Dim,
-    Looks,
-    Taps,
-    along_last,
-    groups,
-    per_axis,
-    spread,
-    window,
-)
+from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.registry import cost_of, window_of
+from torchscan.ops.taps import groups, spread
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-Padding = Sequence[int] | str
 
 
 @cost_of(aten.conv1d, aten.conv2d, aten.conv3d)
@@ -47,8 +38,12 @@ Padding = Sequence[int] | str
 def convolution(
     input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
-    return _windowed(first_output(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+    """MACs = numel(out) · k; as many elements read, besides weights and bias.
+
+    ``weight`` is (C_out, C_in/groups, *kernel).
+    """
+    products = _multiply_kernel(first_output(out), weight)
+    return _windowed(products, weight, *_biases(_))
 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
@@ -56,9 +51,8 @@ def convolution_and_relu(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
     """A convolution, and a comparison per output."""
-    return _windowed(
-        out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel
-    )
+    products = _multiply_kernel(out, weight)
+    return _windowed(products, weight, *_biases(_), other_flops=out.numel)
 
 
 @cost_of(aten.cudnn_convolution_add_relu, aten.miopen_convolution_add_relu)
@@ -72,7 +66,7 @@ def convolution_addition_and_relu(
 ) -> Work:
     """A convolution, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
     per_output = 2 + (alpha not in (None, 1))
-    products = out.numel * math.prod(weight.shape[1:])
+    products = _multiply_kernel(out, weight)
     return _windowed(products, weight, *_biases(_), z, other_flops=per_output * out.numel)
 
 
@@ -82,8 +76,12 @@ def convolution_addition_and_relu(
 def transposed_convolution(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(input) · kernel · C_out/groups, and as many elements read. ``weight`` is (C_in, C_out/groups, *kernel)."""
-    return _windowed(input.numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+    """MACs = numel(input) · kernel · C_out/groups, and as many elements read.
+
+    ``weight`` is (C_in, C_out/groups, *kernel).
+    """
+    products = _multiply_kernel(input, weight)
+    return _windowed(products, weight, *_biases(_))
 
 
 @cost_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
@@ -99,7 +97,9 @@ def general_convolution(
     out: TensorSpec,
 ) -> Work:
     """One of the two above, as ``transposed`` says."""
-    return (transposed_convolution if transposed else convolution)(input, weight, bias, out=out)
+    if transposed:
+        return transposed_convolution(input, weight, bias, out=out)
+    return convolution(input, weight, bias, out=out)
 
 
 @cost_of(aten.conv_tbc)
@@ -147,19 +147,15 @@ def convolution_window(
     """Place j looks at ``s·j − p + d·t`` for the taps t, of the channels of its group."""
     kernel = weight.shape[2:]
     steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
-    if isinstance(padding, str):  # the larger half of an odd number goes behind
-        padding = [
-            d * (k - 1) // 2 if padding == "same" else 0
-            for k, d in zip(kernel, spacing, strict=True)
-        ]
-    each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
-    per_group = max(weight.shape[1], 1)
-    return _along_channels(
-        input,
-        [window(*numbers) for numbers in each],
-        input.shape[-len(kernel) - 1] // per_group,
-        first_output(out),
-    )
+    if padding == "same":  # the larger half of an odd number goes behind
+        padding = [d * (k - 1) // 2 for k, d in zip(kernel, spacing, strict=True)]
+    elif isinstance(padding, str):
+        padding = 0
+    pads = per_axis(padding, len(kernel))
+    axes = zip(kernel, steps, pads, spacing, strict=True)
+    taps = [window(*numbers) for numbers in axes]
+    num_channels, per_group = input.shape[-len(kernel) - 1], max(weight.shape[1], 1)
+    return _along_channels(input, taps, num_channels // per_group, first_output(out))
 
 
 @window_of(
@@ -183,12 +179,10 @@ def transposed_convolution_window(
 ) -> Looks:
     """Place j looks at the whole numbers among ``(j + p − d·t) / s``."""
     kernel = weight.shape[2:]
-    each = zip(
-        kernel,
-        *(per_axis(value, len(kernel)) for value in (stride, padding, dilation)),
-        strict=True,
-    )
-    return _along_channels(input, [spread(*numbers) for numbers in each], groups, out)
+    options = (per_axis(value, len(kernel)) for value in (stride, padding, dilation))
+    axes = zip(kernel, *options, strict=True)
+    taps = [spread(*numbers) for numbers in axes]
+    return _along_channels(input, taps, groups, out)
 
 
 @window_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
@@ -215,9 +209,9 @@ def general_convolution_window(
 
 def _along_channels(input: TensorSpec, taps: Sequence[Taps], count: int, out: TensorSpec) -> Looks:
     at = len(input.shape) - len(taps) - 1
-    channels: Dim = (
-        WHOLE if count == 1 else Along(at, groups(input.shape[at], out.shape[at], count))
-    )
+    channels: Dim = WHOLE
+    if count != 1:
+        channels = Along(at, groups(input.shape[at], out.shape[at], count))
     return (along_last(input, taps, out, channels),)
 
 
@@ -232,21 +226,25 @@ def convolution_backward(
     out: tuple[TensorSpec, ...],
     **_kwargs: object,
 ) -> Work:
-    """The gradients of the input and of the weight take as many products as the forward pass, each; the bias takes sums.
+    """MACs = P · (input wanted + weight wanted), P those of the forward pass.
 
-    With P the MACs of the forward pass: MACs = P · (input wanted + weight wanted); FLOPs + numel(grad) − C_out for the bias.
-    Each reads P elements, besides the other tensors.
+    FLOPs + numel(grad) − C_out for the sums of the bias. Each gradient takes as many products, and
+    reads P elements, besides the other tensors.
     """
-    products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
-    for_input, for_weight, for_bias = (bool(each) for each in output_mask)
-    macs = products * (for_input + for_weight) * (3 if weight.dtype.is_complex else 1)
-    read = (
-        for_input * (products + weight.numel)
-        + for_weight * (products + grad_output.numel)
-        + for_bias * grad_output.numel
-    )
-    bias = grad_output.numel - _channels(grad_output) if for_bias else 0
-    return Work(macs=macs, other_flops=bias, elements_read=read)
+    products = _multiply_kernel(input if transposed else grad_output, weight)
+    macs = products * (3 if weight.dtype.is_complex else 1)
+    for_input, for_weight, for_bias = output_mask
+    wanted = flops = read = 0
+    if for_input:
+        wanted += 1
+        read += products + weight.numel
+    if for_weight:
+        wanted += 1
+        read += products + grad_output.numel
+    if for_bias:
+        flops += grad_output.numel - _channels(grad_output)
+        read += grad_output.numel
+    return Work(macs=wanted * macs, other_flops=flops, elements_read=read)
 
 
 @cost_of(aten._slow_conv2d_backward)
@@ -279,11 +277,9 @@ def time_batch_channel_backward(
 ) -> Work:
     """Twice the MACs of the forward pass, and the sum for the bias."""
     products = self.numel * math.prod(weight.shape[:2])
-    return Work(
-        macs=2 * products,
-        other_flops=self.numel - bias.numel,
-        elements_read=2 * products + 2 * self.numel,
-    )
+    flops = self.numel - bias.numel
+    elements_read = 2 * products + 2 * self.numel
+    return Work(macs=2 * products, other_flops=flops, elements_read=elements_read)
 
 
 @cost_of(aten._convolution_double_backward)
@@ -296,9 +292,14 @@ def convolution_double_backward(
     *_: object,
     out: Output,
 ) -> Work:
-    """A convolution of ggI with the weight, one of the input with ggW, and one for each of their two gradients."""
+    """Return the cost of four convolutions.
+
+    One is of ggI with the weight, one of the input with ggW, and one is for each of their two
+    gradients.
+    """
     given = (ggI is not None) + (ggW is not None)
-    return Work(macs=2 * given * gO.numel * math.prod(weight.shape[1:]))
+    macs = 2 * given * _multiply_kernel(gO, weight)
+    return Work(macs=macs)
 
 
 @cost_of("torchvision::deform_conv2d")
@@ -312,21 +313,21 @@ def deformable_convolution(
     use_mask: bool = False,
     out: TensorSpec,
 ) -> Work:
-    """MACs = numel(out) · k. Each sample of each input channel is interpolated between four neighbours.
+    """MACs = numel(out) · k.
 
-    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1 more.
+    Each sample of each input channel is interpolated between four neighbours.
+
+    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1
+    more.
     """
-    samples = out.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
+    samples = _count_samples(input, weight, out)
     positions = offset.numel // 2
-    products = out.numel * math.prod(weight.shape[1:])
-    return Work(
-        macs=products,
-        other_flops=samples * (7 + bool(use_mask)) + 14 * positions,
-        elements_read=4 * samples
-        + products
-        + elements([weight, offset, bias])
-        + (mask.numel if use_mask else 0),
-    )
+    products = _multiply_kernel(out, weight)
+    flops = samples * (7 + bool(use_mask)) + 14 * positions
+    elements_read = 4 * samples + products + elements([weight, offset, bias])
+    if use_mask:
+        elements_read += mask.numel
+    return Work(macs=products, other_flops=flops, elements_read=elements_read)
 
 
 @cost_of("torchvision::_deform_conv2d_backward")
@@ -338,14 +339,14 @@ def deformable_convolution_backward(
     *_: object,
     out: tuple[TensorSpec, ...],
 ) -> Work:
-    """Twice the MACs of the forward pass; each sample is interpolated again, spread to four neighbours and its offset."""
-    samples = (
-        grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
-    )
-    return Work(
-        macs=2 * grad.numel * math.prod(weight.shape[1:]),
-        other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2,
-    )
+    """Return the cost of gradients: twice the MACs of the forward pass.
+
+    Each sample is interpolated again, and spread to four neighbors and its offset.
+    """
+    samples = _count_samples(input, weight, grad)
+    macs = 2 * _multiply_kernel(grad, weight)
+    flops = (7 + 8 + 14) * samples + 14 * offset.numel // 2
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
@@ -354,11 +355,13 @@ def deformable_convolution_backward(
 def packed_convolution(
     qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k; each output is rescaled: 2. A packed weight counts as the tensors in it, the weight first."""
+    """MACs = numel(out) · k; each output is rescaled: 2.
+
+    A packed weight counts as the tensors in it, the weight first.
+    """
     weight, *biases = _unpacked(packed)
-    return _windowed(
-        out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
-    )
+    products = _multiply_kernel(out, weight)
+    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
 
 
 @cost_of(
@@ -374,9 +377,19 @@ def packed_transposed_convolution(
 ) -> Work:
     """MACs = numel(input) · kernel · C_out/groups; each output is rescaled: 2."""
     weight, *biases = _unpacked(packed)
-    return _windowed(
-        qx.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel
-    )
+    products = _multiply_kernel(qx, weight)
+    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
+
+
+def _multiply_kernel(spec: TensorSpec, weight: TensorSpec) -> int:
+    """Return the products of each element with a kernel, of which the first dimension has some."""
+    return spec.numel * math.prod(weight.shape[1:])
+
+
+def _count_samples(input: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
+    """Return the number of samples that a deformable convolution interpolates."""
+    taps, places = math.prod(weight.shape[2:]), math.prod(out.shape[2:])
+    return out.shape[0] * input.shape[1] * taps * places
 
 
 def _unpacked(packed: object) -> list[TensorSpec]:
@@ -391,9 +404,8 @@ def _biases(rest: Sequence[object]) -> list[TensorSpec]:
 
 def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
     macs = products * (3 if weight.dtype.is_complex else 1)
-    return Work(
-        macs=macs, other_flops=other_flops, elements_read=products + weight.numel + elements(added)
-    )
+    elements_read = products + weight.numel + elements(added)
+    return Work(macs=macs, other_flops=other_flops, elements_read=elements_read)
 
 
 def _channels(spec: TensorSpec) -> int:

@@ -1,7 +1,9 @@
-"""Einstein sums: operands are multiplied pair by pair, and an index that is no longer needed is summed.
+"""Einstein sums: operands are multiplied pair by pair.
 
-A pair costs a multiply-accumulate for each combination of the indices of both. An index that occurs in one operand only, and
-not in the result, is summed beforehand.
+An index that is no longer needed is summed.
+
+A pair costs a multiply-accumulate for each combination of the indices of both. An index that occurs
+in one operand only, and not in the result, is summed beforehand.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from torchscan.ops.matmul import real_products
-from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, window_of
 from torchscan.ops.windows import WHOLE, At, Dim, Looks, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -27,23 +30,24 @@ def einsum(
     path: Sequence[int] | None = None,
     out: TensorSpec,
 ) -> Work:
-    """MACs = Σ over the pairs, in the order of ``path`` (else from the left): the product of the sizes of all their indices."""
+    """MACs = Σ over the pairs: the product of the sizes of all their indices.
+
+    The pairs are in the order of ``path``, or from the left.
+    """
     operands, result = parse(equation, [spec.shape for spec in tensors])
     macs = additions = 0
     for left, right in _order(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
-        reduced = [
-            _keep(
-                each, needed.union(*(_real_indices(other) for other in pair if other is not each))
-            )
-            for each in pair
-        ]
-        additions += sum(
-            _count(each) - _count(kept) for each, kept in zip(pair, reduced, strict=True)
-        )
+        reduced = []
+        for each in pair:
+            others = [_real_indices(other) for other in pair if other is not each]
+            kept = _keep(each, needed.union(*others))
+            reduced.append(kept)
+            additions += _count(each) - _count(kept)
         merged = _merge(reduced)
-        macs += _count(merged) if len(pair) == 2 else 0
+        if len(pair) == 2:
+            macs += _count(merged)
         operands.append(_keep(merged, needed))
     return Work(macs=real_products(out) * macs, other_flops=additions)
 
@@ -51,9 +55,12 @@ def einsum(
 def products(
     equation: str, shapes: Sequence[Sequence[int]], path: Sequence[int] | None = None
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield the positions of both operands of each product, and whether it sums over an index of both.
+    """Yield the positions of both operands of each product.
 
-    The result of each product goes to the end of the operands. Where nothing is summed the product is element-wise.
+    A third value is true if the product sums over an index of both.
+
+    The result of each product goes to the end of the operands. Where nothing is summed the product
+    is element-wise.
     """
     operands, result = parse(equation, shapes)
     for left, right in _order(len(operands), path) if len(operands) > 1 else ():
@@ -69,16 +76,11 @@ def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSp
     """Indices of the result are followed in the operands; all others are summed."""
     terms, result = _spelt(equation, [spec.shape for spec in tensors])
     where = {index: position for position, index in enumerate(result)}
-    return tuple(
-        look(
-            out,
-            *(
-                _read(where.get(index), size, out)
-                for index, size in zip(term, spec.shape, strict=True)
-            ),
-        )
-        for term, spec in zip(terms, tensors, strict=True)
-    )
+    looks = []
+    for term, spec in zip(terms, tensors, strict=True):
+        places = zip(map(where.get, term), spec.shape, strict=True)
+        looks.append(look(out, *(_read(place, size, out) for place, size in places)))
+    return tuple(looks)
 
 
 def _read(position: int | None, size: int, out: TensorSpec) -> Dim:
@@ -88,31 +90,33 @@ def _read(position: int | None, size: int, out: TensorSpec) -> Dim:
 
 
 def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
-    """The sizes of each operand's indices, and the indices of the result; ``...`` stands for digits, counted from the right."""
+    """Return the sizes of each operand's indices, and the indices of the result.
+
+    ``...`` stands for digits, counted from the right.
+    """
     named, result = _spelt(equation, shapes)
     return [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)], result
 
 
 def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
-    """The indices of each operand and those of the result."""
+    """Return the indices of each operand and those of the result."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    hidden = [
-        len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)
-    ]
-    named = [_spell_out(term, count) for term, count in zip(terms, hidden, strict=True)]
+    hidden, named = [], []
+    for term, shape in zip(terms, shapes, strict=True):
+        count = len(shape) - len(term.replace("...", ""))
+        hidden.append(count)
+        named.append(_spell_out(term, count))
     if arrow:
         return named, _spell_out(result, max(hidden))
     letters = "".join(terms).replace("...", "")
-    return named, _digits(max(hidden)) + "".join(
-        sorted(each for each in set(letters) if letters.count(each) == 1)
-    )
+    single = sorted(each for each in set(letters) if letters.count(each) == 1)
+    return named, _digits(max(hidden)) + "".join(single)
 
 
 def _digits(count: int) -> str:
-    return "".join(
-        chr(0x0660 + position) for position in reversed(range(count))
-    )  # not a letter, which an equation may use
+    # These are not letters, which an equation may use.
+    return "".join(chr(0x0660 + position) for position in reversed(range(count)))
 
 
 def _spell_out(term: str, hidden: int) -> str:

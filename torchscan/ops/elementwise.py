@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, elements, pointwise
+from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.registry import Formula, Operator, cost_of, pointwise
 from torchscan.trace.events import TensorSpec
 
 Output = TensorSpec | tuple[TensorSpec, ...]
@@ -14,10 +15,13 @@ Output = TensorSpec | tuple[TensorSpec, ...]
 def per_element(
     flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False
 ) -> None:
-    """Declare operators that spend ``flops`` on each element of their result: FLOPs = flops · numel(out).
+    """Declare operators that spend ``flops`` on each element of their result.
 
-    On complex numbers they spend ``complex_flops``, by default twice as much, for the two parts. An element is made from the
-    operands' elements at the same place, unless the operator ``mixes`` them.
+    FLOPs = flops · numel(out).
+
+    On complex numbers they spend ``complex_flops``, by default twice as much, for the two parts. An
+    element is made from the operands' elements at the same place, unless the operator ``mixes``
+    them.
     """
     cost_of(*operators)(_formula(flops, 2 * flops if complex_flops is None else complex_flops))
     if not mixes:
@@ -25,7 +29,10 @@ def per_element(
 
 
 def per_input(flops: int, *operators: Operator) -> None:
-    """Declare operators that spend ``flops`` on each element of their first operand, whatever they return."""
+    """Declare operators that spend ``flops`` on each element of their first operand.
+
+    What they return does not matter.
+    """
 
     def formula(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
         return Work(other_flops=flops * real_parts(self) * self.numel)
@@ -34,7 +41,10 @@ def per_input(flops: int, *operators: Operator) -> None:
 
 
 def per_listed_element(flops: int, *operators: Operator) -> None:
-    """Declare operators on a list of tensors that spend ``flops`` on each element of it; a number may come before the list."""
+    """Declare operators that spend ``flops`` on each element of a list of tensors.
+
+    A number may come before the list.
+    """
 
     def formula(
         self: Sequence[TensorSpec] | float, *others: Any, out: Output, **_kwargs: object

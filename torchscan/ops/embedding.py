@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.indexing import routed
-from torchscan.ops.registry import Work, cost_of, traffic_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, traffic_of, window_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Looks, here, look
 from torchscan.torch_versions import aten
@@ -17,7 +18,10 @@ _SUM, _MEAN, _MAX = 0, 1, 2  # torch's numbers for the modes of a bag
 def embedding(
     weight: TensorSpec, indices: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec
 ) -> Work:
-    """Reads the indices and one row for each of them, at most the whole table; of what a router picks, each row once."""
+    """Read the indices and one row for each of them, at most the whole table.
+
+    If a router picks, each row is read once.
+    """
     return routed(weight, 0, indices, out, routing)
 
 
@@ -39,22 +43,27 @@ def embedding_bag(
     *_: object,
     out: Output,
 ) -> Work:
-    """A bag of n rows takes n − 1 sums (or comparisons) per element; a mean 1 more, weights n more."""
+    """Return the cost of n − 1 sums (or comparisons) per element of a bag of n rows.
+
+    A mean takes 1 more, weights n more.
+    """
     read = indices.numel * weight.shape[1]
     results = first_output(out).numel
-    flops = (
-        max(read - results, 0)
-        + (results if mode == _MEAN else 0)
-        + (read if per_sample_weights is not None else 0)
-    )
-    bags = first_output(
-        out
-    )  # the other results are for the backward pass, and differ from kernel to kernel
-    others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
+    flops = max(read - results, 0)
+    if mode == _MEAN:
+        flops += results
+    others = [indices, offsets]
+    if per_sample_weights is not None:
+        flops += read
+        others.append(per_sample_weights)
+    # The other results are for the backward pass, and differ from kernel to kernel.
+    bags = first_output(out)
+    elements_read = read + sum(spec.numel for spec in others)
+    bytes_read = _rows_read(weight, read) + sum(spec.stored_bytes for spec in others)
     return Work(
         other_flops=flops,
-        elements_read=read + sum(spec.numel for spec in others),
-        bytes_read=_rows_read(weight, read) + sum(spec.stored_bytes for spec in others),
+        elements_read=elements_read,
+        bytes_read=bytes_read,
         elements_written=bags.numel,
         bytes_written=bags.stored_bytes,
     )
@@ -94,12 +103,14 @@ def embedding_bag_weights_backward(
 def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """The norm of each row and a product: 3 per element of it."""
     rows = min(indices.numel, self.shape[0]) * self.shape[1]
+    bytes_read = rows * self.dtype.itemsize + indices.stored_bytes
+    bytes_written = rows * self.dtype.itemsize
     return Work(
         other_flops=3 * rows,
         elements_read=rows + indices.numel,
-        bytes_read=rows * self.dtype.itemsize + indices.stored_bytes,
+        bytes_read=bytes_read,
         elements_written=rows,
-        bytes_written=rows * self.dtype.itemsize,
+        bytes_written=bytes_written,
     )
 
 

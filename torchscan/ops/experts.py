@@ -1,6 +1,7 @@
 """Products of many matrices at once: the experts of a mixture, each with the tokens routed to it.
 
-The MACs are the same however tokens are routed. What is read is not: an expert that no token picks stays where it is.
+The MACs are the same however tokens are routed. What is read is not: an expert that no token picks
+stays where it is.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchscan.ops.registry import Work, cost_of, elements, stored_bytes, traffic_of
+from torchscan.ops.op_costs import Work, elements, stored_bytes
+from torchscan.ops.registry import cost_of, traffic_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.trace.events import TensorSpec
 
@@ -75,14 +77,11 @@ def gradients_of_the_fallback(
 ) -> Work:
     """MACs = 2 · numel(grad_output) · k: each operand's gradient takes those of the product."""
     # without the gradient, which with as many rows as experts would pass for theirs
-    work = _of_hit_experts(
-        input, weight, inputs[:3], routing, Work(macs=2 * grad_output.numel * input.shape[-1])
-    )
-    return replace(
-        work,
-        elements_read=(work.elements_read or 0) + grad_output.numel,
-        bytes_read=(work.bytes_read or 0) + grad_output.stored_bytes,
-    )
+    macs = 2 * grad_output.numel * input.shape[-1]
+    work = _of_hit_experts(input, weight, inputs[:3], routing, Work(macs=macs))
+    elements_read = (work.elements_read or 0) + grad_output.numel
+    bytes_read = (work.bytes_read or 0) + grad_output.stored_bytes
+    return replace(work, elements_read=elements_read, bytes_read=bytes_read)
 
 
 @traffic_of("torchscan::own_picks", "torchscan::all_rows")
@@ -97,9 +96,10 @@ def foreach_mm(
 ) -> Work:
     """One product for each entry of a list: MACs = Σ numel(out_i) · k_i."""
     results = out if isinstance(out, tuple) else (out,)
-    return Work(
-        macs=sum(result.numel * left.shape[-1] for left, result in zip(self, results, strict=True))
-    )
+    macs = 0
+    for left, result in zip(self, results, strict=True):
+        macs += result.numel * left.shape[-1]
+    return Work(macs=macs)
 
 
 def _grouped(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
@@ -118,21 +118,20 @@ def _of_hit_experts(
     """Return the work with reads of the expected experts only, for operands with a slice each."""
     if len(left.shape) == len(right.shape):
         return work
-    experts, rows, slots = (
-        (left, right, right.shape[1]) if len(left.shape) == 3 else (right, left, left.shape[0])
-    )
+    experts, rows, slots = right, left, left.shape[0]
+    if len(left.shape) == 3:
+        experts, rows, slots = left, right, right.shape[1]
     routing = routing.of(experts.shape[0], slots)
-    shared = [
-        spec
-        for spec in inputs
-        if spec is not rows and spec.is_arithmetic and spec.shape[:1] == experts.shape[:1]
-    ]
+    others = [spec for spec in inputs if spec is not rows and spec.is_arithmetic]
+    shared = [spec for spec in others if spec.shape[:1] == experts.shape[:1]]
     read = round(routing.expected_share * stored_bytes(shared))
+    expected = round(routing.expected_share * elements(shared))
+    elements_read = elements(inputs) - elements(shared) + expected
+    bytes_read = stored_bytes(inputs) - stored_bytes(shared) + read
+    avoidable_bytes_read = read - round(routing.fewest_share * stored_bytes(shared))
     return replace(
         work,
-        elements_read=elements(inputs)
-        - elements(shared)
-        + round(routing.expected_share * elements(shared)),
-        bytes_read=stored_bytes(inputs) - stored_bytes(shared) + read,
-        avoidable_bytes_read=read - round(routing.fewest_share * stored_bytes(shared)),
+        elements_read=elements_read,
+        bytes_read=bytes_read,
+        avoidable_bytes_read=avoidable_bytes_read,
     )

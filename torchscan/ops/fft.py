@@ -1,7 +1,8 @@
 """Fourier transforms: 5·n·log2(n) for a complex transform of length n, half of that for a real one.
 
-Along several dimensions, one transform follows another. For a real signal, only the last dimension is transformed as real
-numbers; it leaves n/2 + 1 complex numbers, which the other dimensions then transform.
+Along several dimensions, one transform follows another. For a real signal, only the last dimension
+is transformed as real numbers; it leaves n/2 + 1 complex numbers, which the other dimensions then
+transform.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, window_of
 from torchscan.ops.windows import Looks, mixed
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -29,13 +31,15 @@ def transform_of_real(
 
     The other dimensions take 5 · numel(half) · Σ log2(n).
     """
-    return Work(other_flops=_real(self, dim) + _transforms(_half(self, dim), dim[:-1]))
+    flops = _real(self, dim) + _transforms(_half(self, dim), dim[:-1])
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._fft_c2r)
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
     """Return the FLOPs of ``transform_of_real`` with input and output exchanged."""
-    return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
+    flops = _real(out, dim) + _transforms(self, dim[:-1])
+    return Work(other_flops=flops)
 
 
 @window_of(aten._fft_c2c, aten._fft_r2c, aten._fft_c2r)
@@ -45,15 +49,20 @@ def transform_window(self: TensorSpec, dim: Sequence[int], *_: object, out: Tens
 
 
 def _real(signal: TensorSpec, dims: Sequence[int]) -> int:
-    return round(2.5 * signal.numel * math.log2(max(signal.shape[dims[-1]], 1))) if dims else 0
+    if not dims:
+        return 0
+    length = max(signal.shape[dims[-1]], 1)
+    return round(2.5 * signal.numel * math.log2(length))
 
 
 def _half(signal: TensorSpec, dims: Sequence[int]) -> TensorSpec:
     shape = list(signal.shape)
     if dims:
-        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+        last = dims[-1]
+        shape[last] = shape[last] // 2 + 1
     return TensorSpec(tuple(shape), signal.dtype, signal.stride)
 
 
 def _transforms(spec: TensorSpec, dims: Sequence[int]) -> int:
-    return round(5 * spec.numel * sum(math.log2(max(spec.shape[each], 1)) for each in dims))
+    lengths = (max(spec.shape[dim], 1) for dim in dims)
+    return round(5 * spec.numel * sum(map(math.log2, lengths)))

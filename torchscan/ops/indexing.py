@@ -1,4 +1,7 @@
-"""Reading and writing elements by index: traffic, and a sum where they are added to existing elements."""
+"""Reading and writing elements by index.
+
+They cost traffic, and a sum where elements are added to existing ones.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,8 @@ from dataclasses import replace
 
 import torch
 
-from torchscan.ops.registry import (
-    Work,
-    cost_of,
-    declare_costless,
-    elements,
-    stored_bytes,
-    traffic_of,
-    window_of,
-)
+from torchscan.ops.op_costs import Work, elements, stored_bytes
+from torchscan.ops.registry import cost_of, declare_costless, traffic_of, window_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import (
     WHOLE,
@@ -34,7 +30,7 @@ from torchscan.ops.windows import (
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-# -- reading elements ----------------------------------------------------------------------------------------------------
+# -- reading elements ------------------------------------------------------------------------------
 
 
 @traffic_of(aten.take)
@@ -52,10 +48,13 @@ def take_along(
     routing: Routing = UNKNOWN,
     out: TensorSpec,
 ) -> Work:
-    """Reads the indices and one element for each output; of what a router picks, each choice once."""
-    return (
-        _picked(self, [indices], out) if dim is None else routed(self, dim, indices, out, routing)
-    )
+    """Read the indices and one element for each output.
+
+    If a router picks, each choice is read once.
+    """
+    if dim is None:
+        return _picked(self, [indices], out)
+    return routed(self, dim, indices, out, routing)
 
 
 @traffic_of(aten.gather)
@@ -67,7 +66,10 @@ def gather(
     routing: Routing = UNKNOWN,
     out: TensorSpec,
 ) -> Work:
-    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    """Read the indices and one element for each output.
+
+    If a router picks, each choice is read once.
+    """
     return routed(self, dim, index, out, routing)
 
 
@@ -80,7 +82,10 @@ def index_select(
     routing: Routing = UNKNOWN,
     out: TensorSpec,
 ) -> Work:
-    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    """Read the indices and one element for each output.
+
+    If a router picks, each choice is read once.
+    """
     return routed(self, dim, index, out, routing)
 
 
@@ -92,7 +97,10 @@ def index(
     routing: Routing = UNKNOWN,
     out: TensorSpec,
 ) -> Work:
-    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    """Read the indices and one element for each output.
+
+    If a router picks, each choice is read once.
+    """
     given = _without_none(indices)
     if len(given) != 1:
         return _picked(self, given, out)
@@ -104,26 +112,22 @@ def index_window(
     self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec
 ) -> Looks:
     """Any place along the indexed dimensions: a record doesn't keep the indices."""
-    given = list(indices) + [None] * len(self.shape)
+    rank = len(self.shape)
     dims: list[Dim] = []
-    for index in given:
-        if len(dims) < len(self.shape):
-            dims += (
-                [here(0)]
-                if index is None
-                else [WHOLE] * (len(index.shape) if _is_mask(index) else 1)
-            )
+    for index in [*indices, *[None] * rank]:
+        if len(dims) >= rank:
+            break
+        if index is None:
+            dims.append(here(0))
+        else:
+            dims += [WHOLE] * (len(index.shape) if _is_mask(index) else 1)
     named = [at for at, dim in enumerate(dims) if dim is WHOLE]
-    added = len(out.shape) - (len(self.shape) - len(named))
-    is_together = named == list(range(named[0], named[-1] + 1)) if named else True
+    added = len(out.shape) - (rank - len(named))
+    is_together = not named or named == list(range(named[0], named[-1] + 1))
     first = named[0] if named and is_together else 0
     kept = iter([*range(first), *range(first + added, len(out.shape))])
-    return (
-        way(
-            Look(tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims), out.shape),
-            note="hull",
-        ),
-    )
+    read = tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims)
+    return (way(Look(read, out.shape), note="hull"),)
 
 
 @window_of(aten.gather)
@@ -131,7 +135,8 @@ def gather_window(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Looks:
     """Any place along the dimension, by the index at the same place."""
-    return (_anywhere(self, dim, out), look(out, *map(here, range(len(index.shape)))))
+    places = map(here, range(len(index.shape)))
+    return (_anywhere(self, dim, out), look(out, *places))
 
 
 @window_of(aten.take_along_dim)
@@ -141,10 +146,10 @@ def take_along_window(
     """Any place along the dimension; without a dimension, any place at all."""
     if dim is None or len(self.shape) != len(indices.shape):
         return ()
-    dims = broadcast_dims(self.shape, out.shape)
-    along = wrapped(dim, len(self.shape))
-    looked = Look(tuple(WHOLE if at == along else how for at, how in enumerate(dims)), out.shape)
-    return (way(looked, note="hull"), broadcast(indices, out))
+    dims = list(broadcast_dims(self.shape, out.shape))
+    if dims:
+        dims[wrapped(dim, len(dims))] = WHOLE
+    return (way(Look(tuple(dims), out.shape), note="hull"), broadcast(indices, out))
 
 
 @window_of(aten.index_select)
@@ -166,11 +171,11 @@ def put_along_window(
     self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
     """The previous elements, and any place along the dimension of the new ones."""
-    others = (
-        _anywhere(spec, dim, out) if len(spec.shape) == len(out.shape) else None
-        for spec in inputs[1:]
-    )
-    return (look(out, *map(here, range(len(self.shape)))), *others)
+    ways = [look(out, *map(here, range(len(self.shape))))]
+    for spec in inputs[1:]:
+        is_along = len(spec.shape) == len(out.shape)
+        ways.append(_anywhere(spec, dim, out) if is_along else None)
+    return tuple(ways)
 
 
 @window_of(aten.index_put, "aten::_index_put_impl", "aten::_unsafe_index_put")
@@ -178,16 +183,18 @@ def index_put_window(
     self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
     """The previous elements, and all of the new ones."""
-    others = (way(Look((WHOLE,) * len(spec.shape), out.shape), note="hull") for spec in inputs[1:])
+    others = []
+    for spec in inputs[1:]:
+        dims = (WHOLE,) * len(spec.shape)
+        others.append(way(Look(dims, out.shape), note="hull"))
     return (look(out, *map(here, range(len(self.shape)))), *others)
 
 
 def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
-    along = wrapped(dim, len(spec.shape))
-    return way(
-        Look(tuple(WHOLE if at == along else here(at) for at in range(len(spec.shape))), out.shape),
-        note="hull",
-    )
+    dims: list[Dim] = [here(at) for at in range(len(spec.shape))]
+    if dims:
+        dims[wrapped(dim, len(dims))] = WHOLE
+    return way(Look(tuple(dims), out.shape), note="hull")
 
 
 @cost_of("aten::_unsafe_masked_index")
@@ -203,11 +210,10 @@ def masked_index(
 
 
 def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
-    return Work(
-        elements_read=out.numel + sum(each.numel for each in indices),
-        bytes_read=min(out.numel, source.numel) * source.dtype.itemsize
-        + sum(each.stored_bytes for each in indices),
-    )
+    bytes_of_indices = sum(each.stored_bytes for each in indices)
+    elements_read = out.numel + sum(each.numel for each in indices)
+    bytes_read = min(out.numel, source.numel) * source.dtype.itemsize + bytes_of_indices
+    return Work(elements_read=elements_read, bytes_read=bytes_read)
 
 
 def routed(
@@ -217,26 +223,25 @@ def routed(
 
     Of n choices, n·(1 − (1 − k/n)^rows) are expected among the indices, and at least k.
     """
-    work, choices = _picked(source, [index], out), source.shape[dim] if source.shape else 1
+    work = _picked(source, [index], out)
+    choices = source.shape[dim] if source.shape else 1
     size = source.numel // max(choices, 1)
-    if not _takes_whole(index, out, size, routing) or routing.choices != choices:
+    # Each slot takes a complete choice: with one index, or with an index per element.
+    has_slots = out.numel == routing.slots * size and index.numel in (routing.slots, out.numel)
+    if not has_slots or routing.choices != choices:
         return work
-    each = size * source.dtype.itemsize
+    bytes_of_choice = size * source.dtype.itemsize
+    expected = round(routing.expected * bytes_of_choice)
+    avoidable_bytes_read = expected - routing.fewest * bytes_of_choice
     return replace(
-        work,
-        bytes_read=round(routing.expected * each) + index.stored_bytes,
-        avoidable_bytes_read=round(routing.expected * each) - routing.fewest * each,
+        work, bytes_read=expected + index.stored_bytes, avoidable_bytes_read=avoidable_bytes_read
     )
 
 
-def _takes_whole(index: TensorSpec, out: TensorSpec, size: int, routing: Routing) -> bool:
-    """Return whether each slot takes a complete choice: one index, or an index per element."""
-    return out.numel == routing.slots * size and index.numel in (routing.slots, out.numel)
-
-
-# -- writing elements ----------------------------------------------------------------------------------------------------
-# The operators that return a new tensor read and write all of it. Those that work in place read the indices and the new
-# elements, and write as many; if they add to existing elements, those are read too, and each costs a sum.
+# -- writing elements ------------------------------------------------------------------------------
+# The operators that return a new tensor read and write all of it. Those that work in place read the
+# indices and the new elements, and write as many; if they add to existing elements, those are read
+# too, and each costs a sum.
 
 declare_costless(
     aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten.put, aten.scatter
@@ -251,12 +256,15 @@ def _put(
     adds: bool,
     flops: int,
 ) -> Work:
-    operands = [*indices, *([] if source is None else [source])]
+    operands = [*indices] if source is None else [*indices, source]
     itemsize = target.dtype.itemsize
+    num_added = count if adds else 0
+    elements_read = elements(operands) + num_added
+    bytes_read = stored_bytes(operands) + num_added * itemsize
     return Work(
         other_flops=flops,
-        elements_read=elements(operands) + (count if adds else 0),
-        bytes_read=stored_bytes(operands) + (count * itemsize if adds else 0),
+        elements_read=elements_read,
+        bytes_read=bytes_read,
         elements_written=count,
         bytes_written=count * itemsize,
     )
@@ -271,9 +279,13 @@ def index_put(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """The number of elements that the indices select, broadcast together, times the dimensions without an index."""
-    count = _named(self.shape, indices, values)
-    return _put(self, values, _without_none(indices), count, accumulate, count if accumulate else 0)
+    """Return the cost of writing the elements that the indices select.
+
+    Their number is that of the indices, broadcast together, times the dimensions without an index.
+    """
+    count = _count_selected(self.shape, indices, values)
+    flops = count if accumulate else 0
+    return _put(self, values, _without_none(indices), count, accumulate, flops)
 
 
 @traffic_of("aten::scatter_")
@@ -287,7 +299,8 @@ def scatter_in_place(
     **_kw: object,
 ) -> Work:
     """Return the cost of writing as many elements as the index selects."""
-    return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, False, 0)
+    source = src if isinstance(src, TensorSpec) else None
+    return _put(self, source, [index], index.numel, False, 0)
 
 
 @cost_of(
@@ -306,9 +319,8 @@ def scatter_add_in_place(
     **_kwargs: object,
 ) -> Work:
     """A sum (or product, or comparison) for each element that the index selects."""
-    return _put(
-        self, src if isinstance(src, TensorSpec) else None, [index], index.numel, True, index.numel
-    )
+    source = src if isinstance(src, TensorSpec) else None
+    return _put(self, source, [index], index.numel, True, index.numel)
 
 
 @cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
@@ -345,7 +357,8 @@ def index_add(
     out: TensorSpec,
 ) -> Work:
     """FLOPs = numel(source), twice that if alpha ≠ 1, on a copy."""
-    return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
+    flops = source.numel * (2 if alpha != 1 else 1)
+    return Work(other_flops=flops)
 
 
 @traffic_of("aten::index_copy_")
@@ -361,7 +374,8 @@ def index_fill_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
     """Return the cost of writing the slices that the index selects."""
-    return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
+    slice_size = self.numel // max(self.shape[dim], 1)
+    return _put(self, None, [index], slice_size * index.numel, False, 0)
 
 
 @cost_of("aten::put_")
@@ -377,26 +391,40 @@ def put_in_place(
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
 
 
-def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec) -> int:
+def _count_selected(
+    shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec
+) -> int:
     """Return the number of elements that indices select.
 
     For masks it follows from the shape of the values, or else is at most all that the mask covers.
     """
-    masks = [each for each in _without_none(indices) if _is_mask(each)]
-    others = [each.shape for each in _without_none(indices) if not _is_mask(each)]
-    whole, position = [], 0
-    for each in indices:
-        whole += [shape[position]] if each is None else []
-        position += len(each.shape) if each is not None and _is_mask(each) else 1
-    rest = [*whole, *shape[position:]]
+    masks: list[TensorSpec] = []
+    others: list[tuple[int, ...]] = []
+    for each in _without_none(indices):
+        if _is_mask(each):
+            masks.append(each)
+        else:
+            others.append(each.shape)
+    rest = _sizes_without_index(shape, indices)
     beside = torch.broadcast_shapes(*others) if others else ()
-    named = math.prod(beside)
+    count = math.prod(beside)
     if masks and (not beside or beside[-1] == 1):
-        told = (
-            not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest
-        )  # one value for all
-        named *= values.shape[0] if told else max(each.numel for each in masks)
-    return named * math.prod(rest)
+        has_many = values.shape[:1] not in ((), (1,))  # else one value for all
+        if not others and has_many and list(values.shape[1:]) == rest:
+            count *= values.shape[0]
+        else:
+            count *= max(each.numel for each in masks)
+    return count * math.prod(rest)
+
+
+def _sizes_without_index(shape: Sequence[int], indices: Sequence[TensorSpec | None]) -> list[int]:
+    sizes = []
+    position = 0
+    for each in indices:
+        if each is None:
+            sizes.append(shape[position])
+        position += len(each.shape) if each is not None and _is_mask(each) else 1
+    return [*sizes, *shape[position:]]
 
 
 def _is_mask(index: TensorSpec) -> bool:

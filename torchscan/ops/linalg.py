@@ -1,7 +1,9 @@
-"""Factorisations of n × n matrices, and solving with them. Not contractions in the sense of papers: FLOPs only.
+"""Factorisations of n × n matrices, and solving with them.
 
-Counts are the leading terms of the textbook algorithms (Golub & Van Loan); algorithms that iterate until they converge are
-counted with their customary number of iterations.
+Not contractions in the sense of papers: FLOPs only.
+
+Counts are the leading terms of the textbook algorithms (Golub & Van Loan); algorithms that iterate
+until they converge are counted with their customary number of iterations.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import math
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Formula, Work, cost_of, declare_costless
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, cost_of, declare_costless
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -18,7 +21,8 @@ def _cubic(thirds: int) -> Formula:
     def factorisation(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
         """FLOPs = thirds · n³ / 3 for each matrix."""
         matrices, _rows, size = _sizes(self)
-        return Work(other_flops=matrices * thirds * size**3 // 3)
+        flops = matrices * thirds * size**3 // 3
+        return Work(other_flops=flops)
 
     return factorisation
 
@@ -35,20 +39,24 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
     """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    return Work(other_flops=matrices * (3 * tall * narrow**2 - narrow**3) // 3)
+    thirds = 3 * tall * narrow**2 - narrow**3
+    return Work(other_flops=matrices * thirds // 3)
 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
-    return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first_output(out).numel)
+    factors = matrices * 2 * size**3 // 3
+    systems = 2 * size * first_output(out).numel
+    return Work(other_flops=factors + systems)
 
 
 @cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
 def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = n² per right-hand side: n per element of the result."""
-    return Work(other_flops=_height(first_output(out)) * first_output(out).numel)
+    flops = _height(first_output(out)) * first_output(out).numel
+    return Work(other_flops=flops)
 
 
 @cost_of(
@@ -56,13 +64,15 @@ def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
 )
 def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
     """Two triangular systems: 2n² per right-hand side."""
-    return Work(other_flops=2 * _height(first_output(out)) * first_output(out).numel)
+    flops = 2 * _height(first_output(out)) * first_output(out).numel
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.linalg_qr)
 def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:
     """FLOPs = 2n²(m − n/3) for R, and as many for Q, unless only R is wanted (m ≥ n)."""
-    return Work(other_flops=_householder(A) * (1 if mode == "r" else 2))
+    flops = _householder(A) * (1 if mode == "r" else 2)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.geqrf, aten.linalg_householder_product, aten.ormqr)
@@ -78,17 +88,16 @@ def singular_values(
     """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
-    each = (
-        14 * tall * narrow**2 + 8 * narrow**3
-        if compute_uv
-        else 4 * tall * narrow**2 - 4 * narrow**3 // 3
-    )
+    if compute_uv:
+        each = 14 * tall * narrow**2 + 8 * narrow**3
+    else:
+        each = 4 * tall * narrow**2 - 4 * narrow**3 // 3
     return Work(other_flops=matrices * each)
 
 
 @cost_of(aten.linalg_pinv)
 def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """The singular values and vectors, as above, and their product in reverse order: 2·m·n² more."""
+    """FLOPs of singular values and vectors, and 2·m·n² for their product in reverse order."""
     matrices, rows, columns = _sizes(A)
     product = 2 * matrices * rows * columns * min(rows, columns)
     return Work(other_flops=singular_values(A, out=out).other_flops + product)
@@ -105,7 +114,8 @@ def least_squares(
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
     sides = B.shape[-1] if len(B.shape) > 1 else 1
-    return Work(other_flops=_householder(self) + matrices * sides * (4 * tall * narrow - narrow**2))
+    per_side = 4 * tall * narrow - narrow**2
+    return Work(other_flops=_householder(self) + matrices * sides * per_side)
 
 
 @cost_of(aten._linalg_eigh)
@@ -114,7 +124,9 @@ def symmetric_eigenvalues(
 ) -> Work:
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
-    return Work(other_flops=matrices * (9 * size**3 if compute_v else 4 * size**3 // 3))
+    cube = size**3
+    each = 9 * cube if compute_v else 4 * cube // 3
+    return Work(other_flops=matrices * each)
 
 
 @cost_of(aten.linalg_eig)
@@ -133,10 +145,12 @@ def eigenvalues_only(self: TensorSpec, *, out: Output) -> Work:
 
 @cost_of(aten.linalg_matrix_exp)
 def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
-    """FLOPs = 10n³: the Taylor polynomial of degree 18, which takes five products (Bader, Blanes & Casas).
+    """FLOPs = 10n³: five products for the Taylor polynomial of degree 18.
 
-    Torch chooses the degree by the norm of the matrix: 18 is assumed, which is for norms between 1.5 and 3. Smaller ones take
-    fewer products; each doubling beyond takes one more.
+    See Bader, Blanes & Casas.
+
+    Torch chooses the degree by the norm of the matrix: 18 is assumed, which is for norms between
+    1.5 and 3. Smaller ones take fewer products; each doubling beyond takes one more.
     """
     matrices, _rows, size = _sizes(self)
     return Work(other_flops=matrices * 10 * size**3)
@@ -156,13 +170,15 @@ declare_costless(aten.lu_unpack, aten._linalg_check_errors)
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
     """The number of matrices, their rows and columns. A complex matrix counts as four real ones."""
     parts = 4 if matrix.dtype.is_complex else 1
-    return parts * math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
+    *batch, rows, columns = matrix.shape
+    return parts * math.prod(batch), rows, columns
 
 
 def _householder(matrix: TensorSpec) -> int:
     matrices, rows, columns = _sizes(matrix)
     tall, narrow = max(rows, columns), min(rows, columns)
-    return matrices * (2 * tall * narrow**2 - 2 * narrow**3 // 3)
+    each = 2 * tall * narrow**2 - 2 * narrow**3 // 3
+    return matrices * each
 
 
 def _height(result: TensorSpec) -> int:

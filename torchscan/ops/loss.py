@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchscan.ops.elementwise import Output, first_output, per_element
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, window_of
 from torchscan.ops.windows import Looks, elementwise
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -38,9 +39,13 @@ def _loss(per_element: int) -> Formula:
         reduction: int = _MEAN,
         out: TensorSpec,
     ) -> Work:
-        """FLOPs = per_element · n (1 more with a weight, 4 with one for positives), and the reduction."""
+        """FLOPs = per_element · n, and the reduction.
+
+        It is 1 more per element with a weight, 4 with one for positives.
+        """
         each = per_element + (weight is not None) + 4 * (pos_weight is not None)
-        return Work(other_flops=each * self.numel + _reduction(self.numel, reduction))
+        flops = each * self.numel + _reduction(self.numel, reduction)
+        return Work(other_flops=flops)
 
     return loss
 
@@ -91,12 +96,16 @@ def negative_log_likelihood(
 ) -> Work:
     """One score per target is picked and negated: 1 each (2 with a weight), and the reduction."""
     count = target.numel
+    flops, elements_read = count, 2 * count
+    bytes_read = count * self.dtype.itemsize + target.stored_bytes
+    if weight is not None:
+        flops += count
+        elements_read += count
+        bytes_read += weight.stored_bytes
     return Work(
-        other_flops=count * (1 + (weight is not None)) + _reduction(count, reduction),
-        elements_read=2 * count + (0 if weight is None else count),
-        bytes_read=count * self.dtype.itemsize
-        + target.stored_bytes
-        + (0 if weight is None else weight.stored_bytes),
+        other_flops=flops + _reduction(count, reduction),
+        elements_read=elements_read,
+        bytes_read=bytes_read,
     )
 
 
@@ -104,15 +113,19 @@ def negative_log_likelihood(
 def connectionist_temporal_classification(
     log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output
 ) -> Work:
-    """For each of T steps and 2·L + 1 states (L labels and the blanks around them) the log of a sum of three exponentials.
+    """13 for each of T steps and 2·L + 1 states (L labels and the blanks around them).
 
-    Two comparisons for the largest, three differences, three exponentials, two sums, a logarithm, two sums: 13.
+    Each takes the log of a sum of three exponentials.
+
+    Two comparisons for the largest, three differences, three exponentials, two sums, a logarithm,
+    two sums: 13.
     """
     steps = log_probs.shape[0]
     labels = (
         targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(log_probs.shape[1], 1)
     )
-    return Work(other_flops=13 * steps * first_output(out).numel * (2 * labels + 1))
+    flops = 13 * steps * first_output(out).numel * (2 * labels + 1)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._ctc_loss_backward)
@@ -122,7 +135,8 @@ def connectionist_backward(
     """FLOPs = those of the loss, backward in time, and 5 per class and step for the gradient."""
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)
-    return Work(other_flops=13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel)
+    flops = 13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel
+    return Work(other_flops=flops)
 
 
 @cost_of("torchscan::liger_cross_entropy")

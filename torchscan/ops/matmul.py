@@ -1,8 +1,9 @@
 """Matrix products, and everything that is one in disguise.
 
-A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, for complex numbers four times as many. A
-bias initialises the accumulator and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication
-per element that it scales. Only the stored elements of a sparse operand are multiplied.
+A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, for complex numbers
+four times as many. A bias initialises the accumulator and costs nothing, but a scale (``alpha``,
+``beta``) other than one costs a multiplication per element that it scales. Only the stored elements
+of a sparse operand are multiplied.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Work, cost_of, declare_costless, window_of
-from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, declare_costless, window_of
+from torchscan.ops.windows import WHOLE, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -28,10 +30,15 @@ def real_products(spec: TensorSpec) -> int:
 def linear(
     input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec
 ) -> Work:
-    """MACs = numel(out) · in_features; a sparse weight multiplies each row by the elements that it stores."""
+    """MACs = numel(out) · in_features.
+
+    A sparse weight multiplies each row by the elements that it stores.
+    """
     if weight.sparsity is not None:
-        return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
-    return Work(macs=real_products(out) * out.numel * weight.shape[-1])
+        rows = input.numel // max(input.shape[-1], 1)
+        return Work(macs=rows * weight.sparsity.stored)
+    macs = real_products(out) * out.numel * weight.shape[-1]
+    return Work(macs=macs)
 
 
 @cost_of(aten.linear_backward)
@@ -43,13 +50,15 @@ def linear_backward(
     *,
     out: object,
 ) -> Work:
-    """Products as forward for the gradients of input and weight, a sum over rows for that of the bias."""
+    """Products as in the forward pass for each gradient of input and weight.
+
+    That of the bias is a sum over rows.
+    """
     of_input, of_weight, of_bias = output_mask
     products = real_products(weight) * grad_output.numel * weight.shape[-1]
-    return Work(
-        macs=(of_input + of_weight) * products,
-        other_flops=of_bias * (grad_output.numel - weight.shape[0]),
-    )
+    macs = (of_input + of_weight) * products
+    flops = of_bias * (grad_output.numel - weight.shape[0])
+    return Work(macs=macs, other_flops=flops)
 
 
 @window_of(
@@ -67,15 +76,18 @@ def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
 @window_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._int_mm)
 def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Looks:
     """A row of one and a column of the other."""
-    rows, columns = len(self.shape) > 1, len(other.shape) > 1
-    batch = out.shape[: len(out.shape) - rows - columns]
-    left: list[Dim] = [
-        *broadcast_dims(self.shape[:-2], batch),
-        *([here(len(batch))] if rows else []),
-        WHOLE,
-    ]
-    last: list[Dim] = [WHOLE, *([here(len(batch) + rows)] if columns else [])]
-    return (look(out, *left), look(out, *broadcast_dims(other.shape[:-2], batch), *last))
+    has_rows, has_columns = len(self.shape) > 1, len(other.shape) > 1
+    kept = [has_rows, has_columns].count(True)
+    batch = out.shape[: len(out.shape) - kept]
+    left = list(broadcast_dims(self.shape[:-2], batch))
+    right = list(broadcast_dims(other.shape[:-2], batch))
+    if has_rows:
+        left.append(here(len(batch)))
+    left.append(WHOLE)
+    right.append(WHOLE)
+    if has_columns:
+        right.append(here(len(out.shape) - 1))
+    return (look(out, *left), look(out, *right))
 
 
 @window_of(aten.addmm, aten.baddbmm, aten.addmv, aten._addmm_activation)
@@ -91,7 +103,9 @@ def dot_along_window(
     x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec
 ) -> Looks | None:
     """All elements along the dimension."""
-    return (reduced(x, dim, out), reduced(y, dim, out)) if x.shape == y.shape else None
+    if x.shape != y.shape:
+        return None
+    return (reduced(x, dim, out), reduced(y, dim, out))
 
 
 @window_of(aten.outer, aten.ger)
@@ -111,9 +125,12 @@ def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Look
     aten._sparse_sparse_matmul,
 )
 def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work:
-    """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse.
+    """MACs = numel(out) · k, with k the dimension that is summed over.
 
-    Of two sparse matrices the products depend on where stored elements meet: at least one for each that the result stores.
+    If ``self`` is sparse, they are stored elements · columns.
+
+    Of two sparse matrices the products depend on where stored elements meet: at least one for each
+    that the result stores.
     """
     if self.sparsity is not None and other.sparsity is not None:
         stored = 0 if out.sparsity is None else out.sparsity.stored
@@ -139,16 +156,22 @@ def addmm(
     alpha: float = 1,
     out: TensorSpec,
 ) -> Work:
-    """MACs = numel(out) · k; FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1."""
-    return Work(
-        macs=real_products(out) * _products(left, right, out),
-        other_flops=_scaling(self, out, beta, alpha),
-    )
+    """MACs = numel(out) · k.
+
+    FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1.
+    """
+    macs = real_products(out) * _products(left, right, out)
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
     """A product per scaled element; a complex one is 6 operations."""
-    scaled = (out.numel if alpha != 1 else 0) + (added.numel if beta not in (0, 1) else 0)
+    scaled = 0
+    if alpha != 1:
+        scaled += out.numel
+    if beta not in (0, 1):
+        scaled += added.numel
     return scaled * (6 if out.dtype.is_complex else 1)
 
 
@@ -162,7 +185,9 @@ def addmm_with_activation(
     out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · k, then a relu (1 per element) or a gelu by tanh (14)."""
-    return Work(macs=out.numel * left.shape[-1], other_flops=(14 if use_gelu else 1) * out.numel)
+    macs = out.numel * left.shape[-1]
+    flops = (14 if use_gelu else 1) * out.numel
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(aten.addbmm)
@@ -177,7 +202,9 @@ def addbmm(
 ) -> Work:
     """MACs = b · numel(out) · k, summed over the batch; scaling as in addmm."""
     products = batch1.shape[0] * out.numel * batch1.shape[-1]
-    return Work(macs=real_products(out) * products, other_flops=_scaling(self, out, beta, alpha))
+    macs = real_products(out) * products
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(aten.addr)
@@ -191,7 +218,9 @@ def addr(
     out: TensorSpec,
 ) -> Work:
     """MACs = n · m; scaling as in addmm."""
-    return Work(macs=real_products(out) * out.numel, other_flops=_scaling(self, out, beta, alpha))
+    macs = real_products(out) * out.numel
+    flops = _scaling(self, out, beta, alpha)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::sparse_sampled_addmm")
@@ -199,7 +228,10 @@ def sampled_addmm(
     self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec
 ) -> Work | None:
     """Computed only where ``self`` stores an element: MACs = stored elements · k."""
-    return None if self.sparsity is None else Work(macs=self.sparsity.stored * mat1.shape[-1])
+    if self.sparsity is None:
+        return None
+    macs = self.sparsity.stored * mat1.shape[-1]
+    return Work(macs=macs)
 
 
 @cost_of(aten._int_mm, of_integers=True)
@@ -211,7 +243,8 @@ def integer_product(self: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> W
 @cost_of(aten.linalg_vecdot)
 def dot_along(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Work:
     """MACs = numel(out) · k, with k the dimension that is summed over."""
-    return Work(macs=real_products(out) * out.numel * x.shape[dim])
+    macs = real_products(out) * out.numel * x.shape[dim]
+    return Work(macs=macs)
 
 
 @cost_of(aten.outer, aten.ger)
@@ -229,9 +262,13 @@ def bilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``: MACs = N·O·I·J for x1·W, N·O·J for x2."""
+    """MACs = N·O·I·J for x1·W, N·O·J for x2.
+
+    ``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``.
+    """
     _, left, right = weight.shape
-    return Work(macs=real_products(out) * out.numel * (left * right + right))
+    macs = real_products(out) * out.numel * (left * right + right)
+    return Work(macs=macs)
 
 
 @cost_of(aten._trilinear)
@@ -252,24 +289,26 @@ def trilinear(
     Bilinear layers and their gradients call it. The first product, i1·i2, is summed over the
     dimensions that i3 lacks: a MAC for each combination of dimensions. Its result times i3 follows.
     """
-    left, middle, right = (
-        _expanded(spec.shape, where)
-        for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3))
-    )
+    left = _expanded(i1.shape, expand1)
+    middle = _expanded(i2.shape, expand2)
+    right = _expanded(i3.shape, expand3)
     slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
     for sizes in (left, middle, right):
         sizes[unroll_dim] = 1
-    pair = [
-        one * other if 0 in (one, other) else max(one, other)
-        for one, other in zip(left, middle, strict=True)
-    ]
-    kept = [1 if dim in sumdim and dim in expand3 else size for dim, size in enumerate(pair)]
+    # A size of 0 stays, a size of 1 is stretched.
+    pair = [max(sizes) if 0 not in sizes else 0 for sizes in zip(left, middle, strict=True)]
+    summed = set(sumdim) & set(expand3)
+    kept = [1 if dim in summed else size for dim, size in enumerate(pair)]
     together = [max(one, other) for one, other in zip(kept, right, strict=True)]
-    return Work(macs=real_products(out) * slices * (math.prod(pair) + math.prod(together)))
+    macs = real_products(out) * slices * (math.prod(pair) + math.prod(together))
+    return Work(macs=macs)
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """The shape with a size of one inserted at each of ``dims``, which are positions in the result."""
+    """Return the shape with a size of one inserted at each of ``dims``.
+
+    These are positions in the result.
+    """
     expanded = list(shape)
     for dim in sorted(dims):
         expanded.insert(dim, 1)
@@ -278,7 +317,10 @@ def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
 
 @cost_of(aten.linalg_multi_dot)
 def multi_dot(tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Work:
-    """The cheapest order, as the operator picks it: ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``."""
+    """Return the MACs of the cheapest order, which the operator picks.
+
+    ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``.
+    """
     sizes = [tensors[0].shape[0] if len(tensors[0].shape) == 2 else 1]
     sizes += [spec.shape[0] for spec in tensors[1:]]
     sizes.append(tensors[-1].shape[1] if len(tensors[-1].shape) == 2 else 1)
@@ -291,26 +333,27 @@ def _cheapest_chain(sizes: list[int]) -> int:
     for span in range(1, length):
         for first in range(length - span):
             last = first + span
-            best[first][last] = min(
-                best[first][cut]
-                + best[cut + 1][last]
-                + sizes[first] * sizes[cut + 1] * sizes[last + 1]
-                for cut in range(first, last)
-            )
+            counts = []
+            for cut in range(first, last):
+                product = sizes[first] * sizes[cut + 1] * sizes[last + 1]
+                counts.append(best[first][cut] + best[cut + 1][last] + product)
+            best[first][last] = min(counts)
     return best[0][-1]
 
 
-# -- distances ---------------------------------------------------------------------------------------------------------
+# -- distances -------------------------------------------------------------------------------------
 
 
 @cost_of(aten.cdist, aten._cdist_forward, aten._euclidean_dist)
 def pairwise_distances(
     x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec
 ) -> Work:
-    """M differences per pair. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+    """M differences per pair.
 
-    Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M), or |d|^p summed and a
-    root (3M + 1).
+    Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+
+    Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M),
+    or |d|^p summed and a root (3M + 1).
     """
     return _distances(out.numel, x1.shape[-1], p)
 
@@ -323,7 +366,8 @@ def distances_within(self: TensorSpec, p: float = 2.0, *, out: TensorSpec) -> Wo
 
 def _distances(pairs: int, length: int, p: float) -> Work:
     if p == 2:
-        return Work(macs=pairs * length, other_flops=pairs * (length + 1))
+        flops = pairs * (length + 1)
+        return Work(macs=pairs * length, other_flops=flops)
     if p in (0, 1, math.inf):
         return Work(other_flops=3 * pairs * length)
     return Work(other_flops=pairs * (4 * length + 1))
@@ -335,32 +379,37 @@ def pairwise_distances_backward(
 ) -> Work:
     """``g · d / distance`` summed over the other points.
 
-    Euclidean: a difference and a multiply-accumulate per pair and coordinate, a quotient per pair. Other norms: a difference, a
-    sign or power, two products, a sum per coordinate.
+    Euclidean: a difference and a multiply-accumulate per pair and coordinate, a quotient per pair.
+    Other norms: a difference, a sign or power, two products, a sum per coordinate.
     """
     terms = grad.numel * x1.shape[-1]
-    return (
-        Work(macs=terms, other_flops=terms + grad.numel) if p == 2 else Work(other_flops=5 * terms)
-    )
+    if p == 2:
+        return Work(macs=terms, other_flops=terms + grad.numel)
+    return Work(other_flops=5 * terms)
 
 
-# -- quantised, packed and structured weights ----------------------------------------------------------------------------
+# -- quantised, packed and structured weights ------------------------------------------------------
 
 
 @cost_of("aten::_scaled_mm", "aten::_scaled_mm_v2")
 def scaled_product(
     self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output. Packed fp4 has two numbers per element."""
+    """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output.
+
+    Packed fp4 has two numbers per element.
+    """
     packed = 2 if self.dtype == getattr(torch, "float4_e2m1fn_x2", None) else 1
-    return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
+    macs = out.numel * self.shape[-1] * packed
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of("torchscan::quantize_mx")
 def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ...]) -> Work:
     """Each element: absolute value, comparison, quotient; each block of 32: ÷, log2, ceil, exp2."""
     blocks = matrix.numel // 32
-    return Work(other_flops=2 * matrix.numel + (matrix.numel - blocks) + 4 * blocks)
+    flops = 2 * matrix.numel + (matrix.numel - blocks) + 4 * blocks
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._weight_int8pack_mm)
@@ -368,7 +417,8 @@ def product_with_8_bit_weight(
     self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec
 ) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
-    return Work(macs=out.numel * self.shape[-1], other_flops=out.numel)
+    macs = out.numel * self.shape[-1]
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of(
@@ -381,7 +431,8 @@ def product_with_4_bit_weight(
 ) -> Work:
     """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
     columns, inner = out.shape[-1], self.shape[-1]
-    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+    flops = 2 * columns * inner
+    return Work(macs=out.numel * inner, other_flops=flops)
 
 
 @cost_of("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit")
@@ -394,7 +445,8 @@ def product_with_4_bit_blocks(
     **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; each weight is multiplied by the scale of its block."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=math.prod(shape))
+    macs = out.numel * x.shape[-1]
+    return Work(macs=macs, other_flops=math.prod(shape))
 
 
 @cost_of("bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_linear_matmul")
@@ -402,13 +454,17 @@ def product_of_8_bits(
     x: TensorSpec, weight: TensorSpec, *scales: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
     """MACs = numel(out) · k; with scales of rows and columns, two products per output."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel if scales else 0)
+    macs = out.numel * x.shape[-1]
+    flops = 2 * out.numel if scales else 0
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::_dyn_quant_matmul_4bit")
 def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; each input is scaled and rounded (2), each output scaled (1)."""
-    return Work(macs=out.numel * inp.shape[-1], other_flops=2 * inp.numel + out.numel)
+    macs = out.numel * inp.shape[-1]
+    flops = 2 * inp.numel + out.numel
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("aten::_mixed_dtypes_linear")
@@ -421,7 +477,8 @@ def mixed_linear(
     **_kwargs: object,
 ) -> Work:
     """MACs = numel(out) · k; a product with the scale per output."""
-    return Work(macs=out.numel * input.shape[-1], other_flops=out.numel)
+    macs = out.numel * input.shape[-1]
+    return Work(macs=macs, other_flops=out.numel)
 
 
 @cost_of("aten::_sparse_semi_structured_linear")
@@ -458,7 +515,8 @@ def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: o
 )
 def packed_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · in_features; each output is rescaled: 2."""
-    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel)
+    macs = out.numel * x.shape[-1]
+    return Work(macs=macs, other_flops=2 * out.numel)
 
 
 @cost_of(aten.mkldnn_linear)
@@ -494,7 +552,8 @@ def dequantize_4bit(*_: object, out: TensorSpec) -> Work:
 def product_that_dequantizes(x: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
     columns, inner = out.shape[-1], x.shape[-1]
-    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+    flops = 2 * columns * inner
+    return Work(macs=out.numel * inner, other_flops=flops)
 
 
 per_element(

@@ -1,4 +1,6 @@
-"""Normalisation layers. Per element: subtract the mean and multiply by the inverse deviation; statistics cost extra.
+"""Normalisation layers.
+
+Per element: subtract the mean and multiply by the inverse deviation; statistics cost extra.
 
 The single division of a mean or a variance by its count is neglected.
 """
@@ -10,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.ops.elementwise import Output, first_output, per_input
-from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, window_of
+from torchscan.ops.taps import groups
 from torchscan.ops.windows import (
     HERE,
     NOT_READ,
@@ -22,7 +26,6 @@ from torchscan.ops.windows import (
     Taps,
     Way,
     Ways,
-    groups,
     here,
 )
 from torchscan.torch_versions import aten
@@ -199,9 +202,13 @@ def layer_norm(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """6 per element (2 for the mean and centring, 2 for the variance, 2 for the rest), 2 per row, the affine map."""
+    """6 per element, 2 per row, and the affine map.
+
+    Per element, 2 are for the mean and centering, 2 for the variance, 2 for the rest.
+    """
     rows = input.numel // max(math.prod(normalized_shape), 1)
-    return Work(other_flops=6 * input.numel + 2 * rows + _affine(input, weight, bias))
+    flops = 6 * input.numel + 2 * rows + _affine(input, weight, bias)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.native_layer_norm)
@@ -228,7 +235,8 @@ def group_norm(
 ) -> Work:
     """6 per element, 2 per group (of each sample), the affine map."""
     groups = input.shape[0] * num_groups
-    return Work(other_flops=6 * input.numel + 2 * groups + _affine(input, weight, bias))
+    flops = 6 * input.numel + 2 * groups + _affine(input, weight, bias)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.native_group_norm)
@@ -279,7 +287,8 @@ def rms_norm(
 ) -> Work:
     """3 per element (square, sum, scale), 2 per row, 1 per element with a weight."""
     rows = input.numel // max(math.prod(normalized_shape), 1)
-    return Work(other_flops=3 * input.numel + 2 * rows + _affine(input, weight, None))
+    flops = 3 * input.numel + 2 * rows + _affine(input, weight, None)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten._fused_rms_norm)
@@ -294,9 +303,10 @@ def fused_rms_norm(
     return rms_norm(input, normalized_shape, weight, out=first_output(out))
 
 
-# -- gradients -----------------------------------------------------------------------------------------------------------
-# With x̂ the normalised input and ĝ = g · weight, over the n elements that share statistics: ∂x = (ĝ − (Σĝ + x̂·Σĝ·x̂) / n) / σ.
-# That is 2 per element for x̂, 3 for the two sums, 5 to combine; ∂weight = Σ g·x̂ takes 2, ∂bias = Σ g takes 1, ĝ takes 1.
+# -- gradients -------------------------------------------------------------------------------------
+# With x̂ the normalised input and ĝ = g · weight, over the n elements that share statistics: ∂x =
+# (ĝ − (Σĝ + x̂·Σĝ·x̂) / n) / σ. That is 2 per element for x̂, 3 for the two sums, 5 to combine;
+# ∂weight = Σ g·x̂ takes 2, ∂bias = Σ g takes 1, ĝ takes 1.
 
 
 @cost_of(aten.native_layer_norm_backward)
@@ -380,7 +390,10 @@ def rms_norm_backward(
     output_mask: Sequence[bool],
     out: object,
 ) -> Work:
-    """``∂x = (ĝ − x̂·Σĝ·x̂ / n) / σ``: 6 per element (x̂ 1, the sum 2, the rest 3), 7 with a weight; 2 for the weight."""
+    """``∂x = (ĝ − x̂·Σĝ·x̂ / n) / σ``: 6 per element, 7 with a weight; 2 for the weight.
+
+    x̂ takes 1, the sum 2, the rest 3.
+    """
     return _backward(input, weight, (*output_mask, False), centred=False)
 
 
@@ -399,7 +412,7 @@ def _backward(
     return Work(other_flops=per_element * input.numel)
 
 
-# -- weights -------------------------------------------------------------------------------------------------------------
+# -- weights ---------------------------------------------------------------------------------------
 
 per_input(
     3, "aten::_weight_norm_interface"

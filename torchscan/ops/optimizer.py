@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_listed_element
-from torchscan.ops.registry import Work, cost_of, declare_costless, elements, traffic_of
+from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.registry import cost_of, declare_costless, traffic_of
 from torchscan.trace.events import TensorSpec
 
 Tensors = Sequence[TensorSpec]
@@ -50,13 +51,15 @@ def foreach_zero(*_: object, out: object) -> Work:
 @cost_of("aten::_foreach_add", "aten::_foreach_sub")
 def foreach_add(self: Tensors, *_: object, alpha: float = 1, out: object) -> Work:
     """1 per element, 2 if alpha ≠ 1."""
-    return Work(other_flops=(2 if alpha != 1 else 1) * elements(self))
+    flops = (2 if alpha != 1 else 1) * elements(self)
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_foreach_addcmul", "aten::_foreach_addcdiv")
 def foreach_addcmul(self: Tensors, *_: object, value: float = 1, out: object) -> Work:
     """2 per element, 3 if value ≠ 1."""
-    return Work(other_flops=(3 if value != 1 else 2) * elements(self))
+    flops = (3 if value != 1 else 2) * elements(self)
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_fused_adam")
@@ -69,11 +72,15 @@ def fused_adam(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6: 13 per element.
+    """13 per element.
+
+    ``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6.
 
     Weight decay (added to the gradient) 2, amsgrad 1, maximize 1, a scaled gradient 1.
     """
-    per_element = 13 + 2 * (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    per_element = 13 + _options(amsgrad, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
     return Work(other_flops=per_element * elements(self))
 
 
@@ -88,7 +95,9 @@ def fused_adamw(
     out: object,
 ) -> Work:
     """FLOPs = those of Adam, but weight decay shrinks the parameter: 1 per element, not 2."""
-    per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    per_element = 13 + _options(amsgrad, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 1
     return Work(other_flops=per_element * elements(self))
 
 
@@ -104,15 +113,17 @@ def fused_sgd(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2."""
-    moving = 3 if momentum != 0 and not is_first_step else 0
-    per_element = (
-        2
-        + 2 * (weight_decay != 0)
-        + moving
-        + 2 * bool(nesterov)
-        + _options(False, maximize, grad_scale)
-    )
+    """2 per element for ``p −= lr·g``, and more for options.
+
+    Weight decay takes 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2.
+    """
+    per_element = 2 + _options(False, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
+    if momentum != 0 and not is_first_step:
+        per_element += 3
+    if nesterov:
+        per_element += 2
     return Work(other_flops=per_element * elements(self))
 
 
@@ -126,10 +137,10 @@ def fused_adagrad(
     out: object,
 ) -> Work:
     """``s += g·g`` 2; ``p −= lr·g / (√s + ε)`` 5: 7 per element; weight decay 2."""
-    return Work(
-        other_flops=(7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale))
-        * elements(self)
-    )
+    per_element = 7 + _options(False, maximize, grad_scale)
+    if weight_decay != 0:
+        per_element += 2
+    return Work(other_flops=per_element * elements(self))
 
 
 #: FLOPs for each element, with weight decay: Adam's 13 and 1; the same with two norms; of Lion a
@@ -158,7 +169,8 @@ def optimizer_update_8bit_blockwise(
 ) -> Work:
     """Each state is scaled (1), its largest value found (2), and it is scaled and rounded (2)."""
     num_states = 1 if state2 is None else 2
-    return Work(other_flops=(_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel)
+    flops = (_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel
+    return Work(other_flops=flops)
 
 
 @cost_of("aten::_amp_foreach_non_finite_check_and_unscale")
@@ -174,4 +186,4 @@ def update_scale(*_: object, out: object) -> Work:
 
 
 def _options(*given: object) -> int:
-    return sum(bool(each) if not isinstance(each, TensorSpec) else 1 for each in given)
+    return sum(isinstance(each, TensorSpec) or bool(each) for each in given)

@@ -6,7 +6,8 @@ A complex number costs what its two parts cost: 2 for a sum, 4 products and 2 su
 from __future__ import annotations
 
 from torchscan.ops.elementwise import per_element, real_parts
-from torchscan.ops.registry import Work, cost_of, declare_costless, pointwise, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of, declare_costless, pointwise, window_of
 from torchscan.ops.windows import WHOLE, Looks, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -136,7 +137,10 @@ def complex_parts_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 
 @cost_of(aten.addcmul, aten.addcdiv)
 def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
-    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1; for complex numbers a sum is 2, a product 6."""
+    """2 per element for ``self + value · t1 · t2`` (or t1 / t2), 3 if value ≠ 1.
+
+    For complex numbers a sum is 2, a product 6.
+    """
     products = 2 if value != 1 else 1
     per_element = 2 + 6 * products if out.dtype.is_complex else 1 + products
     return Work(other_flops=per_element * out.numel)
@@ -144,6 +148,10 @@ def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
 
 @cost_of(aten.add, aten.sub, aten.subtract, aten.rsub)
 def add(self: TensorSpec, other: object, *, alpha: float = 1, out: TensorSpec) -> Work:
-    """``self ± alpha · other``: FLOPs = numel(out), and numel(other) more if alpha ≠ 1; complex numbers have two parts."""
+    """FLOPs = numel(out) for ``self ± alpha · other``, numel(other) more if alpha ≠ 1.
+
+    Complex numbers have two parts.
+    """
     scaled = other.numel if isinstance(other, TensorSpec) else 1
-    return Work(other_flops=real_parts(out) * (out.numel + (scaled if alpha != 1 else 0)))
+    flops = real_parts(out) * (out.numel + (scaled if alpha != 1 else 0))
+    return Work(other_flops=flops)

@@ -6,19 +6,10 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
-from torchscan.ops.windows import (
-    WHOLE,
-    Along,
-    Dim,
-    Looks,
-    along_last,
-    bins,
-    here,
-    look,
-    per_axis,
-    window,
-)
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.taps import bins
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -32,7 +23,8 @@ def _max_pool(axes: int) -> Formula:
         """Window − 1 comparisons per output."""
         window = _window(kernel_size, axes)
         pooled = first_output(out).numel
-        return Work(other_flops=(window - 1) * pooled, elements_read=window * pooled)
+        flops = (window - 1) * pooled
+        return Work(other_flops=flops, elements_read=window * pooled)
 
     return max_pool
 
@@ -55,7 +47,8 @@ def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
     ) -> Work:
         """Count the elements of windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``."""
         reads = _total_of_windows(self, first_output(out), axes)
-        return Work(other_flops=reads - flops_saved * first_output(out).numel, elements_read=reads)
+        flops = reads - flops_saved * first_output(out).numel
+        return Work(other_flops=flops, elements_read=reads)
 
     return adaptive_pool
 
@@ -70,7 +63,8 @@ def _avg_pool_backward(axes: int) -> Formula:
         **_kwargs: object,
     ) -> Work:
         """Each gradient is divided by the window and added to each element of it."""
-        return Work(other_flops=(1 + _window(kernel_size, axes)) * grad_output.numel)
+        flops = (1 + _window(kernel_size, axes)) * grad_output.numel
+        return Work(other_flops=flops)
 
     return avg_pool_backward
 
@@ -118,12 +112,13 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
         out: Output,
         **_kwargs: object,
     ) -> Looks:
-        """Place j looks at ``s·j − p + d·t`` for the taps t; the default stride is the window's size."""
+        """Look from place j at ``s·j − p + d·t`` for the taps t.
+
+        The default stride is the window's size.
+        """
         steps = stride if isinstance(stride, int) or stride else kernel_size
-        each = zip(
-            *(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)),
-            strict=True,
-        )
+        options = (per_axis(value, axes) for value in (kernel_size, steps, padding, dilation))
+        each = zip(*options, strict=True)
         return (along_last(self, [window(*numbers) for numbers in each], first_output(out)),)
 
 
@@ -133,10 +128,9 @@ def _declare_bins(axes: int, *operators: Operator) -> None:
         """Place j looks at its bin; a single bin holds everything."""
         result, outer = first_output(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
-        dims: list[Dim] = [
-            WHOLE if count == 1 else Along(outer + at, bins(size, count))
-            for at, (size, count) in enumerate(sizes)
-        ]
+        dims: list[Dim] = []
+        for at, (size, count) in enumerate(sizes, outer):
+            dims.append(WHOLE if count == 1 else Along(at, bins(size, count)))
         return (look(result, *map(here, range(outer)), *dims),)
 
 
@@ -179,20 +173,21 @@ def roi_align(
     *,
     out: Output,
 ) -> Work:
-    """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
+    """Return the cost of the mean of r² samples per output.
 
-    A sample's place and its neighbours' weights take 14, once for all its channels (position-sensitive: each part of a box has
-    its own channels). Without a ratio (r ≤ 0), the number of samples depends on the size of the boxes: at least one, or none
-    where boxes may be empty, aligned or position-sensitive ones.
+    Each is interpolated between four neighbors: 7 each, r² − 1 sums, a division.
+
+    A sample's place and its neighbours' weights take 14, once for all its channels
+    (position-sensitive: each part of a box has its own channels). Without a ratio (r ≤ 0), the
+    number of samples depends on the size of the boxes: at least one, or none where boxes may be
+    empty, aligned or position-sensitive ones.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
     results = first_output(out).numel
     places = rois.shape[0] * pooled_height * pooled_width * samples
-    return Work(
-        other_flops=8 * samples * results + 14 * places,
-        elements_read=4 * samples * results + rois.numel,
-        is_lower_bound=sampling_ratio <= 0,
-    )
+    flops = 8 * samples * results + 14 * places
+    elements_read = 4 * samples * results + rois.numel
+    return Work(other_flops=flops, elements_read=elements_read, is_lower_bound=sampling_ratio <= 0)
 
 
 def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
@@ -215,25 +210,32 @@ def roi_align_backward(
     *,
     out: TensorSpec,
 ) -> Work:
-    """Each gradient is divided, weighted and added to the four neighbours of each sample: 1 + 8·r² per output."""
+    """1 + 8·r² per output.
+
+    Each gradient is divided, weighted and added to the four neighbors of each sample.
+    """
     samples = _fewest_samples(sampling_ratio, aligned)
-    return Work(
-        other_flops=(1 + 8 * samples) * grad.numel * (samples > 0)
-        + 14 * samples * grad.numel // max(channels, 1),
-        is_lower_bound=sampling_ratio <= 0,
-    )
+    flops = 14 * samples * grad.numel // max(channels, 1)
+    if samples > 0:
+        flops += (1 + 8 * samples) * grad.numel
+    return Work(other_flops=flops, is_lower_bound=sampling_ratio <= 0)
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
     """Sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
-    return pooled.numel // positions * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
+    images = pooled.numel // positions
+    return images * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
 
 
 def _total_of_bins(size: int, bins: int) -> int:
     """Sum of the window sizes along one axis."""
-    return sum(-(-(index + 1) * size // bins) - index * size // bins for index in range(bins))
+    total = 0
+    for index in range(bins):
+        start, stop = index * size // bins, -(-(index + 1) * size // bins)
+        total += stop - start
+    return total
 
 
 def _window(kernel_size: Sizes, axes: int) -> int:

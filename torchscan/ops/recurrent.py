@@ -1,15 +1,18 @@
-"""Recurrent layers and cells, as one operator. Each weight matrix is multiplied once with each time step of each sample.
+"""Recurrent layers and cells, as one operator.
 
-MACs = rows · Σ numel(weight matrices), with rows = batch · time, or the rows of a packed sequence. The gradients take twice
-as many: per matrix and row, once for the gradient of the input and once for that of the matrix.
+Each weight matrix is multiplied once with each time step of each sample.
 
-Other FLOPs per unit and row: for each gate the sum of the input's and the state's part, and its activation; then the update
-of the state:
-LSTM 4 + (3·4 + 2·6) + (2 products + 1 sum + 1 product) = 32 · GRU 3 + (2·4 + 6) + (1 product + 3 to interpolate) = 21 ·
-tanh cell 1 + 6 = 7 · relu cell 1 + 1 = 2. Dropout between layers, in training, 2 per element.
+MACs = rows · Σ numel(weight matrices), with rows = batch · time, or the rows of a packed sequence.
+The gradients take twice as many: per matrix and row, once for the gradient of the input and once
+for that of the matrix.
 
-Their derivatives: LSTM 4 gates (3 each), the state's tanh (3), 7 products and 2 sums = 24 · GRU 3 gates (3 each), 8 products
-and 3 sums = 20 · tanh 3 · relu 2.
+Other FLOPs per unit and row: for each gate the sum of the input's and the state's part, and its
+activation; then the update of the state: LSTM 4 + (3·4 + 2·6) + (2 products + 1 sum + 1 product) =
+32 · GRU 3 + (2·4 + 6) + (1 product + 3 to interpolate) = 21 · tanh cell 1 + 6 = 7 · relu cell 1 + 1
+= 2. Dropout between layers, in training, 2 per element.
+
+Their derivatives: LSTM 4 gates (3 each), the state's tanh (3), 7 products and 2 sums = 24 · GRU 3
+gates (3 each), 8 products and 3 sums = 20 · tanh 3 · relu 2.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
-from torchscan.ops.windows import WHOLE, EachOutput, Looks, Windows, here, look
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, window_of
+from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, Windows, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -34,7 +38,8 @@ class _Cell:
     backward: int
 
 
-_RELU, _TANH, _LSTM, _GRU = _Cell(1, 2, 2), _Cell(1, 7, 3), _Cell(4, 32, 24), _Cell(3, 21, 20)
+_RELU, _TANH = _Cell(1, 2, 2), _Cell(1, 7, 3)
+_LSTM, _GRU = _Cell(4, 32, 24), _Cell(3, 21, 20)
 _BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # in the numbering of cuDNN's and MKL's kernels
 
 
@@ -45,7 +50,9 @@ def _layers(cell: _Cell, *, packed: bool) -> Formula:
             packed : packed + 7
         ]
         cells = num_layers * (2 if bidirectional else 1)
-        dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
+        dropped = 0
+        if train and dropout:
+            dropped = 2 * first_output(out).numel * (num_layers - 1)
         return _work(cell, _rows(input), weights, cells, dropped)
 
     return recurrent
@@ -64,14 +71,18 @@ _declare(_RELU, aten.rnn_relu.input, aten.rnn_relu.data)
 
 @window_of(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Output) -> Windows:
-    """All steps and channels of its sample, even in one direction, where it only looks back; states come after all steps."""
+    """Look at all steps and channels of the sample.
+
+    This holds in one direction, too, where it only looks back; states come after all steps.
+    """
     steps, *states = out if isinstance(out, tuple) else (out,)
     batch = 0 if batch_first else 1
-    over_time = look(steps, *(here(batch) if dim == batch else WHOLE for dim in range(3)))
-    final = [
-        look(state, *(here(1) if dim == batch else WHOLE for dim in range(3))) for state in states
-    ]
-    return EachOutput(((over_time,), *((each,) for each in final)))
+    dims: list[Dim] = [WHOLE, WHOLE, WHOLE]
+    dims[batch] = here(batch)
+    looks = [(look(steps, *dims),)]
+    dims[batch] = here(1)
+    looks += [(look(state, *dims),) for state in states]
+    return EachOutput(tuple(looks))
 
 
 @window_of(aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell)
@@ -80,11 +91,10 @@ def cell_window(
 ) -> Looks:
     """All channels of its row, in the input and in the state."""
     result = first_output(out)
-    rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
-    return tuple(
-        look(result, here(0), WHOLE)
-        for _ in rows[: 1 + len(out if isinstance(out, tuple) else (out,))]
-    )
+    matrices = [spec for spec in inputs if len(spec.shape) == 2]
+    rows = [spec for spec in matrices if spec.shape[0] == result.shape[0]]
+    num_states = len(out) if isinstance(out, tuple) else 1
+    return (look(result, here(0), WHOLE),) * len(rows[: 1 + num_states])
 
 
 def _declare_cell(cell: _Cell, operator: Operator) -> None:
@@ -139,7 +149,9 @@ def layers_of_cudnn(
     out: Output,
 ) -> Work:
     """All layers, on a GPU."""
-    dropped = 2 * first_output(out).numel * (num_layers - 1) if train and dropout else 0
+    dropped = 0
+    if train and dropout:
+        dropped = 2 * first_output(out).numel * (num_layers - 1)
     return _work(
         _BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped
     )
@@ -213,14 +225,16 @@ def _work(
     cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int, other_flops: int = 0
 ) -> Work:
     units = _units(cell, weights, cells)
-    return Work(
-        macs=rows * _products(weights), other_flops=rows * units * cell.forward + other_flops
-    )
+    macs = rows * _products(weights)
+    flops = rows * units * cell.forward + other_flops
+    return Work(macs=macs, other_flops=flops)
 
 
 def _backward(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int) -> Work:
     units = _units(cell, weights, cells)
-    return Work(macs=2 * rows * _products(weights), other_flops=rows * units * cell.backward)
+    macs = 2 * rows * _products(weights)
+    flops = rows * units * cell.backward
+    return Work(macs=macs, other_flops=flops)
 
 
 def _products(weights: Sequence[TensorSpec]) -> int:

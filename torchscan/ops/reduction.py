@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.ops.elementwise import Output, first_output, per_element, per_input, real_parts
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of, window_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -74,7 +75,8 @@ _declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.nat
 cost_of(aten.dist)(_reduction(3, 0))
 # the norm of each slice, and a product
 cost_of(aten.renorm)(_reduction(3, 0))
-# exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n subtractions, one addition
+# exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n
+# subtractions, one addition
 _declare(4, 0, aten.logsumexp)
 # the bin of each: subtract the lower end, divide by the width
 _declare(2, 0, aten.histc)
@@ -82,7 +84,10 @@ _declare(2, 0, aten.histc)
 
 @cost_of(aten.max, aten.min)
 def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
-    """Over a dimension or everything: n − 1 comparisons per output; of two tensors: one per element."""
+    """Return the cost of n − 1 comparisons per output, over a dimension or everything.
+
+    Of two tensors: one per element.
+    """
     if others and isinstance(others[0], TensorSpec):
         return Work(other_flops=first_output(out).numel)
     return _reduction(1, -1)(self, out=out)
@@ -128,7 +133,8 @@ def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 @cost_of(aten.cumprod)
 def running_product(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """N − 1 products in each row of n; a complex one is 6 operations."""
-    return Work(other_flops=(6 if self.dtype.is_complex else 1) * _steps(self, dim))
+    flops = (6 if self.dtype.is_complex else 1) * _steps(self, dim)
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.cumsum, aten.cummax, aten.cummin)
@@ -163,19 +169,22 @@ def sort(self: TensorSpec, *args: Any, dim: int = -1, out: Output, **_kwargs: An
     """⌈log2 n⌉ comparisons per element, in rows of n."""
     along = next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), dim)
     row = self.shape[along] if self.shape else 1
-    return Work(other_flops=self.numel * math.ceil(math.log2(max(row, 1))))
+    flops = self.numel * math.ceil(math.log2(max(row, 1)))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.topk)
 def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
     """⌈log2(k + 1)⌉ comparisons per element: each may enter a heap of k."""
-    return Work(other_flops=self.numel * math.ceil(math.log2(k + 1)))
+    flops = self.numel * math.ceil(math.log2(k + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.mode, aten._unique2, aten._unique, aten.unique_dim)
 def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """Everything is sorted: ⌈log2 n⌉ comparisons per element."""
-    return Work(other_flops=self.numel * math.ceil(math.log2(max(self.numel, 1))))
+    flops = self.numel * math.ceil(math.log2(max(self.numel, 1)))
+    return Work(other_flops=flops)
 
 
 # quickselect halves what is left each time: 2n comparisons
@@ -189,7 +198,8 @@ def search(
     sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, in a row of n."""
-    return Work(other_flops=out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1)))
+    flops = out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.bucketize)
@@ -197,7 +207,8 @@ def bucketize(
     self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, for n boundaries."""
-    return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
+    flops = out.numel * math.ceil(math.log2(boundaries.numel + 1))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.isin)
@@ -208,13 +219,16 @@ def membership(
     out: TensorSpec,
     **_kwargs: Any,
 ) -> Work:
-    """A few are compared with all. More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each."""
-    sought, known = (
-        each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements)
-    )
+    """A few are compared with all.
+
+    More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each.
+    """
+    sought = elements.numel if isinstance(elements, TensorSpec) else 1
+    known = test_elements.numel if isinstance(test_elements, TensorSpec) else 1
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)
-    return Work(other_flops=(sought + known) * math.ceil(math.log2(sought + known)))
+    flops = (sought + known) * math.ceil(math.log2(sought + known))
+    return Work(other_flops=flops)
 
 
 @cost_of(aten.bincount)
@@ -229,7 +243,8 @@ def multinomial(
 ) -> Work:
     """Running sums of the weights, normalised (2 each), and a binary search per sample."""
     choices = self.shape[-1]
-    return Work(other_flops=2 * self.numel + out.numel * math.ceil(math.log2(choices + 1)))
+    flops = 2 * self.numel + out.numel * math.ceil(math.log2(choices + 1))
+    return Work(other_flops=flops)
 
 
 per_element(1, aten.cummaxmin_backward, aten.value_selecting_reduction_backward)

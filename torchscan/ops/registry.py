@@ -4,7 +4,9 @@ A formula is a function of the operator's arguments, named as in its schema, wit
 :class:`TensorSpec` for each tensor, and of ``out``, the spec (or specs) of its result::
 
     @cost_of(aten.linear)
-    def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
+    def linear(
+        input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec
+    ) -> Work:
         '''MACs = numel(out) · in_features.'''
         return Work(macs=out.numel * weight.shape[-1])
 
@@ -17,8 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeVar
@@ -26,6 +27,8 @@ from typing import Literal, TypeVar
 import torch
 
 from torchscan.errors import InputError, warn_user
+from torchscan.ops.formula_calls import apply_formula
+from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.torch_versions import (
@@ -35,94 +38,11 @@ from torchscan.torch_versions import (
     OpOverloadPacket,
     aten,
 )
-from torchscan.trace.events import OpSignature, TensorSpec, names_of_arguments
+from torchscan.trace.events import OpSignature
 
-#: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
+#: an overload, a packet (all its overloads), the name of either, or the result of
+#: ``torch.library.custom_op``
 Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """The work of one operator call, as its formula returns it.
-
-    A count of None follows from the specs of operands and results.
-    """
-
-    macs: int = 0
-    #: floating-point operations other than the two of each multiply-accumulate
-    other_flops: int = 0
-    #: elements read without a cache; None: every element of every operand once
-    elements_read: int | None = None
-    #: bytes that must at least be read; None: the distinct elements of every distinct operand
-    bytes_read: int | None = None
-    #: bytes of these that another routing of the same rows would not read
-    avoidable_bytes_read: int = 0
-    #: elements written; None: every element of every result and of every operand that is written to
-    elements_written: int | None = None
-    #: bytes written; None: those of the same elements
-    bytes_written: int | None = None
-    #: the true numbers depend on values, and are no less than these
-    is_lower_bound: bool = False
-
-    def __post_init__(self) -> None:
-        """Check that counts are whole numbers, of any type."""
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if name == "is_lower_bound" or (type(value) is int and value >= 0):
-                continue
-            if value is None and name not in ("macs", "other_flops", "avoidable_bytes_read"):
-                continue
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-                raise ValueError(f"{name} is {value!r}: give a whole number")
-            object.__setattr__(self, name, int(value))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpCost:
-    """The cost of one or more operator calls. docs/conventions.md explains each number."""
-
-    macs: int = 0
-    flops: int = 0
-    elements_read: int = 0
-    elements_written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    #: bytes of the expected reads that another routing of the same rows would not read: of experts
-    avoidable_bytes_read: int = 0
-    #: False if an operator without a cost formula is included: then every number is a lower bound
-    is_complete: bool = True
-
-    @property
-    def dmas(self) -> int:
-        """Memory accesses without a cache: elements read plus elements written."""
-        return self.elements_read + self.elements_written
-
-    @property
-    def min_bytes_read(self) -> int:
-        """Bytes that are read with any routing of the rows."""
-        return self.bytes_read - self.avoidable_bytes_read
-
-    def __add__(self, other: OpCost) -> OpCost:
-        return OpCost(
-            macs=self.macs + other.macs,
-            flops=self.flops + other.flops,
-            elements_read=self.elements_read + other.elements_read,
-            elements_written=self.elements_written + other.elements_written,
-            bytes_read=self.bytes_read + other.bytes_read,
-            bytes_written=self.bytes_written + other.bytes_written,
-            avoidable_bytes_read=self.avoidable_bytes_read + other.avoidable_bytes_read,
-            is_complete=self.is_complete and other.is_complete,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CallCost:
-    """The cost of a call, and whether it has a formula, costs nothing or has no formula."""
-
-    state: Literal["formula", "costless", "unknown"]
-    cost: OpCost
-
-
 #: returns None if the cost of a call does not follow from shapes
 Formula = Callable[..., Work | None]
 #: returns the elements that an operator reads for each result, or None if they are unknown
@@ -172,7 +92,10 @@ def cost_of(
 
 
 def traffic_of(*operators: Operator) -> Callable[[F], F]:
-    """Register a formula for operators without arithmetic that move other bytes than their operands."""
+    """Register a formula for operators without arithmetic.
+
+    They move other bytes than those of their operands.
+    """
 
     def register(formula: F) -> F:
         _register(_entries, operators, _Entry(formula, "costless"), replace=False)
@@ -219,7 +142,7 @@ def windows(signature: OpSignature) -> Windows | None:
     if rule is None:
         return None
     try:
-        return checked(_apply(rule, signature), signature)
+        return checked(apply_formula(rule, signature), signature)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
@@ -237,16 +160,19 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
     if signature.is_view or _makes_nothing(signature):
         return CallCost("costless", _NOTHING)
     entry = _find(_entries, signature.op)
-    if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(
-        entry, signature.op
-    ):
+    is_nested = any(spec.is_nested for spec in signature.inputs)
+    if is_nested and not _goes_by_elements(entry, signature.op):
         return _UNKNOWN_COST
-    if not _is_integer_arithmetic(signature):
+    has_floats = any(map(_is_arithmetic, (*signature.inputs, *signature.outputs)))
+    if has_floats or signature.op.namespace not in ("aten", "prims"):
+        # What operators of other libraries do with integers is unknown.
         return _UNKNOWN_COST if entry is None else _cost_by_formula(entry, signature, routing)
     if entry is None:
         return _cost_by_formula(_Entry(_copies, "costless"), signature, routing)
     found = _cost_by_formula(entry, signature, routing)
-    return found if entry.of_integers else _without_arithmetic(found)
+    if entry.of_integers or found.state == "unknown":
+        return found
+    return CallCost("costless", dataclasses.replace(found.cost, macs=0, flops=0))
 
 
 #: products whose formulas count rows, of any lengths
@@ -267,17 +193,14 @@ _numel, _is_arithmetic = attrgetter("numel"), attrgetter("is_arithmetic")
 
 
 def _makes_nothing(signature: OpSignature) -> bool:
-    """Return whether all results are empty, as of an expert without rows, whose weights are unread."""
+    """Return whether all results are empty.
+
+    This is the case for an expert without rows, whose weights are unread.
+    """
     written = signature.all_written
     if not written or any(map(_numel, written)):
         return False
     return torch.Tag.dynamic_output_shape not in signature.op.tags
-
-
-def _without_arithmetic(found: CallCost) -> CallCost:
-    if found.state == "unknown":
-        return found
-    return CallCost("costless", dataclasses.replace(found.cost, macs=0, flops=0))
 
 
 def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) -> CallCost:
@@ -287,15 +210,13 @@ def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) ->
     other numbers stay available.
     """
     try:
-        work = _apply(entry.formula, signature, routing)
+        work = apply_formula(entry.formula, signature, routing)
         if work is None:
             return _UNKNOWN_COST
-        cost = _complete(work, signature)
-        return (
-            CallCost("unknown", dataclasses.replace(cost, is_complete=False))
-            if work.is_lower_bound
-            else CallCost(entry.state, cost)
-        )
+        cost = complete_work(work, signature)
+        if work.is_lower_bound:
+            return CallCost("unknown", dataclasses.replace(cost, is_complete=False))
+        return CallCost(entry.state, cost)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(
@@ -305,99 +226,8 @@ def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) ->
         return _UNKNOWN_COST
 
 
-def _is_integer_arithmetic(signature: OpSignature) -> bool:
-    """Return whether this is an operator of torch on integers or booleans only.
-
-    What operators of other libraries do with integers is unknown.
-    """
-    if any(map(_is_arithmetic, (*signature.inputs, *signature.outputs))):
-        return False
-    return signature.op.namespace in ("aten", "prims")
-
-
-def _apply(formula: Callable[..., T], signature: OpSignature, routing: Routing = UNKNOWN) -> T:
-    """Call a formula or a rule with the arguments that it has parameters for.
-
-    Its positional parameters take the operator's first arguments, under any name; its keyword
-    parameters are matched by name with the schema, if the overload has them. ``inputs`` takes all
-    operands, ``routing`` how a router picked the indices.
-    """
-    layout = _layout(formula)
-    names = names_of_arguments(signature.op)
-    named = signature.arguments
-    positional = [named[name] for name in names[: layout.positional] if name in named]
-    if layout.takes_rest:
-        positional += signature.args[layout.positional :]
-    keywords = {name: value for name, value in named.items() if name in layout.keywords}
-    if layout.takes_inputs:
-        keywords["inputs"] = signature.inputs
-    if layout.takes_routing:
-        keywords["routing"] = routing
-    return formula(*positional, **keywords, out=signature.out)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """The parameters of a formula."""
-
-    positional: int
-    takes_rest: bool
-    takes_inputs: bool
-    takes_routing: bool
-    keywords: frozenset[str]
-
-
-@functools.cache
-def _layout(formula: Callable[..., object]) -> _Layout:
-    parameters = inspect.signature(formula).parameters.values()
-    kinds = [parameter.kind for parameter in parameters]
-    by_keyword = [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
-    return _Layout(
-        positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY)
-        + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
-        takes_inputs="inputs" in by_keyword,
-        takes_routing="routing" in by_keyword,
-        keywords=frozenset(by_keyword) - {"out", "inputs", "routing"},
-    )
-
-
-def elements(specs: Iterable[TensorSpec]) -> int:
-    """Return the number of elements that one access of each of these tensors touches."""
-    return sum(spec.accessed_numel for spec in specs)
-
-
-def stored_bytes(specs: Iterable[TensorSpec]) -> int:
-    """Return the bytes of the distinct elements of these tensors."""
-    return sum(spec.stored_bytes for spec in specs)
-
-
 def _copies(**_kwargs: object) -> Work:
     return Work()
-
-
-def _complete(work: Work, signature: OpSignature) -> OpCost:
-    """Return the cost: ``FLOPs = 2·MACs + other FLOPs``, and missing counts from the specs."""
-    written = signature.all_written
-    return OpCost(
-        macs=work.macs,
-        flops=2 * work.macs + work.other_flops,
-        elements_read=_value_or_count(work.elements_read, elements, signature.inputs),
-        elements_written=_value_or_count(work.elements_written, elements, written),
-        bytes_read=_value_or_count(work.bytes_read, stored_bytes, signature.distinct_inputs),
-        bytes_written=_value_or_count(work.bytes_written, stored_bytes, written),
-        avoidable_bytes_read=work.avoidable_bytes_read,
-    )
-
-
-def _value_or_count(
-    figure: int | None, count: Callable[[Iterable[TensorSpec]], int], specs: Iterable[TensorSpec]
-) -> int:
-    return count(specs) if figure is None else figure
 
 
 def _name_of(operator: Operator) -> str:
@@ -419,21 +249,20 @@ def _register(
 ) -> None:
     if not operators:
         raise InputError("there is no operator: give one, @cost_of(torch.ops.mylib.my_op)")
-    names = [_name_of(operator) for operator in operators]
+    names = list(map(_name_of, operators))
     taken = [name for name in names if name in entries]
     if taken and not replace:
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
         raise ValueError(f"{taken[0]} already has {kind}: give replace=True to replace it")
     for name in names:
-        for narrower in (
-            [each for each in entries if each.startswith(f"{name}.")] if replace else ()
-        ):
-            del entries[narrower]
+        if replace:
+            for overload in [each for each in entries if each.startswith(f"{name}.")]:
+                del entries[overload]
         entries[name] = entry
 
 
 def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
-    for name in _names_to_find(operator):
+    for name in names_to_find(operator):
         entry = entries.get(name)
         if entry is not None:
             return entry
@@ -441,7 +270,7 @@ def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
 
 
 @functools.cache
-def _names_to_find(operator: OpOverload) -> tuple[str, ...]:
+def names_to_find(operator: OpOverload) -> tuple[str, ...]:
     """Return the names to look up: the overload, the packet, and those of the functional operator.
 
     An in-place operator without an entry has the cost of its functional counterpart.

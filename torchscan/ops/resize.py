@@ -1,18 +1,20 @@
 """Resizing and sampling: each output element is a weighted sum of its neighbours in the input.
 
-Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three axes take 3, 7 and 15.
-Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes the same way back: a product is added to each
-neighbour (with several axes, the weights are multiplied first).
+Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three
+axes take 3, 7 and 15. Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes
+the same way back: a product is added to each neighbour (with several axes, the weights are
+multiplied first).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, declare_costless, window_of
-from torchscan.ops.windows import Looks, along_last, interpolated, nearest
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.taps import interpolated, nearest
+from torchscan.ops.windows import Looks, along_last
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -45,22 +47,31 @@ per_input(48, aten.upsample_bicubic2d_backward)
 
 def _antialiased(reach: int) -> Formula:
     def antialiased_resize(self: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """One axis after another, the last first: t products and t − 1 sums for each result with t neighbours in reach."""
-        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
-        across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
-        return Work(
-            other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2])
-        )
+        """Return the cost of one axis after another, the last first.
+
+        A result with t neighbors in reach takes t products and t − 1 sums.
+        """
+        height, width = out.shape[-2:]
+        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(height, 1)
+        across = _taps(self.shape[-1], width, reach)
+        down = _taps(self.shape[-2], height, reach)
+        flops = rows * (2 * across - width) + columns * (2 * down - height)
+        return Work(other_flops=flops)
 
     return antialiased_resize
 
 
 def _antialiased_backward(reach: int) -> Formula:
     def antialiased_backward(grad_output: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """Each gradient is added to its neighbours in reach, times the product of two weights: 3 each."""
-        images = grad_output.numel // max(math.prod(grad_output.shape[-2:]), 1)
-        taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
-        return Work(other_flops=3 * images * math.prod(taps))
+        """3 for each gradient and neighbor in reach.
+
+        The gradient is added to the neighbor, times the product of two weights.
+        """
+        height, width = grad_output.shape[-2:]
+        images = grad_output.numel // max(height * width, 1)
+        across = _taps(out.shape[-1], width, reach)
+        down = _taps(out.shape[-2], height, reach)
+        return Work(other_flops=3 * images * across * down)
 
     return antialiased_backward
 
@@ -71,23 +82,30 @@ for _name, _reach in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
 
 
 def _taps(size: int, resized: int, reach: int) -> int:
-    """Count neighbours along one axis: for i, those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out."""
+    """Count neighbors along one axis.
+
+    For i, they are those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out.
+    """
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
-    centres = (scale * (index + 0.5) for index in range(resized))
-    return sum(
-        min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres
-    )
+    number = 0
+    for index in range(resized):
+        center = scale * (index + 0.5)
+        first, end = int(center - support + 0.5), int(center + support + 0.5)
+        number += min(end, size) - max(first, 0)
+    return number
 
 
-def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
+def _declare_nearest(axes: int, center: float, *operators: Operator) -> None:
     @window_of(*operators)
     def nearest_window(
         self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec
     ) -> Looks:
         """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
-        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
-        return (along_last(self, [nearest(*sizes, centre) for sizes in each], out),)
+        factors = _factors(scales, axes)
+        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
+        taps = [nearest(*sizes, center) for sizes in each]
+        return (along_last(self, taps, out),)
 
 
 def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: Operator) -> None:
@@ -99,8 +117,12 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
         *scales: Factors,
         out: TensorSpec,
     ) -> Looks:
-        """The neighbours of ``(j + ½)·s − ½`` (of ``j·s`` with aligned corners) that have a weight."""
-        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
+        """Look at the neighbors of ``(j + ½)·s − ½`` that have a weight.
+
+        With aligned corners, they are those of ``j·s``.
+        """
+        factors = _factors(scales, axes)
+        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
         taps = [
             interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias)
             for sizes in each
@@ -126,7 +148,7 @@ _declare_interpolation(2, "cubic", True, "aten::_upsample_bicubic2d_aa")
 _declare_interpolation(2, "lanczos", True, "aten::_upsample_lanczos2d_aa")
 
 
-# -- sampling at given places --------------------------------------------------------------------------------------------
+# -- sampling at given places ----------------------------------------------------------------------
 
 _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # torch's numbers for them
 
@@ -138,22 +160,22 @@ def _grid_sampler(axes: int) -> Formula:
     def grid_sampler(
         input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec
     ) -> Work:
-        """Each output as in a resize. Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
+        """Each output as in a resize.
 
-        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional axis. Nearest: 1 per axis
-        to round. Bicubic: 16 per axis.
+        Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
+
+        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional
+        axis. Nearest: 1 per axis to round. Bicubic: 16 per axis.
         """
         places = grid.numel // axes
         weights = 2 * axes + neighbours * (axes - 1)
         per_output = {_BILINEAR: linear, _NEAREST: 0, _BICUBIC: 31}[interpolation_mode]
-        per_place = (
-            3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
-        )
+        by_mode = {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}
+        per_place = 3 * axes + by_mode[interpolation_mode]
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
-        return Work(
-            other_flops=per_output * out.numel + per_place * places,
-            elements_read=taps * out.numel + grid.numel,
-        )
+        flops = per_output * out.numel + per_place * places
+        elements_read = taps * out.numel + grid.numel
+        return Work(other_flops=flops, elements_read=elements_read)
 
     return grid_sampler
 
@@ -169,11 +191,15 @@ def _grid_sampler_backward(axes: int) -> Formula:
         *_: object,
         out: object,
     ) -> Work:
-        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place. Nearest: only a sum."""
+        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place.
+
+        Nearest: only a sum.
+        """
         places = grid.numel // axes
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)
-        return Work(other_flops=per_gradient * grad_output.numel + 5 * axes * places)
+        flops = per_gradient * grad_output.numel + 5 * axes * places
+        return Work(other_flops=flops)
 
     return grid_sampler_backward
 

@@ -1,4 +1,7 @@
-"""The number of experts, or of rows of a table, that are read if each row of the data picks some."""
+"""The number of experts, or of rows of a table, that are read.
+
+Each row of the data picks some.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Views: other shapes, orders and parts of the same memory. They cost nothing; some copy if a view is impossible."""
+"""Views: other shapes, orders and parts of the same memory.
+
+They cost nothing; some copy if a view is impossible.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torchscan.ops.windows import (
     NOT_READ,
     Along,
     At,
+    Dim,
     EachOutput,
     Looks,
     Reshape,
@@ -137,11 +141,10 @@ def reshape_window(
     self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks | None:
     """Return elements in the same order, or None if they are viewed as a type of another size."""
-    return (
-        (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1))
-        if self.numel == out.numel
-        else None
-    )
+    if self.numel != out.numel:
+        return None
+    unread = [NOT_READ] * (len(inputs) - 1)
+    return (way(Reshape(out.shape)), *unread)
 
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
@@ -172,11 +175,9 @@ def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec)
 @window_of(aten.t, aten.mT, aten.mH, aten.adjoint, "aten::t_copy")
 def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
     """The last two dimensions swapped."""
-    return (
-        transpose_window(self, -1, -2, out=out)
-        if len(self.shape) > 1
-        else (look(out, *map(here, range(len(self.shape)))),)
-    )
+    if len(self.shape) > 1:
+        return transpose_window(self, -1, -2, out=out)
+    return (look(out, *map(here, range(len(self.shape)))),)
 
 
 @window_of(aten.numpy_T)
@@ -191,15 +192,11 @@ def movedim_window(
 ) -> Looks:
     """Some dimensions move; the others keep their order."""
     rank = len(self.shape)
-    moved = {
-        wrapped(to, rank): wrapped(of, rank) for of, to in zip(source, destination, strict=True)
-    }
+    pairs = zip(destination, source, strict=True)
+    moved = {wrapped(to, rank): wrapped(of, rank) for to, of in pairs}
     others = (dim for dim in range(rank) if dim not in moved.values())
-    return (
-        way(
-            permuted(self.shape, [moved[at] if at in moved else next(others) for at in range(rank)])
-        ),
-    )
+    order = [moved[at] if at in moved else next(others) for at in range(rank)]
+    return (way(permuted(self.shape, order)),)
 
 
 @window_of(aten.select.int, "aten::select_copy")
@@ -213,16 +210,14 @@ def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
     """Each place of a dimension."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
-    return EachOutput(
-        tuple((_selected(self, at, index, each),) for index, each in enumerate(results))
-    )
+    looks = [(_selected(self, at, index, each),) for index, each in enumerate(results)]
+    return EachOutput(tuple(looks))
 
 
 def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
-    place = At(index % self.shape[dim] if self.shape[dim] else 0)
-    return look(
-        out, *(place if at == dim else here(at - (at > dim)) for at in range(len(self.shape)))
-    )
+    dims: list[Dim] = [here(at) for at in range(len(self.shape) - 1)]
+    dims.insert(dim, At(index % self.shape[dim] if self.shape[dim] else 0))
+    return look(out, *dims)
 
 
 @window_of(aten.slice.Tensor, "aten::slice_copy")
@@ -261,12 +256,9 @@ def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> Eac
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
     starts = itertools.accumulate((each.shape[at] for each in results[:-1]), initial=0)
-    return EachOutput(
-        tuple(
-            (moved(self, {at: shifted(start)}, each),)
-            for start, each in zip(starts, results, strict=True)
-        )
-    )
+    pairs = zip(starts, results, strict=True)
+    looks = [(moved(self, {at: shifted(start)}, each),) for start, each in pairs]
+    return EachOutput(tuple(looks))
 
 
 @window_of(aten.diagonal, "aten::diagonal_copy")
@@ -276,12 +268,13 @@ def diagonal_window(
     """Return the window: equal indices in two dimensions, one of them shifted."""
     rank = len(self.shape)
     last = len(out.shape) - 1
-    starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}
+    first, second = wrapped(dim1, rank), wrapped(dim2, rank)
+    starts = {first: max(-offset, 0), second: max(offset, 0)}
     others = iter(range(last))
-    dims = (
+    dims = [
         Along(last, shifted(starts[dim])) if dim in starts else here(next(others))
         for dim in range(rank)
-    )
+    ]
     return (look(out, *dims),)
 
 
@@ -290,18 +283,16 @@ def unfold_window(
     self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec
 ) -> Looks:
     """The windows of a dimension, as a new last dimension."""
-    return (
-        (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
-    )
+    if not self.shape:
+        return (None,)
+    return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),)
 
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)
 def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
     """Pieces along the dimension in which they are smaller than the whole."""
     pieces = out if isinstance(out, tuple) else (out,)
-    dims = (
-        dim
-        for dim, size in enumerate(self.shape)
-        if any(each.shape[dim] != size for each in pieces)
-    )
-    return split_window(self, dim=next(dims, 0), out=out)
+    for dim, size in enumerate(self.shape):
+        if any(each.shape[dim] != size for each in pieces):
+            return split_window(self, dim=dim, out=out)
+    return split_window(self, dim=0, out=out)

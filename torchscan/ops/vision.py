@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
 
 
@@ -12,11 +13,14 @@ from torchscan.trace.events import TensorSpec
 def non_maximum_suppression(
     dets: TensorSpec, scores: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """Sort n boxes, their areas (3 each), and the overlap of each pair, as if none had been suppressed before.
+    """Return the cost of sorting n boxes, of their areas (3 each), and of overlaps.
 
-    A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for the intersection, 2 sums for the union,
-    a quotient, a comparison: 13.
+    The overlap of each pair is computed as if none had been suppressed before.
+
+    A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for the
+    intersection, 2 sums for the union, a quotient, a comparison: 13.
     """
     boxes = dets.shape[0]
     sorting = boxes * math.ceil(math.log2(max(boxes, 1)))
-    return Work(other_flops=sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2))
+    flops = sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2)
+    return Work(other_flops=flops)

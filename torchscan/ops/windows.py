@@ -4,7 +4,7 @@ A rule (:func:`torchscan.window_of`) returns this for each operand, as a chain o
 operand to the result::
 
     @window_of(aten.conv1d)
-    def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1, *, out):
+    def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), *_, out):
         along = window(weight.shape[-1], stride[0], padding[0], dilation[0])
         return (look(out, here(0), WHOLE, Along(2, along)),)
 
@@ -14,11 +14,8 @@ never too small.
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -54,7 +51,10 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A dimension of the operand that is read completely: contracted, averaged or normalized over."""
+    """A dimension of the operand that is read completely.
+
+    It is contracted, averaged or normalized over.
+    """
 
 
 WHOLE = Whole()
@@ -71,7 +71,10 @@ class Look:
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set ``is_identity``: no element is moved or mixed, provided that the shape is the same."""
+        """Set ``is_identity``.
+
+        It is true if no element is moved or mixed, provided that the shape is the same.
+        """
         same = len(self.dims) == len(self.shape)
         for dim, each in enumerate(self.dims):
             same = same and isinstance(each, Along) and each.dim == dim and each.taps is HERE
@@ -87,7 +90,10 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Unfold:
-    """A step: the windows of a dimension as a new last one, i = step · j + spacing · k for k < size."""
+    """A step: the windows of a dimension as a new last one.
+
+    ``i = step · j + spacing · k`` for k < size.
+    """
 
     dim: int
     size: int
@@ -97,7 +103,10 @@ class Unfold:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The last step: only ``start`` to ``stop`` of a dimension of the result come from this operand."""
+    """The last step: a part of the result comes from this operand.
+
+    It is that from ``start`` to ``stop`` along a dimension of the result.
+    """
 
     dim: int
     start: int
@@ -155,15 +164,19 @@ def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
                 f"it returned {looks!r}: give a tuple with what look(…) returns for each operand"
             )
         for ways, spec in zip(looks or (), signature.inputs, strict=False):
-            if ways is not None and not (
-                isinstance(ways, tuple) and all(isinstance(each, Way) for each in ways)
-            ):
-                raise TypeError(
-                    f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it"
-                )
-            for step in (each.steps[0] for each in ways or () if each.steps):
-                _check_step(step, spec)
+            if ways is not None:
+                _check_ways(ways, spec)
     return windows
+
+
+def _check_ways(ways: object, spec: TensorSpec) -> None:
+    if not isinstance(ways, tuple) or not all(isinstance(each, Way) for each in ways):
+        raise TypeError(
+            f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it"
+        )
+    for each in ways:
+        if each.steps:
+            _check_step(each.steps[0], spec)
 
 
 def _check_step(step: Step, spec: TensorSpec) -> None:
@@ -180,10 +193,10 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
             )
 
 
-# -- along one dimension -------------------------------------------------------------------------------------------------
+# -- along one dimension -------------------------------------------------------------------------
 
-#: what is asked for again and again is kept, as far as it goes: tables of a few numbers, and those as long as a dimension
-_kept, _few_kept = lru_cache(maxsize=1024), lru_cache(maxsize=64)
+#: keeps what is asked for again and again, as far as it goes
+_kept = lru_cache(maxsize=1024)
 
 
 @_kept
@@ -193,120 +206,12 @@ def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps
 
 
 @_kept
-def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
-    """A transposed convolution: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
-    places = ([(phase + padding - spacing * tap) for tap in range(size)] for phase in range(step))
-    return Taps(
-        tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1
-    )
-
-
-@_kept
 def shifted(start: int, step: int = 1) -> Taps:
     """A slice or a padding: ``i = step·j + start``."""
     return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
 
 
-@_few_kept
-def repeated(size: int) -> Taps:
-    """The dimension repeated as a whole: ``i = j mod size``."""
-    return Taps(tuple((place,) for place in range(size)), 0)
-
-
-@_few_kept
-def drawn_out(times: int) -> Taps:
-    """Each element repeated several times: ``i = j div times``."""
-    return Taps(((0,),) * times, 1)
-
-
-@_few_kept
-def bins(size: int, count: int) -> Taps:
-    """An adaptive pool: from ``⌊j·size/count⌋`` until just before ``⌈(j + 1)·size/count⌉``."""
-    common = math.gcd(size, count)
-    size, count = size // common, count // common
-    return Taps(
-        tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)),
-        size,
-    )
-
-
-@_few_kept
-def groups(inside: int, outside: int, count: int) -> Taps:
-    """The channels of a grouped convolution: those of its own group."""
-    size, per_group = inside // count, outside // count
-    if size == per_group == 1:
-        return HERE
-    return Taps((tuple(range(size)),) * per_group, size)
-
-
-#: the distance from which on an interpolation kernel is zero
-_REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
-
-
-@_few_kept
-def nearest(size: int, resized: int, factor: float | None, centre: float) -> Taps:
-    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``, rounded as torch's kernels do it, in 32 bits.
-
-    Where the quotient is a whole number, that may give one less. If it doesn't, the places follow a period.
-    """
-    exact = _scale(size, resized, factor)
-    scale = _single(1 / factor if factor else size / resized)
-    by_halves = resized == 2 * size and not centre
-    places = [
-        min(j // 2 if by_halves else math.floor(_single((j + centre) * scale)), size - 1)
-        for j in range(resized)
-    ]
-    period, rise = exact.denominator, exact.numerator
-    if period < resized and all(
-        places[j] + rise == places[j + period] for j in range(resized - period)
-    ):
-        return Taps(tuple((place,) for place in places[:period]), rise)
-    return Taps(tuple((place,) for place in places), round(exact * resized))
-
-
-def _single(number: float) -> float:
-    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
-    return rounded
-
-
-@_few_kept
-def interpolated(
-    size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool
-) -> Taps:
-    """The neighbours of ``(j + ½) · scale − ½`` (of ``j · scale`` with aligned corners) whose weight is not zero."""
-    scale, centre = _scale(size, resized, factor), Fraction(1, 2)
-    if aligned:
-        scale, centre = Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0), Fraction(0)
-    stretch = max(scale, Fraction(1)) if antialias else Fraction(1)
-    period = min(scale.denominator, resized)
-    places = ((j + centre) * scale - centre for j in range(period))
-    return Taps(
-        tuple(_neighbours(place, kernel, stretch) for place in places), round(scale * period)
-    )
-
-
-def _scale(size: int, resized: int, factor: float | None) -> Fraction:
-    """The scale, from the factor if there is one. A factor such as 1.3 is taken as 13/10 if that makes no difference."""
-    if not factor:
-        return Fraction(size, resized)
-    exact = 1 / Fraction(factor)
-    simple = exact.limit_denominator(1000)
-    return simple if abs(simple - exact) * resized < Fraction(1, 10**6) else exact
-
-
-def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, ...]:
-    """Kernels are zero from their reach on; cubic and Lanczos kernels also at whole distances other than 0."""
-    reach = _REACH[kernel] * stretch
-    near = range(math.floor(place - reach) + 1, math.ceil(place + reach))
-    distances = {at: abs(at - place) / stretch for at in near}
-    return tuple(
-        at
-        for at in near
-        if distances[at] == 0 or kernel == "linear" or distances[at].denominator != 1
-    )
-
-
-# -- whole operands ------------------------------------------------------------------------------------------------------
+# -- whole operands --------------------------------------------------------------------------------
 
 
 def look(out: TensorSpec, *dims: Dim) -> Ways:
@@ -333,11 +238,13 @@ def _broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> Ways:
 def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
     """Dimensions aligned at the right, each read along the result's, or at its only place."""
     missing = len(out) - len(shape)
-    sizes = zip(shape, out[missing:], strict=True)
-    return tuple(
-        here(dim + missing) if size == full else At(0) if size == 1 else WHOLE
-        for dim, (size, full) in enumerate(sizes)
-    )
+    dims: list[Dim] = []
+    for dim, (size, full) in enumerate(zip(shape, out[missing:], strict=True), missing):
+        if size == full:
+            dims.append(here(dim))
+        else:
+            dims.append(At(0) if size == 1 else WHOLE)
+    return tuple(dims)
 
 
 def elementwise(
@@ -345,9 +252,11 @@ def elementwise(
 ) -> Looks:
     """Each element of the result is made from the operands' elements at the same place."""
     result = out[0] if isinstance(out, tuple) else out
-    return tuple(
-        broadcast(spec, result) if len(spec.shape) <= len(result.shape) else None for spec in inputs
-    )
+    looks: list[Ways] = []
+    for spec in inputs:
+        fits = len(spec.shape) <= len(result.shape)
+        looks.append(broadcast(spec, result) if fits else None)
+    return tuple(looks)
 
 
 def wrapped(dim: int, rank: int) -> int:
@@ -356,21 +265,32 @@ def wrapped(dim: int, rank: int) -> int:
 
 
 def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole (all, if none are named); the result keeps them with size one, or drops them."""
+    """Read some dimensions as a whole, or all if none are named.
+
+    The result keeps them with size one, or drops them.
+    """
     rank = len(spec.shape)
     named = [dims] if isinstance(dims, int) else dims
-    over = {wrapped(dim, rank) for dim in named} if named else set(range(rank))
+    over = {wrapped(dim, rank) for dim in named or range(rank)}
     keeps = len(out.shape) == rank
-    left = [dim for dim in range(rank) if dim not in over]
-    places = {dim: dim if keeps else place for place, dim in enumerate(left)}
-    return look(out, *(WHOLE if dim in over else here(places[dim]) for dim in range(rank)))
+    read: list[Dim] = []
+    num_left = 0
+    for dim in range(rank):
+        if dim in over:
+            read.append(WHOLE)
+        else:
+            read.append(here(dim if keeps else num_left))
+            num_left += 1
+    return look(out, *read)
 
 
 def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
     """Some dimensions as a whole, for each place along them: softmax, normalisation, attention."""
     rank = len(spec.shape)
-    over = {wrapped(dim, rank) for dim in ([dims] if isinstance(dims, int) else dims)}
-    return look(out, *(WHOLE if dim in over else here(dim) for dim in range(rank)))
+    named = [dims] if isinstance(dims, int) else dims
+    over = {wrapped(dim, rank) for dim in named}
+    read = [WHOLE if dim in over else here(dim) for dim in range(rank)]
+    return look(out, *read)
 
 
 def along_last(
@@ -381,25 +301,24 @@ def along_last(
     dims: list[Dim] = [here(dim) for dim in range(first)]
     if channels is not None:
         dims[first - 1] = channels
-    return look(out, *dims, *(Along(first + axis, each) for axis, each in enumerate(taps)))
+    dims += [Along(first + axis, each) for axis, each in enumerate(taps)]
+    return look(out, *dims)
 
 
 def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
     """The dimensions permuted: dimension k of the result is ``order[k]``."""
     rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
-    return Look(
-        tuple(here(order.index(dim)) for dim in range(rank)), tuple(shape[dim] for dim in order)
-    )
+    dims = tuple(here(order.index(dim)) for dim in range(rank))
+    return Look(dims, tuple(shape[dim] for dim in order))
 
 
 def moved(
     spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None
 ) -> Ways:
     """Some dimensions by their taps, the others unchanged."""
-    dims = tuple(
-        Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(spec.shape))
-    )
+    rank = len(spec.shape)
+    dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(rank))
     return way(Look(dims, out.shape), note=note)
 
 

@@ -26,15 +26,13 @@ from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, are_pl
 from torchscan.recording.call_tree import Call, CallTree, Given
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import (
-    RESOLVE,
     Execution,
     OpOutcome,
     OpRequest,
-    OpTraits,
     describe_outcome,
-    traits_of,
 )
 from torchscan.recording.execution.higher_order import named_call
+from torchscan.recording.execution.op_traits import RESOLVE, OpTraits, traits_of
 from torchscan.recording.execution.reads import CHECKING, TRUTH
 from torchscan.recording.places import is_validation
 from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass

@@ -33,9 +33,10 @@ from torchscan.recording.surroundings import make_room_for_nesting
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
 from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
-from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
+from torchscan.recording.training.gradients import BackwardError, loss_of
 from torchscan.recording.training.offloading import leave_shards_on_host
 from torchscan.recording.training.optimizers import OptimizerError
+from torchscan.recording.training.substitutes import Substitutes
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (

@@ -15,7 +15,7 @@ from torchscan.analyses.roofline.roofline_result import GroupLoad, Limiter, Oper
 from torchscan.analyses.totals import enclosing_paths
 from torchscan.ops import OpCost
 from torchscan.recording.folding.layer_repeats import Repeats
-from torchscan.recording.folding.unfolded import LeftOut
+from torchscan.recording.folding.left_out_layers import LeftOut
 from torchscan.trace.trace import Trace
 
 #: what the loads of a group add up to

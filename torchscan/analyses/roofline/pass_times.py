@@ -21,7 +21,7 @@ from torchscan.analyses.roofline.constants import (
 from torchscan.analyses.roofline.executed_pass import ExecutedPass
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.roofline_result import Limiter
-from torchscan.recording.folding.unfolded import LeftOut
+from torchscan.recording.folding.left_out_layers import LeftOut
 from torchscan.trace.events import OpCall
 
 

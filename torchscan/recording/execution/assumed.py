@@ -7,8 +7,8 @@ branch that reads it could as well go another way. :mod:`torchscan.recording.exe
 the two apart. How many tokens a certain one gets may be either: that is decided at the end, when it
 is known how many others were asked for.
 
-In a real pass on made-up inputs the same is done for what is computed from them, and in any pass for what is computed from
-random numbers that the model draws. None of it is read without a remark.
+In a real pass on made-up inputs the same is done for what is computed from them, and in any pass
+for what is computed from random numbers that the model draws. None of it is read without a remark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor
 from torchscan.errors import NeedsValuesError
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
-from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.assumptions import About, Assumed
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.picks import (
     about_after,
     choices_asked_for,
@@ -51,7 +52,11 @@ class AssumedValues:
     def __init__(
         self, table: TensorTable, assume: Callable[[Note], None], *, is_last_resort: bool
     ) -> None:
-        """With ``is_last_resort`` a branch that reads an assumed index is noted; else the pass ends there."""
+        """Begin without assumptions.
+
+        With ``is_last_resort`` a branch that reads an assumed index is noted; else the pass ends
+        there.
+        """
         self._table = table
         self._assume = assume
         self._is_last_resort = is_last_resort
@@ -60,18 +65,19 @@ class AssumedValues:
         self._of_storage: dict[int, Assumed] = {}
         #: by the call that picked, the choices that its picks were compared with
         self._asked_for: dict[int, set[object]] = {}
-        #: what was read of certain choices: a matter of balance only if most others are asked for too
+        #: what was read of certain choices: a matter of balance only if most others are asked for
         self._undecided: list[tuple[Assumed, str, str]] = []
         #: by the operator that picked, where a branch reads it
         self._branches: dict[str, dict[str, None]] = {}
-        #: where values are read that depend on made-up inputs, or on random numbers, and what reads them
+        #: where values are read that depend on made-up inputs, or on random numbers, and by what
         self._reads: dict[str, str] = {}
         self._draws: dict[str, str] = {}
 
     def enter_input(self, tensor: Tensor) -> None:
-        """The values of this input were made up."""
+        """Note that the values of this input were made up."""
         tracked = self._table.find(tensor)
-        self._enter(tracked, Assumed(about=About.DATA if tracked.spec.is_arithmetic else About.IDS))
+        about = About.DATA if tracked.spec.is_arithmetic else About.IDS
+        self._enter(tracked, Assumed(about=about))
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
@@ -96,16 +102,15 @@ class AssumedValues:
         ]
         if not met or (request.op in ONLY_SPEC_MATTERS and not begins_deepcopy(request)):
             return NOTHING
-        for position, assumed in met if may_read(request) else ():
-            if reads(request, position):
-                self._note(
-                    assumed.with_about(what_is_read(request, position, assumed)),
-                    name_of_read(request.op),
-                )
+        if may_read(request):
+            for position, assumed in met:
+                if reads(request, position):
+                    about = what_is_read(request, position, assumed)
+                    self._note(assumed.with_about(about), name_of_read(request.op))
         return met
 
     def read(self, tensor: Tensor, function: str) -> None:
-        """A function has read the values of a tensor."""
+        """Note that a function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
         if assumed is not None:
             self._note(assumed, function)
@@ -120,7 +125,8 @@ class AssumedValues:
         if assumed is not None:
             self._enter_picks(assumed, made)
         for position, each in met:
-            self._asked_for.get(each.call, set()).update(choices_asked_for(request, position, each))
+            choices = choices_asked_for(request, position, each)
+            self._asked_for.get(each.call, set()).update(choices)
         known = [(about_after(request, position, each), each) for position, each in met]
         drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
         if drawn is not None:
@@ -128,8 +134,9 @@ class AssumedValues:
         if not known:
             return
         about, strongest = max(known)
-        written = map(self._table.find, request.written_tensors()) if request.traits.written else ()
-        made = [*made, *(tracked for tracked in written if tracked not in made)]
+        if request.traits.written:
+            written = map(self._table.find, request.written_tensors())
+            made = [*made, *(tracked for tracked in written if tracked not in made)]
         self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
 
     def _enter_picks(self, assumed: Assumed, made: Sequence[Tracked]) -> None:
@@ -143,7 +150,11 @@ class AssumedValues:
             self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
 
     def _hand_on(self, op: OpOverloadPacket, made: Sequence[Tracked], assumed: Assumed) -> None:
-        """Loads, and what meets unknown values, are what a router makes of its picks: the record rests on their balance."""
+        """Enter the assumption of the results of an operator.
+
+        Loads, and what meets unknown values, are what a router makes of its picks: the trace rests
+        on their balance.
+        """
         is_used = False
         for position, tracked in enumerate(made):
             result = of_result(op, position, tracked.spec, assumed)
@@ -157,16 +168,14 @@ class AssumedValues:
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """Keep the strongest assumption of a storage: a read may return any of its values."""
+        if assumed is None or not tracked.is_concrete:
+            return
         before = self._of_storage.get(tracked.storage)
-        if (
-            assumed is not None
-            and tracked.is_concrete
-            and (before is None or before.about < assumed.about)
-        ):
+        if before is None or before.about < assumed.about:
             self._of_storage[tracked.storage] = assumed
 
     def report(self) -> None:
-        """Say what was read on the way. Raises if it must not have been."""
+        """Report what was read on the way, or raise an error if it must not have been."""
         for assumed, reader, place in self._undecided:
             if is_majority(self._asked_for[assumed.call], assumed.choices):
                 self._assume_balance(assumed)
@@ -204,7 +213,8 @@ class AssumedValues:
             self._branches.setdefault(assumed.operator, {}).setdefault(place)
         else:
             raise NeedsValuesError(
-                f"a branch at {place} reads an index that {assumed.operator} picks by values that are not known"
+                f"a branch at {place} reads an index that {assumed.operator} picks by values that "
+                "are not known"
             )
 
 

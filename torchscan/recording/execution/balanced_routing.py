@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from torchscan.ops.routing import Routing
-from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.assumptions import About, Assumed
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import TensorSpec
 
@@ -44,23 +45,27 @@ _LARGEST = 2**22
 def balanced_indices(
     request: OpRequest, outputs: Sequence[TensorSpec]
 ) -> Callable[[Any], Any] | None:
-    """A function that puts balanced indices into the operator's result; None where they would be too many."""
+    """Return a function that puts balanced indices into the operator's result.
+
+    It is None where there would be too many.
+    """
     position = BALANCED_INDICES[request.op]
     spec = outputs[position]
     if spec.numel > _LARGEST:
         return None
-    dim = _dim_of(request) if len(spec.shape) == len(request.tracked[0].spec.shape) else None
+    source = request.tracked[0].spec.shape
+    dim = _dim_of(request) if len(spec.shape) == len(source) else None
     choices = _choices_of(request)
-    rows = math.prod(request.tracked[0].spec.shape) // choices
+    rows = math.prod(source) // choices
     is_order = dim is not None and spec.numel == rows * choices > 0
 
     def put(result: Any) -> Any:
-        balanced = (
-            _orders(rows, choices).flatten() if is_order else _in_turn(choices, rows, spec.numel)
-        )
-        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(
-            _spread(balanced, spec.shape, dim)
-        )
+        if is_order:
+            balanced = _orders(rows, choices).flatten()
+        else:
+            balanced = _in_turn(choices, rows, spec.numel)
+        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype)
+        indices.copy_(_arrange(balanced, spec.shape, dim))
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
@@ -76,60 +81,63 @@ def picked_by(request: OpRequest) -> Assumed:
 def _choices_of(request: OpRequest) -> int:
     """Return the number of choices to pick from."""
     source, dim = request.tracked[0].spec.shape, _dim_of(request)
-    return max(math.prod(source) if dim is None else source[dim] if source else 1, 1)
-
-
-def _hit(choices: int, rows: int, slots: int) -> int:
-    """Return the number of different choices that are hit, at least the picks of one row."""
-    routing = Routing(choices, slots // max(rows, 1), rows)
-    return max(1, routing.picks, round(routing.expected))
+    if dim is None:
+        return max(math.prod(source), 1)
+    return max(source[dim], 1) if source else 1
 
 
 def _dim_of(request: OpRequest) -> int | None:
-    """The dimension that is chosen along, None for all of them."""
-    names = [argument.name for argument in request.op._schema.arguments]
-    default = request.op._schema.arguments[names.index("dim")].default_value
+    """Return the dimension that is chosen along, or None for all of them."""
+    arguments = request.op._schema.arguments
+    names = [argument.name for argument in arguments]
     position = names.index("dim")
-    dim = (
-        request.args[position]
-        if position < len(request.args)
-        else request.kwargs.get("dim", default)
-    )
+    if position < len(request.args):
+        dim = request.args[position]
+    else:
+        dim = request.kwargs.get("dim", arguments[position].default_value)
     return dim if isinstance(dim, int) else None
 
 
 def _in_turn(choices: int, rows: int, slots: int) -> Tensor:
-    """One choice after another. Only some of them would ever come first in a row, were it not for the shift."""
-    hit, each = _hit(choices, rows, slots), torch.arange(slots)
-    return (each + each // math.lcm(hit, max(slots // max(rows, 1), 1))) % hit
+    """Return one choice after another, at least all picks of one row.
+
+    Only some of them would ever come first in a row, were it not for the shift.
+    """
+    per_row = slots // max(rows, 1)
+    routing = Routing(choices, per_row, rows)
+    num_hit = max(1, routing.picks, round(routing.expected))
+    slot = torch.arange(slots)
+    shift = slot // math.lcm(num_hit, max(per_row, 1))
+    return (slot + shift) % num_hit
 
 
-def _spread(indices: Tensor, shape: tuple[int, ...], dim: int | None) -> Tensor:
+def _arrange(indices: Tensor, shape: tuple[int, ...], dim: int | None) -> Tensor:
     """Arrange indices row by row; the entries of one row lie along ``dim``."""
     if dim is None or not shape:
         return indices.reshape(shape)
-    moved = [size for axis, size in enumerate(shape) if axis != dim % len(shape)] + [shape[dim]]
+    moved = list(shape)
+    moved.append(moved.pop(dim))
     return indices.reshape(moved).movedim(-1, dim)
 
 
 def _orders(rows: int, choices: int) -> Tensor:
-    """All choices in order, each row from another start."""
-    gaps = _gaps(rows)
-    starts = ((gaps.cumsum(0) - gaps) / gaps.sum() * choices).round().long()
+    """Return all choices in order, each row from another start."""
+    gaps = _gaps_between_starts(rows)
+    sums = gaps.cumsum(0) - gaps
+    starts = (sums / gaps.sum() * choices).round().long()
     return (starts[:, None] + torch.arange(choices)) % choices
 
 
-def _gaps(rows: int) -> Tensor:
-    """Between neighbours, the i-th longest of which ``i − ½ = rows·(1 − gap)^(rows − 1)``, long and short ones mixed."""
-    longest_first = (torch.arange(rows) * _mixing(rows) % rows + 0.5).double() / rows
+def _gaps_between_starts(rows: int) -> Tensor:
+    """Return gaps between neighbors, long and short ones mixed.
+
+    The i-th longest of them satisfies ``i − ½ = rows·(1 − gap)^(rows − 1)``.
+    """
+    # A stride through all rows that spreads neighbors far apart: near the golden ratio, without a
+    # common divisor.
+    stride = max(1, round(0.618 * rows))
+    while math.gcd(stride, rows) != 1:
+        stride += 1
+    longest_first = (torch.arange(rows) * stride % rows + 0.5).double() / rows
     gaps: Tensor = 1 - longest_first ** (1 / max(rows - 1, 1))
     return gaps
-
-
-def _mixing(rows: int) -> int:
-    """A stride through all rows that spreads neighbours far apart: near the golden ratio, without a common divisor."""
-    return next(
-        stride
-        for stride in range(max(1, round(0.618 * rows)), rows + 1)
-        if math.gcd(stride, rows) == 1
-    )

@@ -15,24 +15,21 @@ _NAMED = ("process_group", "group_name")
 
 
 def with_groups(op: OpOverload, args: Sequence[Any], described: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The described arguments with the specs of groups in them."""
-    names = names_of_arguments(op)
-    return tuple(
-        _group(given) if name in _NAMED else each
-        for name, given, each in zip(names, args, described, strict=False)
-    )
+    """Return the described arguments with the specs of groups in them."""
+    results = []
+    for name, given, each in zip(names_of_arguments(op), args, described, strict=False):
+        results.append(_group(given) if name in _NAMED else each)
+    return tuple(results)
 
 
 def _group(given: Any) -> GroupSpec | Any:
     distributed = sys.modules["torch.distributed.distributed_c10d"]  # an operator of its is running
     try:
-        group = (
-            distributed._resolve_process_group(given)
-            if isinstance(given, str)
-            else distributed.ProcessGroup.unbox(given)
-        )
-        return GroupSpec(
-            group.group_name, group.group_desc, tuple(distributed.get_process_group_ranks(group))
-        )
+        if isinstance(given, str):
+            group = distributed._resolve_process_group(given)
+        else:
+            group = distributed.ProcessGroup.unbox(given)
+        ranks = tuple(distributed.get_process_group_ranks(group))
+        return GroupSpec(group.group_name, group.group_desc, ranks)
     except (RuntimeError, KeyError, TypeError):
         return given if isinstance(given, str) else None

@@ -1,4 +1,7 @@
-"""Operators that take functions. They have no schema; those that are known here are recorded under a name that has one."""
+"""Operators that take functions.
+
+They have no schema; those that are known here are recorded under a name that has one.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,23 @@ from torchscan.torch_versions import HigherOrderOperator, OpOverload, TorchDispa
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define(
-    "flex_attention(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)"
+    "flex_attention(Tensor query, Tensor key, Tensor value, int score_operators)"
+    " -> (Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "flex_attention_backward(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)"
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, int score_operators)"
+    " -> (Tensor, Tensor, Tensor)"
 )
 
 
 class NamedCall(NamedTuple):
-    """A call of such an operator: the name to record it under, the arguments to record, and how to run it on tensors."""
+    """A call of such an operator."""
 
+    #: the name to record it under
     op: OpOverload
+    #: the arguments to record
     args: tuple[Any, ...]
+    #: runs it on tensors
     run: Callable[[Callable[[Tensor], Tensor]], Any]
 
 
@@ -42,11 +50,11 @@ def named_call(
         raise NeedsValuesError(f"{func.name()} runs on data only")
 
     def run(replace: Callable[[Tensor], Tensor]) -> Any:
-        return func(
-            *(replace(each) if isinstance(each, Tensor) else each for each in args), **kwargs
-        )
+        operands = [replace(each) if isinstance(each, Tensor) else each for each in args]
+        return func(*operands, **kwargs)
 
-    return NamedCall(op, (query, key, value, _operators_in(function, query)), run)
+    score_operators = _operators_in(function, query)
+    return NamedCall(op, (query, key, value, score_operators), run)
 
 
 def _operators_in(score_mod: Callable[..., Any], query: Tensor) -> int:

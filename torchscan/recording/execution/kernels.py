@@ -8,6 +8,7 @@ that the target device would choose; torch has its gradient too.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import Give, InputError
+from torchscan.recording.execution.attention_rules import runs_in_one_kernel
 from torchscan.recording.execution.recurrent_kernels import (
     RECURRENT,
     recurrent_on_cpu,
     recurrent_on_cuda,
 )
-from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import Contexts, replaced
 from torchscan.torch_versions import (
     HAS_FUSED_RMS_NORM,
@@ -55,33 +56,32 @@ class Kernels:
         if function is scaled_dot_product_attention:
             return self.attention
         if function in _DROPOUT and self._device_type == "cuda":
-            return _dropout_on_cuda
+            return dropout_on_cuda
         if function in _RMS_NORM and self._device_type == "cuda" and HAS_FUSED_RMS_NORM:
-            return _rms_norm_on_cuda
+            return rms_norm_on_cuda
         if function in RECURRENT:
-            return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
+            if self._device_type == "cpu":
+                return recurrent_on_cpu(function)
+            return recurrent_on_cuda(function)
         return function
 
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        """Attention, in one kernel if there is one for these arguments."""
+        """Run attention, in one kernel if there is one for these arguments."""
         options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
         fused = None
         if has_no_data(query):
-            fuse = _fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda
-            fused = fuse(query, key, value, **options)
+            if self._device_type == "cpu":
+                fused = _fused_on_cpu(query, key, value, **options)
+            else:
+                fused = _fused_on_cuda(query, key, value, **options, has_flash=self._has_flash)
             if fused is None and self._device_type == "cuda" and not query.is_meta:
                 _require_ring_kernel(query)
                 return _compute_in_pieces(query, key, value, **options)
-        return (
-            scaled_dot_product_attention(query, key, value, *args, **kwargs)
-            if fused is None
-            else fused
-        )
-
-    def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        return _fused_on_cuda(query, key, value, **options, has_flash=self._has_flash)
+        if fused is None:
+            return scaled_dot_product_attention(query, key, value, *args, **kwargs)
+        return fused
 
 
 def _fused_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -105,31 +105,37 @@ def _fused_on_cuda(
     enable_gqa: bool = False,
     has_flash: bool = True,
 ) -> Any:
-    """Flash attention takes 16 bits and no mask, the memory-efficient one any type and a mask, but no grouped queries."""
-    alike = query.dim() == key.dim() == value.dim() == 4 and 0 not in (*query.shape, *key.shape)
-    if not alike or query.shape[-1] != key.shape[-1]:
+    """Return attention in one kernel, or None if there is none for these operands.
+
+    Flash attention takes 16 bits and no mask, the memory-efficient kernel any type and a mask, but
+    no grouped queries.
+    """
+    if not query.dim() == key.dim() == value.dim() == 4 or 0 in (*query.shape, *key.shape):
         return None
-    is_flash = (
-        has_flash
-        and query.dtype in _HALF
-        and attn_mask is None
-        and query.shape[-1] == value.shape[-1] <= 256
-    )
-    if is_flash and query.shape[-1] % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(
+    if query.shape[-1] != key.shape[-1]:
+        return None
+    if has_flash and attn_mask is None and _fits_flash(query, value):
+        results = aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
-        )[0]
+        )
+        return results[0]
+
     if enable_gqa and query.shape[1] != key.shape[1]:
         return None
     mask = _added_to_scores(attn_mask, query)
     if mask is not None:
         mask = mask.expand(*query.shape[:3], key.shape[2])
-    for_gradient = torch.is_grad_enabled() and any(
-        each.requires_grad for each in (query, key, value)
-    )
-    return aten._scaled_dot_product_efficient_attention(
+    needs_gradient = any(each.requires_grad for each in (query, key, value))
+    for_gradient = torch.is_grad_enabled() and needs_gradient
+    results = aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, for_gradient, dropout_p, is_causal, scale=scale
-    )[0]
+    )
+    return results[0]
+
+
+def _fits_flash(query: Tensor, value: Tensor) -> bool:
+    width = query.shape[-1]
+    return query.dtype in _HALF and width == value.shape[-1] <= 256 and width % 8 == 0
 
 
 def _require_ring_kernel(query: Tensor) -> None:
@@ -165,16 +171,16 @@ def _compute_in_pieces(
     )[0]
 
 
-def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
-    """In one kernel, which keeps a byte per element, unless all is kept or dropped."""
+def dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
+    """Run dropout in one kernel, which keeps a byte per element, unless all is kept or dropped."""
     is_fused = has_no_data(input) and train and 0 < p < 1 and input.numel() > 0
-    dropped: Tensor = (
-        aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
-    )
+    if not is_fused:
+        return torch.dropout(input, p, train)
+    dropped: Tensor = aten.native_dropout(input, p, True)[0]
     return dropped
 
 
-def _rms_norm_on_cuda(
+def rms_norm_on_cuda(
     input: Tensor,  # noqa: A002 - torch's names
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
@@ -209,9 +215,7 @@ class _FusedRMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():  # the gradient has one itself, which the kernel has not
             with without_torch_function():  # or it would come back here
                 again = torch.rms_norm(source, ctx.shape, weight, ctx.eps)
-            inputs = [
-                each for each, is_wanted in zip((source, weight), wanted, strict=True) if is_wanted
-            ]
+            inputs = list(itertools.compress((source, weight), wanted))
             found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
             of_source, of_weight = (next(found) if is_wanted else None for is_wanted in wanted)
             return of_source, None, of_weight, None
@@ -222,14 +226,14 @@ class _FusedRMSNorm(torch.autograd.Function):
 
 
 def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A mask of booleans becomes one of zeros and −∞."""
+    """Return a mask to add to scores: one of booleans becomes one of zeros and −∞."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     added = torch.zeros_like(mask, dtype=query.dtype, device=query.device)
     return added.masked_fill_(mask.logical_not().to(query.device), float("-inf"))
 
 
-# -- functions of torch's own --------------------------------------------------------------------------------------------
+# -- functions of torch's own --------------------------------------------------------------------
 
 _ASK_FOR_OVERRIDES = {
     "has_torch_function",

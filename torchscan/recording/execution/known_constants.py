@@ -34,9 +34,9 @@ _NOTICED = _MAKERS | _DEVICE_ANSWERS.keys()
 
 
 class KnownConstants(TorchFunctionMode):
-    """Context in which tensors made of numbers keep their values, and all report the model's device.
+    """Context in which tensors made of numbers keep their values.
 
-    That device is ``home``.
+    All tensors report the model's device there, which is ``home``.
     """
 
     def __init__(self, table: TensorTable, home: torch.device | None) -> None:

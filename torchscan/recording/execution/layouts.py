@@ -1,11 +1,15 @@
-"""Memory layouts of the results of element-wise operators."""
+"""Memory layouts of the results of element-wise operators, and tensors without data in them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+#: gives the results of an operator for its operands, or None where it does not fit
+Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
 
 def is_row_by_row(tensor: Tensor) -> bool:
@@ -24,28 +28,32 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def meta_empty(shape: Sequence[int], of_type: Tensor) -> Tensor:
-    """A meta tensor of this shape, row by row, and of the type of another."""
+    """Return a meta tensor of this shape, row by row, and of the type of another."""
     return torch.empty(shape, dtype=of_type.dtype, device="meta")
 
 
 def meta_like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """A meta tensor laid out as this one, or where it does not fill its memory, with its dimensions in the same order.
+    """Return a meta tensor laid out as this one.
 
+    Where the source does not fill its memory, its dimensions are in the same order.
     ``torch.empty_like`` tells that in Python, and imports a computer algebra system for it.
     """
     dtype = dtype or source.dtype
     if is_row_by_row(source):
         return torch.empty(source.shape, dtype=dtype, device="meta")
-    strides = (
-        source.stride()
-        if _fills_memory(source)
-        else _steps(source.shape, _order(source.shape, [source.stride()]))
-    )
+    strides: Sequence[int] = source.stride()
+    if not _fills_memory(source):
+        strides = _steps(source.shape, _order(source.shape, [strides]))
     return torch.empty_strided(source.shape, strides, dtype=dtype, device="meta")
 
 
+def like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
+    """Return one result per element, laid out as the input is."""
+    return meta_like(source) if has_floats(source) else None
+
+
 def _fills_memory(tensor: Tensor) -> bool:
-    """Each place in some order once, without gaps."""
+    """Return whether a tensor has each place once, in some order and without gaps."""
     step = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -56,7 +64,10 @@ def _fills_memory(tensor: Tensor) -> bool:
 
 
 def layout_of(tensor: Tensor) -> torch.memory_format:
-    """With channels last if the strides of images say so, else row by row. torch decides this in C++, out of reach."""
+    """Return the layout with channels last if the strides of images say so, else row by row.
+
+    torch decides this in C++, out of reach.
+    """
     rank = tensor.dim()
     if rank not in _CHANNELS_LAST or not _has_channels_last(tensor.shape, tensor.stride()):
         return torch.contiguous_format
@@ -78,7 +89,7 @@ def _has_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor of this shape."""
+    """Return the strides of a new tensor of this shape."""
     strides = [1]
     for size in shape[:0:-1]:
         strides.append(strides[-1] * size)
@@ -86,22 +97,24 @@ def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
-    """Two tensors of a type, of equal sizes but for dimensions that are missing or have one place."""
+    """Return the result for two tensors of one type and of equal sizes, where both have a size.
+
+    Dimensions may be missing, or have one place.
+    """
     shape = left.shape if left.shape == right.shape else _common_shape(left.shape, right.shape)
     if shape is None or 0 in shape or not has_floats(left):
         return None
-    if (1 not in shape and left.is_contiguous() and right.is_contiguous()) or len(shape) < 2:
+    is_dense = 1 not in shape and left.is_contiguous() and right.is_contiguous()
+    if is_dense or len(shape) < 2:
         return meta_empty(shape, left)
-    return torch.empty_strided(
-        shape, _strides(shape, (left, right)), dtype=left.dtype, device="meta"
-    )
+    strides = _strides(shape, (left, right))
+    return torch.empty_strided(shape, strides, dtype=left.dtype, device="meta")
 
 
 def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
     wide, narrow = (one, other) if len(one) >= len(other) else (other, one)
-    if (
-        0 in wide or 0 in narrow
-    ):  # a size of 1 is not stretched to 0, but shrunk: torch's own function knows how
+    if 0 in wide or 0 in narrow:
+        # A size of 1 is not stretched to 0, but shrunk: torch's own function knows how.
         return None
     missing = len(wide) - len(narrow)
     pairs = list(zip(wide[missing:], narrow, strict=True))
@@ -115,22 +128,27 @@ def _strides(shape: Sequence[int], operands: Sequence[Tensor]) -> Sequence[int]:
     if all(each.shape == shape for each in operands):
         if all(each.is_contiguous() for each in operands):
             return strides_of_rows(shape)
-        if len(shape) == 4 and all(
-            each.is_contiguous(memory_format=torch.channels_last) for each in operands
-        ):
+        layout = torch.channels_last
+        if len(shape) == 4 and all(each.is_contiguous(memory_format=layout) for each in operands):
             return _steps(shape, (1, 3, 2, 0))
-    return _steps(shape, _order(shape, [_stretched(each, shape) for each in operands]))
+    stretched = [_stretch_strides(each, shape) for each in operands]
+    return _steps(shape, _order(shape, stretched))
 
 
-def _stretched(operand: Tensor, shape: Sequence[int]) -> list[int]:
-    """Its strides, 0 where it is stretched."""
+def _stretch_strides(operand: Tensor, shape: Sequence[int]) -> list[int]:
+    """Return the strides of an operand, 0 where it is stretched."""
     missing = len(shape) - operand.dim()
-    own = zip(operand.shape, operand.stride(), shape[missing:], strict=True)
-    return [0] * missing + [0 if size == 1 != full else stride for size, stride, full in own]
+    strides = [0] * missing
+    for size, stride, full in zip(operand.shape, operand.stride(), shape[missing:], strict=True):
+        strides.append(0 if size == 1 != full else stride)
+    return strides
 
 
 def _order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """The dimensions, the innermost first: sorted by insertion, as what can't be told stays behind what it was behind."""
+    """Return the dimensions, the innermost first.
+
+    They are sorted by insertion: a dimension that no operand tells from another stays behind it.
+    """
     order = list(reversed(range(len(shape))))
     for position in range(1, len(order)):
         at = position
@@ -145,7 +163,7 @@ def _order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _compare(one: int, other: int, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """Above zero if ``one`` is further out; zero if no operand tells."""
+    """Return a number above zero if ``one`` is further out, and zero if no operand tells."""
     for each in strides:
         if each[one] and each[other]:
             if each[one] != each[other]:

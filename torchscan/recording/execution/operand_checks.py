@@ -13,28 +13,34 @@ from torch import Tensor
 from torchscan.ops.einsum import products
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.torch_versions import OpOverload, aten
+from torchscan.trace.events import TensorSpec
 
 _SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})
 
 
 def check(request: OpRequest) -> None:
     """Raise what the operator would raise on data."""
-    is_write = request.traits.written and torch.Tag.inplace_view not in request.op.tags
-    for tensor in request.written_tensors() if is_write else ():
-        spec = request.table.find(tensor).spec
-        if spec.numel and any(
-            step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)
-        ):
-            raise RuntimeError(
-                f"an expanded tensor {list(spec.shape)} is written to: some of its elements share memory"
-            )
+    if request.traits.written and torch.Tag.inplace_view not in request.op.tags:
+        for tensor in request.written_tensors():
+            _refuse_expanded(request.table.find(tensor).spec)
     rule = _CHECKS.get(request.op)
     if rule is not None:
         rule(request)
 
 
+def _refuse_expanded(spec: TensorSpec) -> None:
+    if not spec.numel:
+        return
+    for size, step in zip(spec.shape, spec.stride, strict=False):
+        if step == 0 and size > 1:
+            raise RuntimeError(
+                f"an expanded tensor {list(spec.shape)} is written to: "
+                "some of its elements share memory"
+            )
+
+
 def _one_type(request: OpRequest) -> None:
-    """Contractions multiply equals with equals."""
+    """Require one type: contractions multiply equals with equals."""
     _require_equal(tracked.spec.dtype for tracked in request.tracked)
 
 
@@ -52,32 +58,37 @@ def _einsum_types(request: OpRequest) -> None:
 
 
 def _attention(request: OpRequest) -> None:
-    """Queries, keys and values of one type; a mask that broadcasts to the scores; as many heads, unless they are grouped."""
-    query, key = (request.tracked[position].spec for position in (0, 1))
-    _require_equal(tracked.spec.dtype for tracked in request.tracked[:3])
-    if len(request.tracked) > 3:
+    """Require operands of attention that fit each other.
+
+    Queries, keys and values have one type and as many heads, unless they are grouped; a mask
+    broadcasts to the scores.
+    """
+    operands = [tracked.spec for tracked in request.tracked]
+    query, key = operands[:2]
+    _require_equal(spec.dtype for spec in operands[:3])
+    if len(operands) > 3:
         scores = (*query.shape[:-1], key.shape[-2])
-        mask = request.tracked[3].spec.shape
-        if len(mask) > len(scores) or any(
-            size not in (1, full) for size, full in zip(mask[::-1], scores[::-1], strict=False)
-        ):
-            raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
-    grouped = request.kwargs.get("enable_gqa", False)
-    if (
-        not grouped
-        and len(query.shape) == len(key.shape) == 4
-        and query.shape[1] != key.shape[1] != 1
-    ):
-        raise RuntimeError(
-            f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True"
-        )
+        _require_broadcast(operands[3].shape, scores)
+    if request.kwargs.get("enable_gqa", False) or not len(query.shape) == len(key.shape) == 4:
+        return
+    heads, key_heads = query.shape[1], key.shape[1]
+    if heads != key_heads != 1:
+        raise RuntimeError(f"{heads} query heads, {key_heads} key heads: pass enable_gqa=True")
 
 
-def _norm_types(request: OpRequest) -> None:
-    """Normalisations keep 32-bit parameters beside 16-bit activations; else they want one type."""
+def _require_broadcast(mask: Sequence[int], scores: Sequence[int]) -> None:
+    pairs = zip(mask[::-1], scores[::-1], strict=False)
+    if len(mask) <= len(scores) and all(size in (1, full) for size, full in pairs):
+        return
+    raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
+
+
+def check_norm_types(request: OpRequest) -> None:
+    """Require one type, but allow 32-bit parameters beside 16-bit activations."""
     activation, *parameters = (tracked.spec.dtype for tracked in request.tracked)
-    others = {torch.float32} if activation in _SIXTEEN_BITS else set()
-    _require_equal((activation, *(dtype for dtype in parameters if dtype not in others)))
+    if activation in _SIXTEEN_BITS:
+        parameters = [dtype for dtype in parameters if dtype is not torch.float32]
+    _require_equal((activation, *parameters))
 
 
 def _require_equal(dtypes: Iterable[torch.dtype]) -> None:
@@ -88,20 +99,21 @@ def _require_equal(dtypes: Iterable[torch.dtype]) -> None:
 
 def _transposed_channels(request: OpRequest) -> None:
     _one_type(request)
-    source, weight = request.tracked[0].spec.shape, request.tracked[1].spec.shape
-    channels = source[-(len(weight) - 1)] if len(source) >= len(weight) - 1 else None
+    source, weight = (tracked.spec.shape for tracked in request.tracked[:2])
+    rank = len(weight) - 1  # of an example without a batch dimension
+    channels = source[-rank] if len(source) >= rank else None
     if channels != weight[0]:
         raise RuntimeError(
             f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}"
         )
 
 
-def _embedding_range(request: OpRequest) -> None:
+def check_embedding_range(request: OpRequest) -> None:
+    """Require indices of rows of the weight."""
     weight, indices = request.tensors[:2]
     _require_integers(request, indices)
-    _require_in_range(
-        request, indices, request.table.find(weight).spec.shape[0], from_the_end=False
-    )
+    num_rows = request.table.find(weight).spec.shape[0]
+    _require_in_range(request, indices, num_rows, from_the_end=False)
 
 
 def _gather_range(request: OpRequest) -> None:
@@ -113,7 +125,8 @@ def _gather_range(request: OpRequest) -> None:
         _require_in_range(request, indices, shape[dim], from_the_end=False, otherwise=RuntimeError)
 
 
-def _take_range(request: OpRequest) -> None:
+def check_take_range(request: OpRequest) -> None:
+    """Require indices of elements of the source."""
     source, indices = request.tensors
     _require_in_range(request, indices, request.table.find(source).spec.numel)
 
@@ -127,9 +140,11 @@ def _index_range(request: OpRequest) -> None:
     sizes = request.tracked[0].spec.shape
     indices: Sequence[Tensor | None] = request.args[1]
     for size, index in zip(sizes, indices, strict=False):
-        if index is not None and index.is_floating_point():
+        if index is None:
+            continue
+        if index.is_floating_point():
             raise IndexError("the index is floating-point, but must be of integers")
-        if index is not None and index.dtype in (torch.int64, torch.int32):
+        if index.dtype in (torch.int64, torch.int32):
             _require_in_range(request, index, size)
 
 
@@ -144,37 +159,47 @@ def _require_in_range(
     if not request.table.find(indices).is_concrete or indices.numel() == 0:
         return
     low, high = (int(extreme) for extreme in request.operand(indices).aminmax())
-    if high >= size or low < (-size if from_the_end else 0):
-        raise otherwise(
-            f"index {high if high >= size else low} is out of range for a dimension of {size}"
-        )
+    lowest = -size if from_the_end else 0
+    if high >= size or low < lowest:
+        index = high if high >= size else low
+        raise otherwise(f"index {index} is out of range for a dimension of {size}")
 
+
+# fmt: off
+_CONTRACTIONS = (
+    "linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addbmm", "bilinear", "linalg_cross",
+    "cdist", "_cdist_forward", "conv1d", "conv2d", "conv3d",
+)
+_PADDED_CONVOLUTIONS = (aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
+_RECURRENT = (aten.lstm.input, aten.gru.input)
+_GATHERING = ("gather", "index_select", "scatter_add", "scatter_add_", "index_add", "index_add_")
+_SCATTERING = (
+    aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
+)
+_NORMALIZATIONS = ("batch_norm", "instance_norm", "layer_norm", "group_norm")
+# fmt: on
+_TRANSPOSED = (
+    aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+)
+
+_CHECKS_BY_NAME: Mapping[str, Callable[[OpRequest], None]] = {
+    "embedding": check_embedding_range,
+    "take": check_take_range,
+    **dict.fromkeys(_CONTRACTIONS, _one_type),
+    **dict.fromkeys(_GATHERING, _gather_range),
+    **dict.fromkeys(_NORMALIZATIONS, check_norm_types),
+}
+_CHECKS_BY_DEFAULT = {getattr(aten, name).default: rule for name, rule in _CHECKS_BY_NAME.items()}
 
 _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
-    **dict.fromkeys(
-        (aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default), _one_type
-    ),
-    **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.bilinear.default), _one_type),
-    **dict.fromkeys((aten.mv.default, aten.addbmm.default, aten.linalg_cross.default), _one_type),
-    **dict.fromkeys((aten.cdist.default, aten._cdist_forward.default), _one_type),
-    **dict.fromkeys((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), _one_type),
-    **dict.fromkeys((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), _one_type),
-    **dict.fromkeys((aten.lstm.input, aten.gru.input), _one_type),
+    **_CHECKS_BY_DEFAULT,
+    **dict.fromkeys(_PADDED_CONVOLUTIONS, _one_type),
+    **dict.fromkeys(_RECURRENT, _one_type),
+    **dict.fromkeys(_SCATTERING, _gather_range),
+    **dict.fromkeys(_TRANSPOSED, _transposed_channels),
     aten.einsum.default: _einsum_types,
     aten.scaled_dot_product_attention.default: _attention,
-    **dict.fromkeys((aten.gather.default, aten.index_select.default), _gather_range),
-    **dict.fromkeys(
-        (aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value),
-        _gather_range,
-    ),
-    **dict.fromkeys((aten.scatter_add.default, aten.scatter_add_.default), _gather_range),
-    **dict.fromkeys((aten.index_add.default, aten.index_add_.default), _gather_range),
-    aten.take.default: _take_range,
-    **dict.fromkeys((aten.batch_norm.default, aten.instance_norm.default), _norm_types),
-    **dict.fromkeys((aten.layer_norm.default, aten.group_norm.default), _norm_types),
-    aten.conv_transpose1d.default: _transposed_channels,
-    aten.conv_transpose2d.input: _transposed_channels,
-    aten.conv_transpose3d.input: _transposed_channels,
-    aten.embedding.default: _embedding_range,
     aten.index.Tensor: _index_range,
 }

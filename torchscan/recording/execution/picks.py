@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
-from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.assumptions import About, Assumed
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.torch_versions import OpOverloadPacket, aten
 from torchscan.trace.events import TensorSpec
 
@@ -29,23 +29,21 @@ _REDUCES = frozenset({aten.any, aten.sum, aten.mean, aten.count_nonzero})
 _FINDS_HITS = frozenset({aten.nonzero, aten.argwhere, aten.masked_select})
 
 #: a one at each index; how often there is one
-_MARKS = frozenset(
-    {
-        aten.scatter,
-        aten.scatter_,
-        aten.index_put,
-        aten.index_put_,
-        aten.index_fill,
-        aten.index_fill_,
-    }
-)
+# fmt: off
+_MARKS = frozenset({
+    aten.scatter, aten.scatter_, aten.index_put, aten.index_put_, aten.index_fill, aten.index_fill_,
+})
+# fmt: on
 _ADDS_UP = frozenset({aten.scatter_add, aten.scatter_add_, aten.index_add, aten.index_add_})
 _INDEX = 1  # the position of the index among their operands
 
-#: operators of which only some results count: the order of a sort, values and counts of what is unique
+#: operators of which only some results count: the order of a sort, values and counts of what is
+#: unique
 _COUNTED_RESULTS: Mapping[OpOverloadPacket, tuple[int, ...]] = {
     aten.sort: (1,),
-    **dict.fromkeys((aten._unique2, aten.unique_dim, aten.unique_consecutive), (0, 2)),
+    aten._unique2: (0, 2),
+    aten.unique_dim: (0, 2),
+    aten.unique_consecutive: (0, 2),
 }
 
 #: arguments that are false, or zero, where no random numbers are drawn
@@ -92,16 +90,12 @@ def choices_asked_for(request: OpRequest, position: int, assumed: Assumed) -> Co
 
 
 def _compared_with(request: OpRequest, position: int) -> Collection[object]:
-    tensors = [
-        tensor
-        for each, tensor in enumerate(request.tensors)
-        if each != position and request.tracked[each].is_concrete
-    ]
-    numbers = [each for each in request.args if isinstance(each, int | float)]
-    return {
-        *numbers,
-        *(value for tensor in tensors for value in request.operand(tensor).flatten().tolist()),
-    }
+    choices: set[object] = {each for each in request.args if isinstance(each, int | float)}
+    operands = zip(request.tensors, request.tracked, strict=True)
+    for other, (tensor, tracked) in enumerate(operands):
+        if other != position and tracked.is_concrete:
+            choices.update(request.operand(tensor).flatten().tolist())
+    return choices
 
 
 def is_majority(asked_for: Collection[object], choices: int) -> bool:
@@ -111,15 +105,15 @@ def is_majority(asked_for: Collection[object], choices: int) -> bool:
 
 def _after_picks(request: OpRequest, position: int, choices: int) -> About:
     op = request.op.overloadpacket
-    if (op in _COUNTS and _LOOKED_FOR.get(op) != position) or (
-        op in _ADDS_UP and position == _INDEX
-    ):
+    is_counted = op in _COUNTS and _LOOKED_FOR.get(op) != position
+    if is_counted or (op in _ADDS_UP and position == _INDEX):
         return About.LOADS
     if op in _MARKS and position == _INDEX:
         return About.MARKS
     if op not in _COMPARISONS:
         return About.PICKS
-    return About.MARKS if is_majority(_compared_with(request, position), choices) else About.HITS
+    asks_for_most = is_majority(_compared_with(request, position), choices)
+    return About.MARKS if asks_for_most else About.HITS
 
 
 def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
@@ -132,18 +126,23 @@ def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
     counts = op in _COUNTS_HITS or op in _FINDS_HITS or (op is aten.index and position > 0)
     if not counts and op is not aten.any:
         return assumed.about
-    is_all = assumed.about is About.MARKS and counts
-    return About.LOADS if is_all or _reduced(request, position) >= assumed.choices else About.LOAD
+    if assumed.about is About.MARKS and counts:
+        return About.LOADS
+    has_all_choices = _reduced(request, position) >= assumed.choices
+    return About.LOADS if has_all_choices else About.LOAD
 
 
 def _reduced(request: OpRequest, position: int) -> int:
     """Return the number of operand elements that one element of the result combines."""
     shape = request.tracked[position].spec.shape
-    dims = (
-        request.args[1] if len(request.args) > 1 and request.op.overloadpacket in _REDUCES else None
-    )
-    axes = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
-    return math.prod(shape[axis] for axis in axes)
+    dims = None
+    if len(request.args) > 1 and request.op.overloadpacket in _REDUCES:
+        dims = request.args[1]
+    if dims is None:
+        return math.prod(shape)
+    if isinstance(dims, int):
+        return shape[dims]
+    return math.prod(shape[axis] for axis in dims)
 
 
 # -- random numbers ------------------------------------------------------------------------------
@@ -160,11 +159,12 @@ def drawn_by(request: OpRequest) -> About | None:
 
 
 def _is_switched_off(request: OpRequest) -> bool:
-    switches = [value for name, value in _arguments_of(request).items() if name in _SWITCHES]
-    return any(isinstance(value, int | float) and not value for value in switches)
-
-
-def _arguments_of(request: OpRequest) -> dict[str, Any]:
     schema = request.op._schema.arguments
-    defaults = {argument.name: argument.default_value for argument in schema}
-    return {**defaults, **dict(zip(defaults, request.args, strict=False)), **request.kwargs}
+    arguments = {argument.name: argument.default_value for argument in schema}
+    arguments |= dict(zip(list(arguments), request.args, strict=False))
+    arguments |= request.kwargs
+    for name in _SWITCHES & arguments.keys():
+        value = arguments[name]
+        if isinstance(value, int | float) and not value:
+            return True
+    return False

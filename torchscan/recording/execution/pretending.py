@@ -1,7 +1,8 @@
-"""Running operators on tensors that have a device and no data, as models have them that are spread over processes.
+"""Running operators on tensors that have a device and no data, as sharded models have them.
 
-What is made of no tensor has no data either, if it has fractions. Integers and masks keep their values, on which the flow of a
-model depends. What an operator makes of given specs is worked out once: torch takes half a millisecond a call for it.
+What is made of no tensor has no data either, if it has fractions. Integers and masks keep their
+values, on which the flow of a model depends. The results of an operator for given specs are worked
+out once: torch takes half a millisecond a call for it.
 """
 
 from __future__ import annotations
@@ -67,11 +68,8 @@ class PretendingExecution(RealExecution):
         operands = [request.operand(each) for each in request.tensors]
         if not any(is_fake_type(type(each)) for each in operands):
             return
-        known = [
-            each
-            for each in request.written_tensors()
-            if not is_fake_type(type(request.operand(each)))
-        ]
+        written = request.written_tensors()
+        known = [each for each in written if not is_fake_type(type(request.operand(each)))]
         for each in known:
             request.table.compute_without_data(each, self._without_data)
         if known:
@@ -80,8 +78,11 @@ class PretendingExecution(RealExecution):
     def _outcome(self, request: OpRequest) -> OpOutcome:
         if request.has_proxy:
             return super()._outcome(request)
+        if request.traits.is_factory and _type_of(request).is_floating_point:
+            with self._without_data.mode:
+                return super()._outcome(request)
         if request.traits.is_factory:
-            return self._made_of_nothing(request)
+            return super()._outcome(request)
         if not any(is_fake_type(type(each)) for each in request.tensors):
             return super()._outcome(request)
         if str(request.op) == _WAIT:  # which torch takes for new memory where there is no data
@@ -95,12 +96,6 @@ class PretendingExecution(RealExecution):
     def _plans_for(self, request: OpRequest) -> dict[tuple[Any, ...], _PretendingPlan]:
         return request.table.outcomes.plans if request.is_repeatable else self._plans
 
-    def _made_of_nothing(self, request: OpRequest) -> OpOutcome:
-        if not _type_of(request).is_floating_point:
-            return super()._outcome(request)
-        with self._without_data.mode:
-            return super()._outcome(request)
-
     def _first_outcome(self, request: OpRequest) -> OpOutcome:
         make = _view_one(request)
         if make is not None:
@@ -112,9 +107,8 @@ class PretendingExecution(RealExecution):
         if make is None and request.op.namespace == "aten":
             make = _again(request, outcome)
         if make is not None:
-            self._plans_for(request)[request.key] = _PretendingPlan(
-                outcome.signature, tuple(outcome.alias_of), make
-            )
+            plan = _PretendingPlan(outcome.signature, tuple(outcome.alias_of), make)
+            self._plans_for(request)[request.key] = plan
         return outcome
 
     def _by_rule(self, request: OpRequest) -> OpOutcome:
@@ -132,23 +126,32 @@ class PretendingExecution(RealExecution):
 
 
 def _again(request: OpRequest, outcome: OpOutcome) -> _Maker | None:
-    """Return a function that makes what this call did: new memory, or the only operand that it has written to."""
-    specs = outcome.signature.outputs
+    """Return a function that makes what this call did.
+
+    That is new memory, a view, or the only operand that it has written to.
+    """
     if request.traits.written or request.traits.silently_written:
         return _returned(request, outcome)
     if outcome.signature.is_view:
         return _look_again(request, outcome)
-    if any(each is not None for each in outcome.alias_of) or not all(
-        map(_is_replaceable, outcome.outputs)
-    ):
+    if any(position is not None for position in outcome.alias_of):
         return None
-    device = outcome.outputs[0].device if outcome.outputs else None
-    if device is None or any(each.device != device for each in outcome.outputs):
+    if not all(map(_is_replaceable, outcome.outputs)):
         return None
-    if isinstance(outcome.result, Tensor):
+    return _make_anew(outcome)
+
+
+def _make_anew(outcome: OpOutcome) -> _Maker | None:
+    """Return a function that makes new memory for results on one device."""
+    specs, result = outcome.signature.outputs, outcome.result
+    devices = {each.device for each in outcome.outputs}
+    if len(devices) != 1:
+        return None
+    (device,) = devices
+    if isinstance(result, Tensor):
         return lambda _, made: _make_tensor(made, specs[0], device)
-    if type(outcome.result) in (list, tuple) and len(outcome.result) == len(specs):
-        kind = type(outcome.result)
+    if type(result) in (list, tuple) and len(result) == len(specs):
+        kind = type(result)
         return lambda _, made: kind([_make_tensor(made, spec, device) for spec in specs])
     return None
 
@@ -212,7 +215,10 @@ def _make_tensor(made: WithoutData, spec: TensorSpec, device: torch.device) -> T
 
 
 def _returned(request: OpRequest, outcome: OpOutcome) -> _Maker | None:
-    """There is no data to write, so once it is known that the spec stays as it is, the work can be left out."""
+    """Return a function that returns the written operand, if its spec stays as it is.
+
+    There is no data to write, so the work can be left out.
+    """
     written = request.written_tensors()
     if len(written) != 1 or outcome.result is not written[0]:
         return None

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.calls import RESOLVE, OpRequest
+from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.op_traits import RESOLVE
 from torchscan.torch_versions import OpOverload, aten, one_hot
 
-#: operators whose result has values even where this operand has none: only its shape and type matter
-ONLY_SPEC_MATTERS: Mapping[OpOverload, int] = {
-    **dict.fromkeys(
-        (
-            aten.zeros_like.default,
-            aten.ones_like.default,
-            aten.full_like.default,
-            aten.empty_like.default,
-        ),
-        0,
-    ),
-    **dict.fromkeys(
-        (
-            aten.new_zeros.default,
-            aten.new_ones.default,
-            aten.new_full.default,
-            aten.new_empty.default,
-        ),
-        0,
-    ),
-    **dict.fromkeys(
-        (
-            aten.expand_as.default,
-            aten.view_as.default,
-            aten.reshape_as.default,
-            aten.type_as.default,
-        ),
-        1,
-    ),
-    aten.to.other: 1,
-}
+# fmt: off
+_OF_SAME_SHAPE = (
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
+    "new_empty",
+)
+# fmt: on
+_AS_OTHER = ("expand_as", "view_as", "reshape_as", "type_as")
+#: operators whose result has values even where this operand has none: only its spec matters
+ONLY_SPEC_MATTERS: dict[OpOverload, int] = {aten.to.other: 1}
+ONLY_SPEC_MATTERS |= {getattr(aten, name).default: 0 for name in _OF_SAME_SHAPE}
+ONLY_SPEC_MATTERS |= {getattr(aten, name).default: 1 for name in _AS_OTHER}
 
-#: operators whose shape functions read the values of integer operands, which therefore stay on the CPU
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+#: operators whose shape functions read the values of integer operands, which stay on the CPU
 READ_INTEGERS = frozenset(
-    {aten._pack_padded_sequence.default, aten._pad_packed_sequence.default}
-    | {aten.repeat_interleave.self_Tensor, aten.tensor_split.tensor_indices_or_sections}
-    | {aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data}
+    {
+        aten._pack_padded_sequence.default,
+        aten._pad_packed_sequence.default,
+        aten.repeat_interleave.self_Tensor,
+        aten.tensor_split.tensor_indices_or_sections,
+        *(getattr(aten, name).data for name in _RECURRENT),
+    }
 )
 
 #: functions that read values where no operator is called

@@ -1,9 +1,10 @@
-"""Running operators for real, on the model's own device and values, without changing anything of the user's."""
+"""Running operators for real, on the model's own device and values.
+
+Nothing of the user's is changed.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,38 +19,40 @@ from torchscan.recording.execution.calls import (
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 
-@contextlib.contextmanager
-def _ordinary_tensors() -> Iterator[None]:
-    """A model may keep a result, and train with it, so it must not be a tensor of inference mode."""
-    if not torch.is_inference_mode_enabled():
-        yield  # kernels look at the grad mode to know what the backward pass will need
-        return
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
 class RealExecution:
-    """Every operator runs; the first write to a memory block of the user's goes to a copy, and so does all after it."""
+    """Runs every operator.
+
+    The first write to a memory block of the user's goes to a copy, and so does all after it.
+    """
 
     def __init__(self) -> None:
         #: of calls that only this pass has
         self._signatures: dict[tuple[Any, ...], OpSignature] = {}
 
-    def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:  # noqa: ARG002 - whatever it is
-        """No: tensors are computed with as they are."""
+    def needs_proxy(
+        self,
+        tensor: Tensor,  # noqa: ARG002 - whatever it is
+        spec: TensorSpec,  # noqa: ARG002
+        kind: TensorKind,  # noqa: ARG002
+    ) -> bool:
+        """Return False: tensors are computed with as they are."""
         return False
 
     def begin_optimizer(self) -> None:
-        """Nothing changes: all values are known."""
+        """Do nothing: all values are known."""
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
-        if (request.traits.written or request.traits.silently_written) and protect_foreign(
-            request, self._is_at_risk
-        ):
+        writes = request.traits.written or request.traits.silently_written
+        if writes and protect_foreign(request, self._is_at_risk):
             request.look_up()
-        with _ordinary_tensors():
+        if not torch.is_inference_mode_enabled():
+            # Kernels look at the grad mode to know what the backward pass will need.
             outcome = self._outcome(request)
+        else:
+            # A model may keep a result, and train with it: no tensor of inference mode.
+            with torch.inference_mode(False), torch.no_grad():
+                outcome = self._outcome(request)
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)
         known = request.table.outcomes.signatures if request.is_repeatable else self._signatures

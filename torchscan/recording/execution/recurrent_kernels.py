@@ -1,6 +1,7 @@
-"""Recurrent layers as the kernels of a device compute them: all steps of a layer, or all layers, in one.
+"""Recurrent layers as the kernels of a device compute them.
 
-On tensors without data torch goes step by step, as it does with packed sequences on a CPU.
+One kernel computes all steps of a layer, or all layers. On tensors without data torch goes step by
+step, as it does with packed sequences on a CPU.
 """
 
 from __future__ import annotations
@@ -56,15 +57,19 @@ class _RecurrentCall(NamedTuple):
 def _padded_call(
     source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _RecurrentCall | None:
-    """Sequences side by side in one tensor, given as torch's own layers do; packed ones come with their batch sizes."""
-    is_ours = has_no_data(source) and len(rest) == 8 and not kwargs
-    return _RecurrentCall(source, *rest) if is_ours and not _is_packed(rest) else None
+    """Return the call for sequences side by side in one tensor, given as torch's own layers do.
+
+    Packed ones come with their batch sizes.
+    """
+    if not has_no_data(source) or len(rest) != 8 or kwargs or _is_packed(rest):
+        return None
+    return _RecurrentCall(source, *rest)
 
 
 def _packed_call(
     source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _RecurrentCall | None:
-    """Sequences packed into rows, given as torch's own layers do."""
+    """Return the call for sequences packed into rows, given as torch's own layers do."""
     if not has_no_data(source) or len(rest) != 8 or kwargs or not _is_packed(rest):
         return None
     with without_tracing():
@@ -76,47 +81,47 @@ def _is_packed(rest: Sequence[Any]) -> bool:
     return bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
 
 
-# -- on a CPU ------------------------------------------------------------------------------------------------------------
+# -- on a CPU ------------------------------------------------------------------------------------
 
 
 def recurrent_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """OneDNN's kernel for an LSTM of single precision; else the inputs of all steps at once, and then step by step."""
+    """Return the function to call on a CPU.
+
+    It is oneDNN's kernel for an LSTM of single precision. Other layers multiply the inputs of all
+    steps at once, and then go step by step.
+    """
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
         call = _padded_call(source, rest, kwargs)
-        if call is not None and function is torch.lstm:
-            is_projected = call.state[0].shape != call.state[1].shape
-            return (
-                function(source, *rest)
-                if is_projected or source.dtype is not torch.float32
-                else _by_onednn(call)
-            )
-        return (
-            function(source, *rest, **kwargs)
-            if call is None
-            else _step_by_step(call, _CELLS[function])
-        )
+        if call is None:
+            return function(source, *rest, **kwargs)
+        if function is not torch.lstm:
+            return _step_by_step(call, _CELLS[function])
+        is_projected = call.state[0].shape != call.state[1].shape
+        if is_projected or source.dtype is not torch.float32:
+            return function(source, *rest)
+        return _by_onednn(call)
 
     return run
 
 
 def _by_onednn(call: _RecurrentCall) -> tuple[Tensor, Tensor, Tensor]:
-    """One kernel per layer and direction."""
+    """Run one kernel per layer and direction."""
     per_layer = call.weights_by_layer()
-    hidden_size = call.state[0].shape[-1]
-    source = (
-        call.source.transpose(0, 1) if call.batch_first else call.source
-    ).contiguous()  # which is held to the end
+    first_hidden, first_cell = call.state
+    hidden_size = first_hidden.shape[-1]
+    # This reference holds the source to the end.
+    source = call.source.transpose(0, 1) if call.batch_first else call.source
+    source = source.contiguous()
     current = source
     places = iter(range(len(call.directions) * call.layers))
     last: list[tuple[Tensor, Tensor]] = []
-    outputs: list[Any] = [
-        None for _ in call.directions
-    ]  # held until the next layer's take their place
+    # Each is held until the next layer's takes its place.
+    outputs: list[Any] = [None for _ in call.directions]
     for layer in range(call.layers):
         for backwards in call.directions:
             place, own = next(places), next(per_layer)
-            start = (call.state[0].select(0, place), call.state[1].select(0, place))
+            start = (first_hidden.select(0, place), first_cell.select(0, place))
             biases = own[2:] or _zeros_for(*own)
             sizes: tuple[Any, ...] = (backwards, [], 2, hidden_size, call.layers, call.has_biases)
             options = (call.bidirectional, call.batch_first, torch.is_grad_enabled())
@@ -182,15 +187,18 @@ def _one_layer(
     return torch.cat(outputs, -1) if call.bidirectional else outputs[0], last
 
 
-def _tanh_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def tanh_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the next hidden state."""
     return F.linear(hidden, weight, bias).add_(step).tanh()
 
 
-def _relu_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def relu_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the next hidden state."""
     return F.linear(hidden, weight, bias).add_(step).relu()
 
 
-def _gru_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def gru_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the next hidden state."""
     from_input = step.unsafe_chunk(3, 1)
     from_state = F.linear(hidden, weight, bias).unsafe_chunk(3, 1)
     reset = from_state[0].add_(from_input[0]).sigmoid_()
@@ -200,17 +208,17 @@ def _gru_cell(step: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None)
 
 
 _CELLS: Mapping[Callable[..., Any], Callable[..., Tensor]] = {
-    torch.rnn_relu: _relu_cell,
-    torch.rnn_tanh: _tanh_cell,
-    torch.gru: _gru_cell,
+    torch.rnn_relu: relu_cell,
+    torch.rnn_tanh: tanh_cell,
+    torch.gru: gru_cell,
 }
 
 
-# -- on a GPU ------------------------------------------------------------------------------------------------------------
+# -- on a GPU ------------------------------------------------------------------------------------
 
 
 def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """CuDNN's kernel for all layers."""
+    """Return the function to call on a GPU: cuDNN's kernel for all layers."""
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
         call = _padded_call(source, rest, kwargs) or _packed_call(source, rest, kwargs)
@@ -229,9 +237,9 @@ def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
             call.batch_sizes,
             None,
         )
-        made = aten._cudnn_rnn(
+        results = aten._cudnn_rnn(
             source, call.weights, per_layer, None, hidden, cell, *sizes, *options
         )
-        return made[:2] if cell is None else made[:3]
+        return results[:2] if cell is None else results[:3]
 
     return run

@@ -1,8 +1,9 @@
 """Equal layers are run a few times, and written down as often as they are there.
 
-Language models repeat a layer up to a hundred times. Four of each kind are run and compared, the others hand on what they are
-given; their record is then that of an equal layer that was run. Whether that gives the record of the whole model is not taken
-on trust: one pass is recorded both ways; unless the two are alike in every call, tensor and byte, no layer is left out.
+Language models repeat a layer up to a hundred times. Four of each kind are run and compared, the
+others hand on what they are given; their record is then that of an equal layer that was run.
+Whether that gives the trace of the complete model is not taken on trust: one pass is recorded both
+ways; unless the two are alike in every call, tensor and byte, no layer is left out.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch import nn
 from torchscan.recording.folding.emptied import Slots, emptied, slots_of, with_parameters
 from torchscan.recording.folding.layer_folds import folds_of
 from torchscan.recording.folding.layer_repeats import Repeats
+from torchscan.recording.folding.left_out_layers import times_of_caches
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
-from torchscan.recording.folding.unfolded import require_equal_layers, times_of_caches, unfolded
+from torchscan.recording.folding.unfolded import require_equal_layers, unfolded
 from torchscan.trace.trace import Trace
 
 __all__ = ["Folded", "Repeats", "UnfoldableError", "without_equal_layers"]
@@ -32,7 +34,6 @@ class Folded:
     stands_in: dict[str, str]
     #: the paths of equal layers that are run
     run: list[list[str]]
-
     #: the parameters of the model if layers that are left out have none, or None
     slots: Slots | None
 
@@ -64,7 +65,7 @@ class Folded:
         return trace if self.slots is None else with_parameters(trace, self.slots)
 
     def unfolded(self, trace: Trace) -> Trace:
-        """The record of the whole model."""
+        """Return the trace of the complete model."""
         with _refusing():
             require_equal_layers(trace, self.run)
             return unfolded(trace, self.stands_in)

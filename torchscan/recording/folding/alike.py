@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from torchscan.trace.trace import Trace
 
 
 def difference(one: Trace, other: Trace) -> str | None:
     """Return the first difference between two traces, or None if they are equal."""
-    for what, parts in (
-        ("parameter", _parameters),
-        ("module call", _modules),
-        ("operator call", _ops),
-        ("storage", _storages),
-    ):
+    for what, parts in _PARTS.items():
         for mine, theirs in zip(parts(one), parts(other), strict=False):
             if mine != theirs:
                 return f"{what}: {mine} and {theirs}"
-    counts = [(len(each.modules), len(each.ops), len(each.parameters)) for each in (one, other)]
-    return (
-        None
-        if counts[0] == counts[1]
-        else f"{counts[0]} and {counts[1]} module calls, operator calls, parameters"
-    )
+    counts, others = _counts(one), _counts(other)
+    if counts == others:
+        return None
+    return f"{counts} and {others} module calls, operator calls, parameters"
 
 
-def _parameters(trace: Trace) -> Iterator[Hashable]:
-    return ((each._replace(storages=()), len(each.storages)) for each in trace.parameters)
+def _counts(trace: Trace) -> tuple[int, int, int]:
+    return len(trace.modules), len(trace.ops), len(trace.parameters)
 
 
-def _modules(trace: Trace) -> Iterator[Hashable]:
-    """But for what of a cache it is given and returns: there are those of the layers that were run."""
+def compare_parameters(trace: Trace) -> Iterator[Hashable]:
+    """Yield the parameters without the numbers of their storages."""
+    for each in trace.parameters:
+        yield each._replace(storages=()), len(each.storages)
+
+
+def compare_modules(trace: Trace) -> Iterator[Hashable]:
+    """Yield the module calls without the tensors of caches that they are given and return.
+
+    There are only those of the layers that were run.
+    """
     for call in trace.modules:
         inputs = _names_of_others(trace, call.input_names, call.inputs)
         outputs = _names_of_others(trace, call.output_names, call.outputs)
@@ -45,33 +47,42 @@ def _names_of_others(
     return tuple([name for name, kind in zip(names, kinds, strict=True) if kind != "cache"])
 
 
-def _ops(trace: Trace) -> Iterator[Hashable]:
-    """Whose tensor one without elements is does not matter."""
+def compare_ops(trace: Trace) -> Iterator[Hashable]:
+    """Yield the operator calls, with tensors and storages in the order in which they are met.
+
+    Tensors without elements are left out: it does not matter to which operator they belong.
+    """
     number, memory = _numbering(), _numbering()
     for op in trace.ops:
-        tensors = [
-            each
-            for each in (*op.inputs, *op.outputs)
-            if trace.storages[trace.tensors[each].storage].size
-        ]
-        yield (
-            op.signature,
-            op.module_call,
-            op.phase,
-            tuple(map(number, tensors)),
-            tuple(memory(trace.tensors[each].storage) for each in tensors),
-        )
+        storages = []
+        numbers = []
+        for each in (*op.inputs, *op.outputs):
+            storage = trace.tensors[each].storage
+            if trace.storages[storage].size:
+                numbers.append(number(each))
+                storages.append(memory(storage))
+        yield op.signature, op.module_call, op.phase, tuple(numbers), tuple(storages)
 
 
-def _storages(trace: Trace) -> Iterator[Hashable]:
-    """In the order in which operators meet them."""
-    met = dict.fromkeys(
-        trace.tensors[each].storage for op in trace.ops for each in (*op.inputs, *op.outputs)
-    )
-    storages = filter(lambda each: each.size, map(trace.storages.__getitem__, met))
-    return (each if each.kind != "cache" else each._replace(name="") for each in storages)
+def compare_storages(trace: Trace) -> Iterator[Hashable]:
+    """Yield the storages in the order in which operators meet them."""
+    met: dict[int, None] = {}
+    for op in trace.ops:
+        met |= dict.fromkeys(trace.tensors[each].storage for each in (*op.inputs, *op.outputs))
+    for index in met:
+        storage = trace.storages[index]
+        if storage.size:
+            yield storage if storage.kind != "cache" else storage._replace(name="")
 
 
 def _numbering() -> Callable[[int], int]:
     known: dict[int, int] = {}
     return lambda each: known.setdefault(each, len(known))
+
+
+_PARTS: Mapping[str, Callable[[Trace], Iterator[Hashable]]] = {
+    "parameter": compare_parameters,
+    "module call": compare_modules,
+    "operator call": compare_ops,
+    "storage": compare_storages,
+}

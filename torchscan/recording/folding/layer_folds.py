@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-#: of each kind so many are run, and compared in each pass: every other one may differ where a pass is long, or every fourth
+#: number of layers of each kind that are run, and compared in each pass: every other one may differ
+#: where a pass is long, or every fourth
 _RUN = 4
 #: the one of these that stands in for the others: equal layers come before and after it
 _MIDDLE = _RUN - 2
@@ -39,22 +40,26 @@ class Fold:
     @property
     def stands_in(self) -> dict[str, str]:
         """The paths of layers that are left out, with that of the layer that runs."""
-        return {
-            f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()
-        }
+        name = self._path_of
+        return {name(index): name(other) for index, other in self.left_out.items()}
 
     @property
     def run(self) -> list[list[str]]:
         """The paths of equal layers that are run."""
-        return [[f"{self.path}.{index}" for index in each[:_RUN]] for each in self.equal]
+        return [list(map(self._path_of, indices[:_RUN])) for indices in self.equal]
+
+    def _path_of(self, index: int) -> str:
+        return f"{self.path}.{index}"
 
 
 def folds_of(module: nn.Module) -> list[Fold]:
     """Return the groups of equal layers in the outermost module lists."""
-    found = (
-        (path, [each for each in equal if len(each) > _RUN]) for path, equal in equal_layers(module)
-    )
-    return [Fold(path, equal) for path, equal in found if equal]
+    folds = []
+    for path, groups in equal_layers(module):
+        equal = [each for each in groups if len(each) > _RUN]
+        if equal:
+            folds.append(Fold(path, equal))
+    return folds
 
 
 def equal_layers(module: nn.Module, *, more_than: int = _RUN) -> list[tuple[str, list[list[int]]]]:
@@ -62,10 +67,15 @@ def equal_layers(module: nn.Module, *, more_than: int = _RUN) -> list[tuple[str,
 
     Lists with so few layers as ``more_than`` do not count.
     """
-    return [
-        (path, _equal(each, _listed(module, len(each))))
-        for path, each in outermost_lists(module, more_than=more_than)
-    ]
+    groups = []
+    for path, layers in outermost_lists(module, more_than=more_than):
+        listed = _listed(module, len(layers))
+        indices = _find_indices(layers)
+        equal: dict[Hashable, list[int]] = defaultdict(list)
+        for index, layer in enumerate(layers):
+            equal[_kind(layer, index, indices), listed[index]].append(index)
+        groups.append((path, list(equal.values())))
+    return groups
 
 
 def _listed(module: nn.Module, layers: int) -> list[Hashable]:
@@ -73,20 +83,23 @@ def _listed(module: nn.Module, layers: int) -> list[Hashable]:
 
     Lists count that have as many entries as there are layers.
     """
-    configs = {
-        id(config): config
-        for each in module.modules()
-        if (config := vars(each).get("config")) is not None
-    }
-    values = (
-        value for each in configs.values() for value in getattr(each, "__dict__", {}).values()
-    )
-    lists = [
-        list(map(repr, each))
-        for each in values
-        if type(each) in (list, tuple) and len(each) == layers
-    ]
+    lists = []
+    for config in configs_of(module):
+        for value in getattr(config, "__dict__", {}).values():
+            if type(value) in (list, tuple) and len(value) == layers:
+                entries = list(map(repr, value))
+                lists.append(entries)
     return list(zip(*lists, strict=True)) or [()] * layers
+
+
+def configs_of(module: nn.Module) -> list[Any]:
+    """Return the configs of a model's modules, each once."""
+    configs: dict[int, Any] = {}
+    for each in module.modules():
+        config = vars(each).get("config")
+        if config is not None:
+            configs[id(config)] = config
+    return list(configs.values())
 
 
 def outermost_lists(
@@ -101,55 +114,48 @@ def outermost_lists(
             yield from outermost_lists(child, inner, more_than=more_than)
 
 
-def _equal(layers: nn.ModuleList, listed: list[Hashable]) -> list[list[int]]:
-    equal: dict[Hashable, list[int]] = defaultdict(list)
-    indices = _indices(layers)
-    for index, layer in enumerate(layers):
-        equal[_kind(layer, index, indices), listed[index]].append(index)
-    return list(equal.values())
+def _find_indices(layers: nn.ModuleList) -> set[tuple[str, str]]:
+    """Return the attributes in which layers know their own index, each with the path of its module.
 
-
-def _indices(layers: nn.ModuleList) -> frozenset[tuple[str, str]]:
-    """The attributes in which layers know their own index, each with the path of its module: those of the first two tell."""
-    known = [
-        {
-            (path, name)
-            for path, each in layer.named_modules()
-            for name, value in vars(each).items()
-            if _is(value, index)
-        }
-        for index, layer in zip(range(2), layers, strict=False)
-    ]
-    return frozenset(set.intersection(*known)) if known else frozenset()
+    The first two layers tell.
+    """
+    known: list[set[tuple[str, str]]] = []
+    for index, layer in zip(range(2), layers, strict=False):
+        attributes = set()
+        for path, module in layer.named_modules():
+            for name, value in vars(module).items():
+                if _is(value, index):
+                    attributes.add((path, name))
+        known.append(attributes)
+    return set.intersection(*known) if known else set()
 
 
 def _is(value: object, index: int) -> bool:
     return type(value) is int and value == index
 
 
-def _kind(layer: nn.Module, index: int, indices: frozenset[tuple[str, str]]) -> Hashable:
-    """All that it is, but for where it stands: it may know its own index."""
-    modules = layer.named_modules()
-    return tuple(
-        (path, type(each), _attributes(each, index, path, indices), _tensors(each))
-        for path, each in modules
-    )
+def _kind(layer: nn.Module, index: int, indices: Collection[tuple[str, str]]) -> Hashable:
+    """Return a key of all that a layer is, but for its place: it may know its own index."""
+    key = []
+    for path, module in layer.named_modules():
+        attributes = _attributes(module, index, path, indices)
+        key.append((path, type(module), attributes, _tensors(module)))
+    return tuple(key)
 
 
 def _attributes(
-    module: nn.Module, index: int, path: str, indices: frozenset[tuple[str, str]]
+    module: nn.Module, index: int, path: str, indices: Collection[tuple[str, str]]
 ) -> Hashable:
-    own = tuple(
-        (name, _INDEX if (path, name) in indices and _is(value, index) else _plain(value, index))
-        for name, value in vars(module).items()
-        if name not in _MODULE
-    )
-    hooks = tuple(
-        (name, id(hook))
-        for name in sorted(_HOOKS)
-        for hook in (vars(module).get(name) or {}).values()
-    )
-    return (*own, module.training, hooks)
+    own: list[Hashable] = []
+    for name, value in vars(module).items():
+        if name not in _MODULE:
+            is_index = (path, name) in indices and _is(value, index)
+            own.append((name, _INDEX if is_index else _plain(value, index)))
+    hooks: list[Hashable] = []
+    for name in sorted(_HOOKS):
+        registered = vars(module).get(name) or {}
+        hooks += [(name, id(hook)) for hook in registered.values()]
+    return (*own, module.training, tuple(hooks))
 
 
 def _plain(value: Any, index: int) -> Hashable:
@@ -160,9 +166,8 @@ def _plain(value: Any, index: int) -> Hashable:
     if isinstance(value, _PLAIN):
         return type(value), value
     if type(value) in (tuple, list):
-        return type(value), tuple(
-            _INDEX if _is(each, index) else _plain(each, index) for each in value
-        )
+        keys = [_INDEX if _is(each, index) else _plain(each, index) for each in value]
+        return type(value), tuple(keys)
     if type(value) is dict:
         return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
     if type(value) is functools.partial:
@@ -174,15 +179,17 @@ _INDEX = object()
 
 
 def _tensors(module: nn.Module) -> Hashable:
-    held = (*module._parameters.items(), *module._buffers.items())
-    return tuple((name, None if each is None else _layout(each)) for name, each in held)
+    key = []
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        key.append((name, None if tensor is None else _layout(tensor)))
+    return tuple(key)
 
 
 def _layout(tensor: Tensor) -> Hashable:
-    has_values = (
-        not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MAX_VALUES
-    )
-    values = repr(tensor.tolist()) if has_values else ""
+    has_values = not tensor.is_floating_point() and not tensor.is_meta
+    values = ""
+    if has_values and tensor.numel() <= _MAX_VALUES:
+        values = repr(tensor.tolist())
     return (
         type(tensor),
         tuple(tensor.shape),

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchscan.once import once
+from torchscan.recording.folding.left_out_layers import LeftOut, left_out_of
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.recording.folding.unfolded import LeftOut, left_out_of
 from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.recording.folding.layer_folds import equal_layers
+from torchscan.recording.folding.layer_folds import configs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,18 @@ class EqualLayers:
         return len(self.indices)
 
 
-def kinds_in(module: nn.Module, more_than: int) -> list[EqualLayers]:
-    """The kinds of layers of which there are more than so many."""
-    found = ((path, tuple(indices)) for path, groups in equal_layers(module) for indices in groups)
-    return [EqualLayers(path, indices) for path, indices in found if len(indices) > more_than]
-
-
 def shortened(
     module: nn.Module, kinds: Sequence[EqualLayers], numbers: Sequence[int]
 ) -> dict[str, str]:
-    """Keep so many of each kind, one half from the beginning and the other from the end: by new paths the former ones."""
+    """Keep a number of layers of each kind; return the former paths by the new ones.
+
+    One half is from the beginning and the other from the end.
+    """
     _own_configs(module)
     left_out: dict[str, set[int]] = {kind.path: set() for kind in kinds}
     for kind, number in zip(kinds, numbers, strict=True):
-        left_out[kind.path].update(kind.indices[number - number // 2 : kind.number - number // 2])
+        num_last = number // 2
+        left_out[kind.path].update(kind.indices[number - num_last : kind.number - num_last])
     paths: dict[str, str] = {}
     for path, indices in left_out.items():
         kept = _leave_out(module, path, indices)
@@ -47,29 +45,26 @@ def shortened(
 
 
 def _leave_out(module: nn.Module, path: str, indices: set[int]) -> list[int]:
-    """The layers that are kept."""
+    """Return the indices of the layers that are kept."""
     above_path, _, name = path.rpartition(".")
     above = module.get_submodule(above_path)
     layers: Any = getattr(above, name)
     kept = [index for index in range(len(layers)) if index not in indices]
     above._modules[name] = nn.ModuleList([layers[index] for index in kept])
-    for config in {id(each): each for each in _configs_in(module)}.values():
+    for config in _configs_in(module):
         _shorten(config, len(layers), kept)
     return kept
 
 
 def _configs_in(module: nn.Module) -> list[Any]:
-    """Return the configs of modules, and those inside them, such as a text model's."""
-    found = [
-        config for each in module.modules() if (config := vars(each).get("config")) is not None
-    ]
-    inner = [
-        value
-        for each in found
-        for value in getattr(each, "__dict__", {}).values()
-        if hasattr(value, "num_hidden_layers")
-    ]
-    return [*found, *inner]
+    """Return the configs of modules, and those inside them, such as a text model's, each once."""
+    outer = configs_of(module)
+    configs = {id(config): config for config in outer}
+    for config in outer:
+        for value in getattr(config, "__dict__", {}).values():
+            if hasattr(value, "num_hidden_layers"):
+                configs[id(value)] = value
+    return list(configs.values())
 
 
 def _shorten(config: Any, number: int, kept: Sequence[int]) -> None:

@@ -1,4 +1,7 @@
-"""A model in which some layers hand on what they are given, as a copy that shares all else with the user's."""
+"""A model in which some layers hand on what they are given.
+
+It is a copy that shares all else with the user's.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class UnfoldableError(Exception):
 
 
 def thinned(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
-    """The copy. Modules on the way to a layer that is left out are copies, and nothing of the user's is changed."""
+    """Return the copy.
+
+    Modules on the way to a layer that is left out are copies, and nothing of the user's is changed.
+    """
     made: nn.Module = copied(module)
     for fold in folds:
         above, last = above_in(made, fold.path)
@@ -31,7 +37,10 @@ def thinned(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
 
 
 def above_in(made: nn.Module, path: str) -> tuple[Any, str]:
-    """Return the module that holds the one at a path, with its name; those on the way become copies."""
+    """Return the module that holds the one at a path, with its name.
+
+    Those on the way become copies.
+    """
     *way, last = path.split(".")
     above: Any = made
     for name in way:
@@ -47,7 +56,8 @@ def copied(module: Any) -> Any:
 
 
 def _thin(layers: Any, fold: Fold) -> Any:
-    made, returned = copied(layers), {index: _Returned() for index in set(fold.left_out.values())}
+    made = copied(layers)
+    returned = {index: _Returned() for index in set(fold.left_out.values())}
     for index, known in returned.items():
         made._modules[str(index)] = _with_forward(layers[index], known.noting)
     for index, other in fold.left_out.items():
@@ -60,9 +70,8 @@ def _with_forward(
 ) -> nn.Module:
     """Return a copy of a layer with another forward pass, which sets its attributes on the copy."""
     made: nn.Module = copy.copy(layer)
-    made.forward = functools.wraps(layer.forward)(
-        change(types.MethodType(type(layer).forward, made))
-    )
+    changed = change(types.MethodType(type(layer).forward, made))
+    made.forward = functools.wraps(layer.forward)(changed)
     return made
 
 
@@ -74,7 +83,7 @@ class _Returned:
         self._type: type = Tensor
 
     def noting(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The layer itself."""
+        """Return the forward pass of the layer itself, which notes its results."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = forward(*args, **kwargs)
@@ -84,17 +93,17 @@ class _Returned:
         return noted
 
     def _note(self, result: Any) -> None:
-        first, others = (
-            (result[0], tuple(result[1:]))
-            if type(result) in (tuple, list) and result
-            else (result, ())
-        )
+        first = result
+        others: tuple[Any, ...] = ()
+        if type(result) in (tuple, list) and result:
+            first, *rest = result
+            others = tuple(rest)
         if not isinstance(first, Tensor) or any(tensors_in(others)):
             raise UnfoldableError("a layer returns something else than one tensor")
         self._type, self._others = type(result), others
 
     def instead(self, _: Callable[..., Any]) -> Callable[..., Any]:
-        """A layer that is left out: its result is what it is given first."""
+        """Return the forward pass of a layer that is left out: its result is its first tensor."""
 
         def handed_on(*args: Any, **kwargs: Any) -> Any:
             given = next(iter(tensors_in([args, kwargs])), None)
@@ -102,6 +111,8 @@ class _Returned:
                 raise UnfoldableError(
                     "a layer is called before one that is equal, or without a tensor"
                 )
-            return self._type([given, *self._others]) if self._type in (tuple, list) else given
+            if self._type in (tuple, list):
+                return self._type([given, *self._others])
+            return given
 
         return handed_on

@@ -20,167 +20,82 @@ from torch.cuda.amp import common as cuda_autocast
 from torchscan.recording.patches import Contexts, replaced
 from torchscan.recording.switches import autocast_contexts
 
-_CONVOLUTIONS = frozenset(
-    f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)
-) | {
-    "convolution",
-    "conv_tbc",
+# fmt: off
+_CONVOLUTIONS = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "convolution", "conv_tbc",
 }
-_CONTRACTIONS = (
-    _CONVOLUTIONS
-    | {
-        "linear",
-        "matmul",
-        "__matmul__",
-        "__rmatmul__",
-        "mm",
-        "bmm",
-        "mv",
-        "addmm",
-        "addmv",
-        "addr",
-        "addbmm",
-        "baddbmm",
-    }
-    | {
-        "linalg_vecdot",
-        "linalg_multi_dot",
-        "chain_matmul",
-        "einsum",
-        "prelu",
-        "scaled_dot_product_attention",
-    }
-)
+_PRODUCTS = {
+    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addmv", "addr",
+    "addbmm", "baddbmm",
+}
+_OTHER_CONTRACTIONS = {
+    "linalg_vecdot", "linalg_multi_dot", "chain_matmul", "einsum", "prelu",
+    "scaled_dot_product_attention",
+}
 _RECURRENT = {
-    "lstm",
-    "gru",
-    "rnn_tanh",
-    "rnn_relu",
-    "lstm_cell",
-    "gru_cell",
-    "rnn_tanh_cell",
+    "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell",
     "rnn_relu_cell",
 }
-_LOSSES = frozenset(
-    {
-        "nll_loss",
-        "nll_loss2d",
-        "nll_loss_nd",
-        "cross_entropy_loss",
-        "kl_div",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "mse_loss",
-    }
-    | {
-        "poisson_nll_loss",
-        "cosine_embedding_loss",
-        "hinge_embedding_loss",
-        "margin_ranking_loss",
-        "multilabel_margin_loss",
-    }
-    | {
-        "soft_margin_loss",
-        "triplet_margin_loss",
-        "multi_margin_loss",
-        "binary_cross_entropy_with_logits",
-    }
+_REGRESSION_LOSSES = {
+    "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "poisson_nll_loss",
+}
+_CLASSIFICATION_LOSSES = {
+    "nll_loss", "nll_loss2d", "nll_loss_nd", "cross_entropy_loss",
+    "binary_cross_entropy_with_logits",
+}
+_MARGIN_LOSSES = {
+    "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
+    "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
+}
+_WAYS_TO_RESIZE = (
+    "nearest1d", "nearest2d", "nearest3d", "nearest_exact1d", "nearest_exact2d", "nearest_exact3d",
+    "linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa",
 )
-
-_WAYS_TO_RESIZE = [f"{way}{axes}d" for way in ("nearest", "nearest_exact") for axes in (1, 2, 3)]
-_WAYS_TO_RESIZE += [
-    "linear1d",
-    "bilinear2d",
-    "trilinear3d",
-    "bicubic2d",
-    "bilinear2d_aa",
-    "bicubic2d_aa",
-]
+_SINGLE_ON_CPU = {
+    "avg_pool3d", "binary_cross_entropy", "grid_sampler", "prod", "quantile", "cdist", "trace",
+    "ctc_loss",
+}
+_CURVES = {
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
+    "reciprocal", "rsqrt", "sinh", "tan", "pow", "__pow__", "__rpow__", "softplus",
+}
+_NORMS = {
+    "layer_norm", "native_layer_norm", "group_norm", "rms_norm", "cosine_similarity", "dist",
+    "pdist", "cdist", "renorm", "logsumexp", "norm",
+}
+_SUMS = {
+    "softmax", "log_softmax", "prod", "sum", "cumsum", "cumprod", "linalg_vector_norm",
+    "linalg_matrix_norm",
+}
+_WIDEST_ON_GPU = {
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put",
+    "scatter_add", "tensordot", "vdot",
+}
+# fmt: on
+_CONTRACTIONS = frozenset(_CONVOLUTIONS | _PRODUCTS | _OTHER_CONTRACTIONS)
+_LOSSES = frozenset(_REGRESSION_LOSSES | _CLASSIFICATION_LOSSES | _MARGIN_LOSSES)
+_RESIZES = {f"upsample_{way}" for way in _WAYS_TO_RESIZE}
+_RESIZES |= {f"_{name}" for name in _RESIZES}
 
 #: kind of device -> functions that compute in 16 bits
 _LOWER: Mapping[str, frozenset[str]] = {
     "cpu": _CONTRACTIONS - {"mv", "addmv", "addr"},
-    "cuda": frozenset(_CONTRACTIONS | _RECURRENT),
+    "cuda": _CONTRACTIONS | _RECURRENT,
 }
 #: functions that compute in 32 bits
 _SINGLE: Mapping[str, frozenset[str]] = {
-    "cpu": _LOSSES
-    | {
-        "avg_pool3d",
-        "binary_cross_entropy",
-        "grid_sampler",
-        "prod",
-        "quantile",
-        "cdist",
-        "trace",
-        "ctc_loss",
-    },
-    "cuda": _LOSSES
-    | {
-        "acos",
-        "asin",
-        "cosh",
-        "erfinv",
-        "exp",
-        "expm1",
-        "log",
-        "log10",
-        "log2",
-        "log1p",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-        "tan",
-    }
-    | {
-        "pow",
-        "__pow__",
-        "__rpow__",
-        "softplus",
-        "layer_norm",
-        "native_layer_norm",
-        "group_norm",
-        "rms_norm",
-        "cosine_similarity",
-    }
-    | {"dist", "pdist", "cdist", "renorm", "logsumexp", "norm"}
-    | {f"{prefix}upsample_{way}" for prefix in ("", "_") for way in _WAYS_TO_RESIZE},
+    "cpu": _LOSSES | _SINGLE_ON_CPU,
+    "cuda": _LOSSES | _CURVES | _NORMS | _RESIZES,
 }
 #: functions whose ``dtype`` argument is set to 32 bits
-_RETURN_SINGLE: Mapping[str, frozenset[str]] = {
-    "cpu": frozenset(),
-    "cuda": frozenset(
-        {
-            "softmax",
-            "log_softmax",
-            "prod",
-            "sum",
-            "cumsum",
-            "cumprod",
-            "linalg_vector_norm",
-            "linalg_matrix_norm",
-        }
-    ),
-}
+_RETURN_SINGLE: Mapping[str, frozenset[str]] = {"cpu": frozenset(), "cuda": frozenset(_SUMS)}
 #: functions that compute in the widest type of their arguments
 _WIDEST: Mapping[str, frozenset[str]] = {
     "cpu": frozenset({"stack", "cat", "index_copy"}),
-    "cuda": frozenset(
-        {
-            "addcdiv",
-            "addcmul",
-            "atan2",
-            "bilinear",
-            "cross",
-            "dot",
-            "grid_sampler",
-            "index_put",
-            "scatter_add",
-        }
-    )
-    | {"tensordot", "vdot"},
+    "cuda": frozenset(_WIDEST_ON_GPU),
 }
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class Autocast:
@@ -189,12 +104,16 @@ class Autocast:
     def __init__(self, dtype: torch.dtype | None, device_type: str) -> None:
         self._dtype = dtype
         self._device_type = device_type
-        #: parameters are cast once; by identity, with what it is of, because another tensor can come to have it
+        #: parameters are cast once; by identity, with a reference to the parameter, because another
+        #: tensor can come to have it
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """For the forward pass and the loss; the backward pass needs none. Torch says that it is on, and can switch it off."""
+        """Switch autocast on for the forward pass and the loss; the backward pass needs none.
+
+        Torch says that it is on, and can switch it off.
+        """
         if self._dtype is None:
             yield
             return
@@ -240,7 +159,8 @@ class Autocast:
         dtype = self._type_for(name, (*args, *kwargs.values()), lower)
         if dtype is None:
             return args, kwargs
-        # The last one first, as the compiler has torch do it: it decides what is alive while weights are cast.
+        # The last one first, as the compiler has torch do it: it decides what is alive while
+        # weights are cast.
         named = {key: self._cast_all(kwargs[key], dtype) for key in reversed(kwargs)}
         return self._cast_all(args, dtype), {key: named[key] for key in kwargs}
 
@@ -251,32 +171,29 @@ class Autocast:
             return lower
         if name in _SINGLE[self._device_type]:
             return torch.float32
-        if name in _WIDEST[self._device_type] and any(
-            each.dtype is torch.float32 for each in _tensors(values)
-        ):
-            return torch.float32
-        return None
+        if name not in _WIDEST[self._device_type]:
+            return None
+        has_single = any(each.dtype is torch.float32 for each in _tensors(values))
+        return torch.float32 if has_single else None
 
     def _returning_single(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        is_half = (
-            bool(args)
-            and isinstance(args[0], Tensor)
-            and args[0].dtype in (torch.float16, torch.bfloat16)
-        )
-        asked = kwargs.get("dtype") is not None or any(
-            isinstance(each, torch.dtype) for each in args
-        )
-        return {**kwargs, "dtype": torch.float32} if is_half and not asked else kwargs
+        source = args[0] if args else None
+        if not isinstance(source, Tensor) or source.dtype not in _HALF:
+            return kwargs
+        if kwargs.get("dtype") is not None or any(isinstance(each, torch.dtype) for each in args):
+            return kwargs
+        return {**kwargs, "dtype": torch.float32}
 
     def _cast_all(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, Tensor):
             return self._cast(value, dtype)
         if type(value) in (list, tuple):
-            return type(value)([self._cast_all(item, dtype) for item in reversed(value)][::-1])
+            items = [self._cast_all(item, dtype) for item in reversed(value)]
+            return type(value)(items[::-1])
         return value
 
     def _cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        if tensor.dtype == dtype or tensor.dtype is torch.float64 or not tensor.is_floating_point():
+        if tensor.dtype in (dtype, torch.float64) or not tensor.is_floating_point():
             return tensor
         if not (tensor.is_leaf and tensor.requires_grad and dtype is not torch.float32):
             return tensor.to(dtype)
@@ -309,9 +226,11 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Con
         return device_type if isinstance(value, str) and value in asked else value
 
     def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: function(
-            *map(meant, args), **{name: meant(each) for name, each in kwargs.items()}
-        )
+        def asked_of(*args: Any, **kwargs: Any) -> Any:
+            options = {name: meant(value) for name, value in kwargs.items()}
+            return function(*map(meant, args), **options)
+
+        return asked_of
 
     for name in _ASKED_OF_A_DEVICE:
         yield replaced(vars(torch), name, of_device_type)

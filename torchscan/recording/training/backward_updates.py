@@ -17,12 +17,9 @@ from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.bookkeeping.tensors import has_strides, meta_copy
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
-from torchscan.recording.training.gradients import Substitutes
-from torchscan.recording.training.optimizers import (
-    implementations_of,
-    optimizer_on,
-    take_step,
-)
+from torchscan.recording.training.optimizer_steps import implementations_of, take_step
+from torchscan.recording.training.optimizers import optimizer_on
+from torchscan.recording.training.substitutes import Substitutes
 from torchscan.recording.training.training_step import enter_states, updated_in_place_of
 from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.torch_versions import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import (
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.patches import Contexts, overridden
+from torchscan.recording.request import require_positive
 from torchscan.torch_versions import OpOverload, import_compiler
 
 #: torchtitan's choice of operators, there called "op"
@@ -141,3 +143,31 @@ def _operators_named(names: Sequence[str]) -> frozenset[Any]:
         if packet is not None and hasattr(packet, "default"):
             operators.append(packet.default)
     return frozenset(operators)
+
+
+def require_checkpoint(choice: object) -> None:
+    """Raise an InputError unless layers can be checkpointed in this way."""
+    if isinstance(choice, bool) or choice == SELECTIVE:
+        return
+    if isinstance(choice, int):
+        require_positive("checkpoint", choice)
+        return
+    if isinstance(choice, str):
+        advice = "give True, a number of layers, 'selective', a policy or a list of operators"
+        raise InputError.of_value("checkpoint", choice, advice)
+    if callable(choice):
+        _require_policy(choice)
+    elif not is_operator_list(choice):
+        advice = "give a list of operators, such as [torch.ops.aten.mm.default]"
+        raise InputError.of_value("checkpoint", choice, advice)
+
+
+def _require_policy(choice: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(choice).bind(None, None)
+    except ValueError:  # it is written in C
+        return
+    except TypeError as error:
+        raise InputError.of_value(
+            "checkpoint", choice, "give a policy(context, operator, *args, **kwargs) of torch"
+        ) from error

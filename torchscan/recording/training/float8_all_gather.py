@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.training.float8 import Float8Linear, Quantized, cast_scaled, scale_of
+from torchscan.recording.training.float8 import Float8Linear
+from torchscan.recording.training.float8_casts import Quantized, cast_scaled, scale_of
 from torchscan.torch_versions import (
     ShardOfFSDP,
     aten,

@@ -13,13 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.training.float8 import (
-    HANDED_OVER,
-    TENSORWISE,
-    Float8Linear,
-    Quantized,
-    quantize,
-)
+from torchscan.recording.training.float8 import HANDED_OVER, Float8Linear
+from torchscan.recording.training.float8_casts import TENSORWISE, Quantized, quantize
 from torchscan.torch_versions import local_part, sharded_from
 
 

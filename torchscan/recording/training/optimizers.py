@@ -1,18 +1,11 @@
-"""The optimizer of a training step, working on meta tensors in place of the model's parameters.
-
-The second step is recorded: the first one makes the state that stays.
-"""
+"""The optimizer of a training step, working on meta tensors in place of the model's parameters."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import inspect
-import itertools
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,35 +13,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchscan.errors import Argument, InputError, PythonOnly, TorchscanError
-from torchscan.recording.execution.abstract import assumed_number
-from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
-from torchscan.recording.execution.update_rules import UPDATE_RULES
-from torchscan.recording.patches import replaced
 from torchscan.recording.training.blockwise_optimizers import blockwise_optimizer
-from torchscan.recording.undo import interruptible
-from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimizer_hooks
 
 #: the name of a class of torch.optim or bitsandbytes, a class or function that makes one of a list
 #: of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
-
-
-_OPTIMIZER_MODULES = [
-    module
-    for name, module in sys.modules.items()
-    # the second one is what clips gradients
-    if name.startswith("torch.optim.") or name == "torch.utils._foreach_utils"
-]
-#: functions of theirs that say on which devices there is an implementation
-_SUPPORTED = {
-    f"_get_{kind}_supported_devices" for kind in ("foreach_kernels", "fused_kernels", "capturable")
-}
-_IS_GREATER = {
-    aten.gt.Scalar: True,
-    aten.ge.Scalar: True,
-    aten.lt.Scalar: False,
-    aten.le.Scalar: False,
-}
 
 
 class OptimizerError(InputError):
@@ -105,7 +74,10 @@ def require_known(choice: OptimizerChoice | None) -> None:
 
 
 def installed_optimizer(choice: OptimizerChoice) -> OptimizerChoice:
-    """Return the optimizer for a real step: bitsandbytes' own class in place of one without values."""
+    """Return the optimizer for a real step.
+
+    It is bitsandbytes' own class in place of one without values.
+    """
     if not isinstance(choice, str) or isinstance(_class_named(choice), type):
         return choice
     try:
@@ -157,112 +129,6 @@ def _checked(make: Callable[[], object]) -> Optimizer:
     return made
 
 
-def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
-    """Take one step on meta tensors, with values from :class:`_AssumedValues` for its decisions."""
-    losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
-    arguments: list[Any] = [lambda: next(losses)] if needs_closure(optimizer) else []
-    try:
-        with _AssumedValues(is_recorded=is_recorded):
-            interruptible(optimizer.step, *arguments)
-    except TorchscanError:
-        raise
-    except Exception as error:
-        raise OptimizerError(
-            f"{type(optimizer).__name__}.step() failed on meta tensors: {type(error).__name__}: "
-            f"{error}"
-        ) from error
-
-
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's step needs a closure."""
-    taken = inspect.signature(optimizer.step).parameters.get("closure")
-    return taken is not None and taken.default is inspect.Parameter.empty
-
-
-def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """Yield the tensors of an optimizer's state, with their parameter and name."""
-    # torch's ZeRO optimizer has another one for the parameters of this rank
-    owner: Any = getattr(optimizer, "optim", optimizer)
-    for parameter, state in owner.state.items():
-        for name, value in state.items():
-            values = value if isinstance(value, list | tuple) else [value]
-            yield from ((parameter, name, each) for each in values if isinstance(each, Tensor))
-
-
-@contextlib.contextmanager
-def implementations_of(device: str) -> Iterator[None]:
-    """Let torch choose for-loop, foreach or fused updates as on ``device``, and call no hooks.
-
-    Both hold in this thread only.
-    """
-    thread = threading.get_ident()
-
-    def with_meta(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
-        def devices(*args: Any, **kwargs: Any) -> list[str]:
-            known = supported(*args, **kwargs)
-            return (
-                [*known, "meta"] if threading.get_ident() == thread and device in known else known
-            )
-
-        return devices
-
-    def elsewhere(hook: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: None if threading.get_ident() == thread else hook(*args)
-
-    with contextlib.ExitStack() as stack:
-        for module in _OPTIMIZER_MODULES:
-            for name in _SUPPORTED & vars(module).keys():
-                stack.enter_context(replaced(vars(module), name, with_meta))
-        for hooks in optimizer_hooks():
-            for key in list(hooks):
-                stack.enter_context(replaced(hooks, key, elsewhere))
-        yield
-
-
-class _AssumedValues(TorchDispatchMode):
-    """Mode that answers an optimizer's reads of values: 1, or a number beyond any bound.
-
-    So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
-    """
-
-    def __init__(self, *, is_recorded: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        self._is_recorded = is_recorded
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return True, so that torch's compiler is not imported."""
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Answer, or run the operator."""
-        is_meta = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
-        if is_meta and func in _IS_GREATER and args[0].dim() == 0:
-            return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))
-        if (
-            not self._is_recorded
-            and func in UPDATE_RULES
-            and UPDATE_RULES[func](*args, **(kwargs or {})) is not None
-        ):
-            return None  # nothing but values would change
-        try:
-            return func(*args, **(kwargs or {}))
-        except (NotImplementedError, RuntimeError):
-            if (
-                is_meta and func is aten._local_scalar_dense.default
-            ):  # no record is made, which would have an answer
-                return assumed_number(args[0])
-            if func in UPDATES_WITHOUT_SHAPE_FUNCTION:
-                return None
-            raise
-
-
 def _class_named(name: str) -> Callable[[list[Tensor]], Optimizer]:
     """Return the class of torch.optim by this name, or what makes an optimizer of bitsandbytes."""
     classes = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim)}
@@ -283,14 +149,12 @@ def _class_named(name: str) -> Callable[[list[Tensor]], Optimizer]:
 
 def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Optimizer:
     """Return an optimizer with the same groups and options, but only the model's parameters."""
-    groups = [
-        {
-            **_options(group),
-            "params": [parameters[id(each)] for each in group["params"] if id(each) in parameters],
-        }
-        for group in original.param_groups
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups = []
+    for group in original.param_groups:
+        params = [parameters[id(each)] for each in group["params"] if id(each) in parameters]
+        options = _options(group)
+        if params:
+            groups.append({**options, "params": params})
     if not groups:
         raise OptimizerError(
             "the optimizer has no parameter of this model: create it for this model, not for "
@@ -305,21 +169,20 @@ def like(original: Optimizer, parameters: Sequence[Sequence[Tensor]]) -> Optimiz
     Groups without parameters are left out.
     """
     pairs = zip(original.param_groups, parameters, strict=True)
-    return _of_class(
-        original, [{**_options(group), "params": list(others)} for group, others in pairs if others]
-    )
+    groups = [{**_options(group), "params": list(others)} for group, others in pairs if others]
+    return _of_class(original, groups)
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return copy.deepcopy(
-        {name: value for name, value in group.items() if name not in ("params", "param_names")}
-    )
+    names = [name for name in group if name not in ("params", "param_names")]
+    return copy.deepcopy({name: group[name] for name in names})
 
 
 def _of_class(original: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Optimizer:
     accepted = inspect.signature(type(original)).parameters
     make: Any = type(original)
-    options = {
-        name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted
-    }
+    options = {}
+    for name, value in original.defaults.items():
+        if name in accepted:
+            options[name] = copy.deepcopy(value)
     return make(groups, **options)  # type: ignore[no-any-return]

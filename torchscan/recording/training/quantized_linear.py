@@ -13,7 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import Argument, Give, InputError
-from torchscan.torch_versions import aten
+from torchscan.recording.training.quantized_products import (
+    multiply_8_bits,
+    multiply_dequantized,
+    multiply_fused,
+)
 
 #: formats of bitsandbytes, for which peft prepares the rest of the model
 PREPARED = ("nf4", "nf4-dq", "int8")
@@ -28,20 +32,6 @@ _GROUP = 128
 _PACKED = 8
 #: values of the types of 4 and 8 bits, which each layer has a table of
 _CODES_4_BIT, _CODES_8_BIT = 16, 256
-
-_library = torch.library.Library("torchscan", "FRAGMENT")
-_library.define(
-    "dequantize_4bit(Tensor packed, Tensor[] scales, int[] shape, ScalarType dtype) -> Tensor"
-)
-_library.define("dequantize_blockwise(Tensor packed, Tensor scales, Tensor code) -> Tensor")
-_library.define("int8_vectorwise_quant(Tensor rows) -> (Tensor, Tensor)")
-_library.define(
-    "int8_mm_dequant(Tensor product, Tensor row_scales, Tensor column_scales) -> Tensor"
-)
-_library.define("product_of_4bit(Tensor x, Tensor packed, Tensor[] scales, int width) -> Tensor")
-_library.define(
-    "transposed_product_of_4bit(Tensor x, Tensor packed, Tensor[] scales, int width) -> Tensor"
-)
 
 
 class QuantizedLinear(nn.Module):
@@ -99,7 +89,9 @@ class NF4Linear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input; peft clones it before adding the adapter."""
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
-        product: Tensor = _multiply(given.to(self.compute_dtype), self.weight, self.dequantize)
+        product: Tensor = multiply_dequantized(
+            given.to(self.compute_dtype), self.weight, self.dequantize
+        )
         product = product if bias is None else product + bias
         return product.to(given.dtype).clone()
 
@@ -119,7 +111,7 @@ class AWQLinear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = self.scales
-        product: Tensor = _multiply(given.to(scales.dtype), self.weight, self.dequantize)
+        product: Tensor = multiply_dequantized(given.to(scales.dtype), self.weight, self.dequantize)
         product = product if self.bias is None else product + self.bias
         return product.to(given.dtype)
 
@@ -140,7 +132,7 @@ class GPTQLinear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = [self.scales, self.zeros, self.group_index]
-        product: Tensor = _multiply_fused(
+        product: Tensor = multiply_fused(
             given.to(scales[0].dtype), self.weight, scales, self.out_features
         )
         product = product if self.bias is None else product + self.bias
@@ -166,7 +158,7 @@ class Int8Linear(QuantizedLinear):
     def forward(self, given: Tensor) -> Tensor:
         """Return the product in the type of the input."""
         scales: Any = self.scales
-        product: Tensor = _multiply_8_bits(given, self.weight, scales)
+        product: Tensor = multiply_8_bits(given, self.weight, scales)
         return product if self.bias is None else product + self.bias
 
 
@@ -223,105 +215,3 @@ def _dequantize(layer: QuantizedLinear, scales: list[Any], dtype: torch.dtype) -
     shape = [layer.out_features, layer.in_features]
     weight: Tensor = torch.ops.torchscan.dequantize_4bit(layer.weight, scales, shape, dtype)
     return weight
-
-
-class _Dequantized(torch.autograd.Function):
-    """A matrix product whose weight is dequantized for it, and again for the gradient."""
-
-    @staticmethod
-    def forward(
-        context: Any, given: Tensor, packed: Tensor, dequantize: Callable[[], Tensor]
-    ) -> Tensor:
-        """Keep the packed weight alone."""
-        context.save_for_backward(packed)
-        context.dequantize = dequantize
-        return nn.functional.linear(given, dequantize())
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the input."""
-        weight = context.dequantize().to(gradient.dtype)
-        return torch.matmul(gradient, weight), None, None
-
-
-class _Fused(torch.autograd.Function):
-    """A matrix product whose kernel dequantizes the weight in registers."""
-
-    @staticmethod
-    def forward(
-        context: Any, given: Tensor, packed: Tensor, scales: list[Tensor], width: int
-    ) -> Tensor:
-        """Keep the packed weight alone."""
-        context.save_for_backward(packed, *scales)
-        context.width = given.shape[-1]
-        rows = given.reshape(-1, given.shape[-1])
-        product: Tensor = torch.ops.torchscan.product_of_4bit(rows, packed, scales, width)
-        return product.reshape(*given.shape[:-1], width)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the input."""
-        packed, *scales = context.saved_tensors
-        width = context.width
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        product = torch.ops.torchscan.transposed_product_of_4bit(rows, packed, scales, width)
-        return product.reshape(*gradient.shape[:-1], width), None, None, None
-
-
-class _Int8Product(torch.autograd.Function):
-    """A product of rows and a weight in 8 bits, whose input is kept as it is."""
-
-    @staticmethod
-    def forward(context: Any, given: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-        """Quantize rows, multiply in 8 bits, and scale the sums of 32 bits."""
-        context.save_for_backward(given, weight, scales)
-        rows = given.reshape(-1, given.shape[-1]).to(torch.float16)
-        packed, row_scales = torch.ops.torchscan.int8_vectorwise_quant(rows)
-        sums = aten._int_mm.default(packed, weight.t())
-        product: Tensor = torch.ops.torchscan.int8_mm_dequant(sums, row_scales, scales)
-        return product.to(given.dtype).reshape(*given.shape[:-1], weight.shape[0])
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Any:
-        """Return the gradient of the input, by the dequantized weight."""
-        given, weight, scales = context.saved_tensors
-        dequantized = weight.to(given.dtype, copy=True)
-        dequantized.mul_(scales.unsqueeze(1).mul(1.0 / 127.0))
-        return torch.matmul(gradient, dequantized.to(gradient.dtype)), None, None
-
-
-_multiply: Any = _Dequantized.apply
-_multiply_fused: Any = _Fused.apply
-_multiply_8_bits: Any = _Int8Product.apply
-
-
-@torch.library.impl(_library, "dequantize_4bit", "CompositeExplicitAutograd")
-def make_weight(packed: Tensor, _scales: object, shape: list[int], dtype: torch.dtype) -> Tensor:
-    """Return the dequantized weight, without values."""
-    return packed.new_empty(shape, dtype=dtype)
-
-
-@torch.library.impl(_library, "dequantize_blockwise", "CompositeExplicitAutograd")
-def make_scales(packed: Tensor, scales: Tensor, _code: object) -> Tensor:
-    """Return the dequantized scales, without values."""
-    return scales.new_empty(packed.shape)
-
-
-@torch.library.impl(_library, "int8_vectorwise_quant", "CompositeExplicitAutograd")
-def make_rows_of_8_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows in 8 bits and a scale for each, without values."""
-    scales = rows.new_empty(rows.shape[0], dtype=torch.float32)
-    return rows.new_empty(rows.shape, dtype=torch.int8), scales
-
-
-@torch.library.impl(_library, "int8_mm_dequant", "CompositeExplicitAutograd")
-def make_product_of_16_bits(sums: Tensor, *_: object) -> Tensor:
-    """Return the scaled product, without values."""
-    return sums.new_empty(sums.shape, dtype=torch.float16)
-
-
-@torch.library.impl(_library, "product_of_4bit", "CompositeExplicitAutograd")
-@torch.library.impl(_library, "transposed_product_of_4bit", "CompositeExplicitAutograd")
-def make_product(rows: Tensor, _packed: object, _scales: object, width: int) -> Tensor:
-    """Return the product with a packed weight, without values."""
-    return rows.new_empty(rows.shape[0], width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from torchscan.recording.adapters import adapt, inject_adapters, is_adapter_conf
 from torchscan.recording.folding.layer_folds import outermost_lists
 from torchscan.recording.precision import on_meta_copy
 from torchscan.recording.request import PassRequest, require_positive
-from torchscan.recording.training.checkpoints import SELECTIVE, checkpoint_layers, is_operator_list
+from torchscan.recording.training.checkpoints import checkpoint_layers, require_checkpoint
 from torchscan.recording.training.float8 import Float8, convert_to_float8
 from torchscan.recording.training.fused_kernels import FusedKernel, fuse_kernels
 from torchscan.recording.training.fused_losses import CrossEntropy, fuse_cross_entropy
@@ -57,7 +56,7 @@ class Recipe:
         """Raise an InputError for the first option that is invalid or contradicts another."""
         self._require_choices()
         require_positive("accumulation_steps", self.accumulation_steps)
-        _require_checkpoint(self.checkpoint)
+        require_checkpoint(self.checkpoint)
         if isinstance(self.lora, int):
             require_positive("lora", self.lora)
         elif self.lora is not None and not is_adapter_config(self.lora):
@@ -276,31 +275,3 @@ def _sequential_blocks(module: nn.Module, path: str = "") -> Iterator[str]:
 def _is_given(recipe: Recipe, name: str) -> bool:
     value, default = getattr(recipe, name), _DEFAULTS[name]
     return not (value is default or value == default)
-
-
-def _require_checkpoint(choice: object) -> None:
-    """Raise an InputError unless layers can be checkpointed in this way."""
-    if isinstance(choice, bool) or choice == SELECTIVE:
-        return
-    if isinstance(choice, int):
-        require_positive("checkpoint", choice)
-        return
-    if isinstance(choice, str):
-        advice = "give True, a number of layers, 'selective', a policy or a list of operators"
-        raise InputError.of_value("checkpoint", choice, advice)
-    if callable(choice):
-        _require_policy(choice)
-    elif not is_operator_list(choice):
-        advice = "give a list of operators, such as [torch.ops.aten.mm.default]"
-        raise InputError.of_value("checkpoint", choice, advice)
-
-
-def _require_policy(choice: Callable[..., Any]) -> None:
-    try:
-        inspect.signature(choice).bind(None, None)
-    except ValueError:  # it is written in C
-        return
-    except TypeError as error:
-        raise InputError.of_value(
-            "checkpoint", choice, "give a policy(context, operator, *args, **kwargs) of torch"
-        ) from error

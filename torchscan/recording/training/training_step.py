@@ -19,20 +19,15 @@ from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
 from torchscan.recording.training.gradients import (
-    Substitutes,
     differentiable_outputs,
     require_meta_leaves,
     run_backward,
 )
 from torchscan.recording.training.offloading import offload_update
-from torchscan.recording.training.optimizers import (
-    OptimizerError,
-    implementations_of,
-    optimizer_on,
-    state_of,
-    take_step,
-)
+from torchscan.recording.training.optimizer_steps import implementations_of, state_of, take_step
+from torchscan.recording.training.optimizers import OptimizerError, optimizer_on
 from torchscan.recording.training.repeated import repeated_step
+from torchscan.recording.training.substitutes import Substitutes
 from torchscan.torch_versions import (
     groups_of_shards,
     is_placed_elsewhere,
