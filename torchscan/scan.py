@@ -97,7 +97,7 @@ class Scan:
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
-    # -- records -----------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     @once
     def trace(self) -> Trace:
@@ -134,7 +134,7 @@ class Scan:
             trace = record_pass(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
-    # -- costs -------------------------------------------------------------------------------------------------------
+    # -- costs -------------------------------------------------------------------------------------
 
     @once
     def info(self) -> Info:
@@ -206,7 +206,7 @@ class Scan:
             warn_user(f"following the receptive field failed, so layers have none: {error!r}")
             return None
 
-    # -- memory and time ---------------------------------------------------------------------------------------------
+    # -- memory and time ---------------------------------------------------------------------------
 
     @once
     def memory(self) -> MemoryEstimate:

@@ -150,7 +150,7 @@ __all__ = [
 _C: Any = torch._C
 
 
-# -- operators -----------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 
 class MissingOperator:
@@ -193,7 +193,7 @@ def _fuses_grouped_queries() -> bool:
     return choice != SDPBackend.MATH.value
 
 
-# -- modes ---------------------------------------------------------------------------------------------------------------
+# -- modes -----------------------------------------------------------------------------------------
 
 
 def modes_as_now() -> Callable[[], None]:
@@ -477,7 +477,7 @@ def strip_hooks(model: nn.Module) -> None:
             hooks.clear()
 
 
-# -- tensors and functions -----------------------------------------------------------------------------------------------
+# -- tensors and functions -------------------------------------------------------------------------
 
 #: sets whether gradients are recorded; ``torch.set_grad_enabled`` is a class written in Python
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
@@ -517,7 +517,7 @@ def set_version(tensor: Tensor, version: int) -> None:
         _C._autograd._unsafe_set_version_counter(tensor, version)
 
 
-# -- switches ------------------------------------------------------------------------------------------------------------
+# -- switches --------------------------------------------------------------------------------------
 
 
 def default_device() -> torch.device | None:
@@ -619,7 +619,7 @@ def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurr
     return frozenset(name for name, is_shortened in shortened.items() if is_shortened)
 
 
-# -- kernels -------------------------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
 
 #: blocks of states that oneDNN keeps for the gradient of a recurrent layer: five in torch 2.6 and 2.9, three in 2.13
 BLOCKS_OF_WIDE_STATES = 3 if TorchVersion(torch.__version__) >= "2.10" else 5
@@ -636,7 +636,7 @@ def threads_of_loss(rows: int) -> int:
     return int(min(max(2 ** round(math.log2(max(rows // 16, 1))), 32), 1024))
 
 
-# -- autograd ------------------------------------------------------------------------------------------------------------
+# -- autograd --------------------------------------------------------------------------------------
 
 NO_BACKWARD_PASS = -1
 #: the number of the backward pass that this thread works on, or :data:`NO_BACKWARD_PASS`
@@ -788,7 +788,7 @@ def engine() -> Any:
     return torch.autograd.Variable._execution_engine
 
 
-# -- hooks ---------------------------------------------------------------------------------------------------------------
+# -- hooks -----------------------------------------------------------------------------------------
 
 #: by their number; None if there never were any
 TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
@@ -876,7 +876,7 @@ def optimizer_hooks() -> tuple[dict[int, Any], ...]:
     return optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
-# -- many processes --------------------------------------------------------------------------------------------------------
+# -- many processes --------------------------------------------------------------------------------
 
 
 def placement_verbs() -> list[tuple[Any, str]]:
@@ -1250,7 +1250,7 @@ def arrived(tensor: Tensor) -> None:
         part.trigger_wait()
 
 
-# -- compiling -----------------------------------------------------------------------------------------------------------
+# -- compiling -------------------------------------------------------------------------------------
 
 _NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 

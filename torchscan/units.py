@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
     raise AssertionError
 
 
-# -- one unit for many figures -------------------------------------------------------------------------------------------
+# -- one unit for many figures ---------------------------------------------------------------------
 
 
 class Scale(NamedTuple):
@@ -144,7 +144,7 @@ def _common(
     return Scale(float(base**power), names[power] if power else plain, 1 if power else 0)
 
 
-# -- text to numbers -----------------------------------------------------------------------------------------------------
+# -- text to numbers -------------------------------------------------------------------------------
 
 
 def parse_count(text: str) -> float:

@@ -170,7 +170,9 @@ class _Style(NamedTuple):
         return None if self.keeps_vectors else 0
 
 
-_COLUMNS, _ROWS = _Style(-2), _Style(-1, keeps_vectors=True)
+_COLUMNS = _Style(-2)
+_ROWS = _Style(-1, keeps_vectors=True)
+_WHOLE = _Style()
 #: by their names in transformers
 _STYLES: Mapping[str, _Style] = {
     "colwise": _COLUMNS,
@@ -187,13 +189,11 @@ _STYLES: Mapping[str, _Style] = {
     "all_reduce": _Style(wrap=_summed),
     "q_norm_over_heads": _Style(0, wrap=_normed_with_keys),
     "k_norm_over_heads": _Style(0, wrap=_normed_with_queries),
-    **dict.fromkeys(
-        (
-            *("replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"),
-            *("local_params", "own_heads"),
-        ),
-        _Style(),
-    ),
+    "replicate": _WHOLE,
+    "replicated_with_grad_allreduce": _WHOLE,
+    "mla_kv_a_proj": _WHOLE,
+    "local_params": _WHOLE,
+    "own_heads": _WHOLE,
 }
 
 

@@ -56,7 +56,7 @@ def sharded(
     dtype: torch.dtype | None = None,
     change: Callable[[nn.Module], None] | None = None,
 ) -> nn.Module:
-    """The model of this process; one that exists is copied, in another type if one is given.
+    """Return the model of this rank; one that exists is copied, in another type if one is given.
 
     A ``change`` of the copy comes before ``apply``: layers are changed, then sharded.
     """
@@ -69,19 +69,20 @@ def sharded(
     if change is not None:
         change(model)
     before = _shapes(model)
-    made = _apply_to(model, apply, mesh)
-    if made is not None and not isinstance(made, nn.Module):
+    returned = _apply_to(model, apply, mesh)
+    if returned is not None and not isinstance(returned, nn.Module):
         raise InputError(
-            f"apply(model, mesh) returned a {type(made).__name__}: return a model, or nothing"
+            f"apply(model, mesh) returned a {type(returned).__name__}: return a model, or nothing"
         )
-    found = (
-        model if made is None or any(made is each for each in model.modules()) else made
-    )  # fully_shard(part) returns it
-    gather_in_8_bits(found)
+    # fully_shard(part) returns a part of the model.
+    is_part = any(returned is each for each in model.modules())
+    if isinstance(returned, nn.Module) and not is_part:
+        model = returned
+    gather_in_8_bits(model)
     if training:
-        _require_summed(found, mesh, is_as_before=_shapes(found) == before)
-        _let_ddp_talk(found)
-    return found
+        _require_summed(model, mesh, is_as_before=_shapes(model) == before)
+        _let_ddp_talk(model)
+    return model
 
 
 def _apply_to(model: nn.Module, apply: Apply, mesh: DeviceMesh) -> object:
@@ -92,12 +93,13 @@ def _apply_to(model: nn.Module, apply: Apply, mesh: DeviceMesh) -> object:
         raise
     except Exception as error:
         line = _line(error)
-        advice = _ON_NO_DEVICE if "CUDA" in line.upper() or "device_ids" in line else ""
+        is_about_devices = "CUDA" in line.upper() or "device_ids" in line
+        advice = _ON_NO_DEVICE if is_about_devices else ""
         raise InputError(f"apply(model, mesh) failed: {line}{advice}") from error
 
 
 def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Tensor parallelism along ``tp``, as transformers does by the plan that a model brings along."""
+    """Return the model in tensor parallelism along ``tp``, by its own plan for transformers."""
     brought: Any = model
     if "tp" not in (mesh.mesh_dim_names or ()):
         return model
@@ -156,9 +158,8 @@ def heads_of(model: nn.Module, size: int) -> Heads | None:
     """
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    queries, keys = (
-        getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads")
-    )
+    queries = getattr(text, "num_attention_heads", None)
+    keys = getattr(text, "num_key_value_heads", None)
     if isinstance(queries, int) and queries % size:
         raise _indivisible(queries, "heads", size)
     if not isinstance(keys, int):
@@ -243,10 +244,9 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
             model = build()
     except Exception as error:
         if type(error).__name__ not in _ASKING_FOR_DATA:
-            raise InputError(
-                "module() failed: "
-                f"{_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
-            ) from error
+            line = _line(error)
+            advice = _ON_NO_DEVICE if "CUDA" in line.upper() else ""
+            raise InputError(f"module() failed: {line}{advice}") from error
         raise InputError(
             f"module() reads values, and a plan has none ({error}): build the model before, and "
             "give that"
@@ -258,7 +258,10 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """``model.bfloat16()`` puts new tensors in the place of those without data, which torch cannot swap."""
+    """Return ``nn.Module._apply`` for tensors without data, which torch cannot swap.
+
+    ``model.bfloat16()`` for example replaces them by new ones.
+    """
     thread = threading.get_ident()
 
     def convert(
@@ -280,18 +283,18 @@ def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int, Tensor]) -> Tensor:
-    """A tensor that is shared stays shared."""
+    """Return a changed tensor; one that is shared stays shared."""
     if id(tensor) not in made:
         with torch.no_grad():
-            found = change(tensor)
-        made[id(tensor)] = (
-            nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
-        )
+            changed = change(tensor)
+        if isinstance(tensor, nn.Parameter):
+            changed = nn.Parameter(changed, tensor.requires_grad)
+        made[id(tensor)] = changed
     return made[id(tensor)]
 
 
 def _refuse_lazy(model: nn.Module) -> None:
-    """Raise if a parameter gets its shape from a first pass, which comes after the model is sharded."""
+    """Raise if a parameter gets its shape from a first pass, for which sharding is too early."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, tensor in tensors if nn.parameter.is_lazy(tensor)]
     if lazy:
@@ -302,13 +305,15 @@ def _refuse_lazy(model: nn.Module) -> None:
 
 
 def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
+    """Return a copy whose tensors have no data and pretend to be on the CPU.
+
+    Integers keep their values, because the control flow of a pass may depend on them.
+    """
     made = WithoutData(making_fakes())
-    kept: dict[int, Any] = {
-        id(each): _pretender(each, made, dtype)
-        for each in tensors_of(module)
-        if _has_no_use_for_data(each)
-    }
+    kept: dict[int, Any] = {}
+    for tensor in tensors_of(module):
+        if tensor.is_meta or tensor.is_floating_point():
+            kept[id(tensor)] = _pretender(tensor, made, dtype)
     try:
         return copy.deepcopy(module, kept)
     except Exception as error:
@@ -317,18 +322,13 @@ def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         ) from error
 
 
-def _has_no_use_for_data(tensor: Tensor) -> bool:
-    return tensor.is_meta or tensor.is_floating_point()
-
-
 def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> Tensor:
-    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    found = made.tensor(tensor.shape, tensor.stride(), kind, torch.device("cpu"))
-    return (
-        nn.Parameter(found, requires_grad=tensor.requires_grad)
-        if isinstance(tensor, nn.Parameter)
-        else found
-    )
+    if dtype is None or not tensor.is_floating_point():
+        dtype = tensor.dtype
+    pretender = made.tensor(tensor.shape, tensor.stride(), dtype, torch.device("cpu"))
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(pretender, requires_grad=tensor.requires_grad)
+    return pretender
 
 
 def _shapes(model: nn.Module) -> list[torch.Size]:
@@ -338,12 +338,9 @@ def _shapes(model: nn.Module) -> list[torch.Size]:
 def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Raise an InputError if gradients are not reduced in a training step on the mesh."""
     parameters = dict(model.named_parameters())
-    left = [
-        name
-        for name, each in parameters.items()
-        if each.requires_grad and not is_sharded_type(type(each))
-    ]
-    is_alone = not any(is_sharded_type(type(each)) for each in parameters.values())
+    whole = {name: each for name, each in parameters.items() if not is_sharded_type(type(each))}
+    left = [name for name, each in whole.items() if each.requires_grad]
+    is_alone = len(whole) == len(parameters)
     if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError(
             "apply did not shard the model, so each rank trains alone: call fully_shard(model) in "
@@ -361,8 +358,7 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
 _CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
 _NEEDS_CUDA: Text = (
     "attention over sharded heads or sequences (context parallelism) needs a GPU, because torch "
-    "has "
-    "it for CUDA kernels only: give ",
+    "has it for CUDA kernels only: give ",
     Give("device", "NVIDIA H200"),
     ", for example",
 )
@@ -385,7 +381,9 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
         for name, each in model.named_parameters()
         if is_divided_unevenly(each)
     ]
-    odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
+    odd = ""
+    if uneven:
+        odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; "
     return InputError(
         f"rank {rank} cannot run its part of the model: {line}",
         advice=(

@@ -65,19 +65,23 @@ def _trace_with(
 ) -> Trace:
     request, attempt, recorder = run.request, run.attempt, run.recorder
     storages = recorder.table.storages.records()
+    batch_size = request.batch_size if request.from_shapes else None
+    processes = None
+    if run.inventory.is_sharded:
+        processes = _processes_of(run.inventory)
     provenance = Provenance(
         execution=attempt.name,
         reasons=attempt.reasons,
         mode=request.mode,
         backward=request.has_backward,
-        batch_size=request.batch_size if request.from_shapes else None,
+        batch_size=batch_size,
         inputs=tuple(recorder.inputs),
         assumptions=tuple(run.assumptions),
         unrecorded_modules=tuple(sorted(recorder.tree.unrecorded_modules)),
         unreadable_weights=tuple(unread),
         torchscan_version=__version__,
         torch_version=torch.__version__,
-        processes=_processes_of(run.inventory) if run.inventory.is_sharded else None,
+        processes=processes,
     )
     return Trace(
         modules=recorder.module_calls(),
