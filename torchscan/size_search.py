@@ -1,4 +1,7 @@
-"""The largest batch, or the longest sequence, that fits on a device, found by recording the pass at other sizes."""
+"""The search for the largest batch, or the longest sequence, that fits on a device.
+
+It records the pass at other sizes.
+"""
 
 from __future__ import annotations
 
@@ -87,45 +90,51 @@ class SizeSearch:
     def _largest(self) -> int:
         """Return it in units.
 
-        The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect.
+        The bound by growth ignores rounding and gaps: go down in growing steps, then bisect.
         """
         size, most = self._sizes.asked, self._sizes.most
-        low, high = (size, most + 1) if self._fit(size).fits else (0, size)
+        if self._fit(size).fits:
+            low, high = size, most + 1
+        else:
+            low, high = 0, size
         guess = min(max(self._bound_by_growth(), low + 1), high - 1)
         step = 1 + guess // 256
         while guess > low:
             if self._fit(guess).fits:
                 low = guess
                 break
-            high, guess, step = guess, guess - step, 2 * step
+            high = guess
+            guess -= step
+            step *= 2
         while high - low > 1:
             guess = (low + high) // 2 if high <= most else min(low + step, most)
-            low, high = (guess, high) if self._fit(guess).fits else (low, guess)
+            if self._fit(guess).fits:
+                low = guess
+            else:
+                high = guess
             step *= 2
         return low
 
     def largest_within_margin(self) -> int:
-        """Return a size that fits even if everything takes the most that it may, at most 1 % below the largest one."""
+        """Return a size that fits even if everything takes the most that it may.
+
+        It is at most 1 % below the largest such size.
+        """
         return self._sizes.unit * self._largest_within_margin()
 
     def _largest_within_margin(self) -> int:
         largest = self._largest()
         if largest == 0 or self._fit(largest).fits_within_margin:
             return largest
-        low = max(
-            (
-                size
-                for size, fit in self._known.items()
-                if size < largest and fit.fits_within_margin
-            ),
-            default=0,
-        )
-        high = min(
-            size for size, fit in self._known.items() if size > low and not fit.fits_within_margin
-        )
+        fitting = [size for size, fit in self._known.items() if fit.fits_within_margin]
+        low = max((size for size in fitting if size < largest), default=0)
+        high = min(size for size in self._known if size > low and size not in fitting)
         while high - low > max(1, low // 100):
             guess = (low + high) // 2
-            low, high = (guess, high) if self._fit(guess).fits_within_margin else (low, guess)
+            if self._fit(guess).fits_within_margin:
+                low = guess
+            else:
+                high = guess
         return low
 
     def _fit(self, size: int) -> _Fit:
@@ -137,30 +146,32 @@ class SizeSearch:
 
     def _bound_by_growth(self) -> int:
         """Return the largest size for which ``a + b·size`` bytes fit the device at every moment."""
-        small, large = self._pair(self._sizes.asked)
-        needed = [self._fit(size).required_bytes for size in (small, large)]
-        if len(needed[0]) != len(needed[1]):
-            needed = [(max(each),) for each in needed]
-        bounds = [
-            _bound(self._device.room_bytes, (small, large), pair)
-            for pair in zip(*needed, strict=True)
-        ]
+        small, large = self._sizes_to_compare()
+        of_small = self._fit(small).required_bytes
+        of_large = self._fit(large).required_bytes
+        if len(of_small) != len(of_large):
+            of_small, of_large = (max(of_small),), (max(of_large),)
+
+        room = self._device.room_bytes
+        bounds = []
+        for before, after in zip(of_small, of_large, strict=True):
+            slope = (after - before) / (large - small)
+            at_zero = before - slope * small
+            if slope > 0:
+                bounds.append(int((room - at_zero) // slope))
+            else:
+                bounds.append(LARGEST_BATCH if at_zero <= room else 0)
         return max(min(bounds, default=0), 0)
 
-    def _pair(self, known: int) -> tuple[int, int]:
-        """Two sizes to compare. A model may treat a single sample differently."""
+    def _sizes_to_compare(self) -> tuple[int, int]:
+        """Return two sizes, preferably above 1: a model may treat a single sample differently."""
+        known = self._sizes.asked
         if known == 1:
             return 2, 4
-        return (known, 2 * known) if 2 * known <= self._sizes.most else (known // 2, known)
+        if 2 * known <= self._sizes.most:
+            return known, 2 * known
+        return known // 2, known
 
 
 def _fit_of(placement: Placement) -> _Fit:
     return _Fit(placement.required_bytes, placement.fits, placement.fits_within_margin)
-
-
-def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:
-    slope = (needed[1] - needed[0]) / (sizes[1] - sizes[0])
-    at_zero = needed[0] - slope * sizes[0]
-    if slope <= 0:
-        return LARGEST_BATCH if at_zero <= room else 0
-    return int((room - at_zero) // slope)
