@@ -37,8 +37,7 @@ class RecordedPass:
 
 def kernels_of(device: Device) -> KernelDevice:
     """Return the kind of kernels that a device runs."""
-    device_type = "cpu" if device.vendor == "CPU" else "cuda"
-    return KernelDevice(device_type, device.has_flash)
+    return KernelDevice("cpu" if device.vendor == "CPU" else "cuda", device.has_flash)
 
 
 def find_overflow(step: RecordedPass, device: Device) -> list[Note]:

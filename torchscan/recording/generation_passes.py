@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from torchscan.errors import Argument, Give, InputError, RecordError, TorchscanError
+from torchscan.errors import Argument, InputError, RecordError, TorchscanError
 from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.precisions import Precision
@@ -19,6 +17,11 @@ from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, Repeats, UnfoldableError
 from torchscan.recording.folding.alike import difference
+from torchscan.recording.generation_inputs import (
+    GenerationInputs,
+    arguments_of,
+    require_known,
+)
 from torchscan.recording.handover import Handover
 from torchscan.recording.passes import record_pass
 from torchscan.recording.precision import in_precision
@@ -135,13 +138,11 @@ class Generating:
             lacks_layers: True if the model cannot run with all layers, because some are empty.
         """
         self._lacks_layers = lacks_layers
-        self._takes = _arguments_of(module)
-        #: True if there is an encoder for the prompt
-        self.is_translated = "decoder_input_ids" in self._takes and "encoder_outputs" in self._takes
+        self._takes = arguments_of(module)
         self._name = type_name_of(module)
         self._like = like
         given = inputs or {}
-        self._require_known(given)
+        require_known(given, self._takes, module)
         request = PassRequest(
             module=module,
             args=(),
@@ -153,13 +154,10 @@ class Generating:
         self._request = in_precision(request, precision)
         #: the model without layers that are equal to others, once these are known to represent them
         self.folded: Folded | None = None
-        main = getattr(module, "main_input_name", None) or self._takes[0]
-        #: True if the encoder takes other data than text: then the decoder begins with the prompt
-        self._is_heard = self.is_translated and main in self._prompt_kwargs
-        if self.is_translated and not self._is_heard:
-            self._require_tokens(main)
-        fractions = {name for name, each in self._prompt_kwargs.items() if each.is_floating_point()}
-        self._token = next(name for name in (main, *self._takes) if name not in fractions)
+        converted = self._request.kwargs or {}
+        self._inputs = GenerationInputs(module, self._takes, converted, batch_size)
+        #: True if there is an encoder for the prompt
+        self.is_translated = self._inputs.is_translated
         self.batch_size = batch_size
         #: False from the first pass on that fails with the attention of an engine
         self._has_engine_attention = True
@@ -168,99 +166,22 @@ class Generating:
         self.prompted = lru_cache(8)(self._prompted)
         self.continued = lru_cache(8)(self._continued)
 
-    def _require_known(self, inputs: Mapping[str, Tensor]) -> None:
-        for name, each in inputs.items():
-            if name not in self._takes:
-                raise InputError(
-                    Argument("inputs"),
-                    f" has {name!r}, which {self._name} does not take: choose from "
-                    f"{', '.join(self._takes)}",
-                )
-            if not isinstance(each, Tensor):
-                raise InputError(
-                    f"inputs[{name!r}] is a {type(each).__name__}: give a tensor, for one sequence"
-                )
-
-    def _require_tokens(self, main: str) -> None:
-        """Refuse an encoder that takes no text, which transformers calls ``input_ids``."""
-        if main == getattr(self._request.module, "main_input_name", "input_ids") != "input_ids":
-            raise InputError(
-                f"{self._name} encodes {main}, not tokens: give ",
-                Give("inputs", {main: ...}),
-                ", a tensor for one sequence",
-            )
-
-    @property
-    def _prompt_kwargs(self) -> Mapping[str, Tensor]:
-        """Return the other arguments of the pass over the prompt, in the model's precision."""
-        return self._request.kwargs or {}
-
     def _prompted(self, length: Length) -> Kept:
         """Record the pass over the prompt and the tokens generated after it."""
-        total = length.prompt + length.generated
-        given = {}
-        for name, each in self._prompt_kwargs.items():
-            # That of one sequence is repeated for all sequences.
-            given[name] = each.repeat(self.batch_size, *[1] * (each.dim() - 1))
-
-        if self._is_heard:
-            return self._record({**given, **self._decoded(total, total)}, {})
-        if self.is_translated:
-            prompt = {self._token: self._tokens(length.prompt)}
-            num_decoded = 1 + length.generated
-            decoded = self._decoded(num_decoded, num_decoded)
-            return self._record({**given, **prompt, **decoded}, {})
-        if length.prompt < self.begun:
-            # Too short for its images: the cache of as many tokens is as large without them.
-            given = {}
-        tokens = self._tokens(total, given.get(self._token))
-        return self._record({**given, self._token: tokens}, {})
+        return self._record(self._inputs.of_prompt(length.prompt, length.generated), {})
 
     def _continued(self, length: Length) -> Kept:
         """Record the pass over one more token."""
-        num_prompted = length.prompt if self._is_heard else 1
-        before = num_prompted + length.generated
-        if self.is_translated:
-            token = self._decoded(1, before + 1)
-        else:
-            token = {self._token: self._tokens(1)}
+        token = self._inputs.of_token(length.prompt, length.generated)
         try:
             return self._record(token, self.prompted(length).cache)
         except UnfoldableError:  # the recorded pass over the prompt lacks layers, too
             self.prompted.cache_clear()
             return self._record(token, self.prompted(length).cache)
 
-    def _decoded(self, number: int, seen: int) -> Mapping[str, Tensor]:
-        """Return tokens for a decoder, which sees ``seen`` tokens.
-
-        It also gets a mask: one that it makes itself has floating-point numbers without values.
-        """
-        mask = torch.ones(self.batch_size, seen, dtype=torch.long)
-        decoded = {"decoder_input_ids": self._tokens(number)}
-        if "decoder_attention_mask" in self._takes:
-            decoded["decoder_attention_mask"] = mask
-        return decoded
-
-    def _tokens(self, number: int, begun: Tensor | None = None) -> Tensor:
-        tokens = torch.zeros(self.batch_size, number, dtype=torch.long)
-        if begun is None:
-            return tokens
-        return torch.cat([begun, tokens[:, begun.shape[1] :]], 1)
-
-    @property
-    def begun(self) -> int:
-        """Tokens that each prompt begins with."""
-        begun = self._prompt_kwargs.get(self._token)
-        return 0 if begun is None else begun.shape[1]
-
     def require_room(self, prompt: int) -> None:
-        """Refuse a prompt that is shorter than what it begins with."""
-        if prompt < self.begun:
-            raise InputError(
-                Argument("prompt"),
-                f" is {prompt:,}, and inputs has {self.begun:,} tokens of it: give a longer ",
-                Argument("prompt"),
-            )
+        """Refuse a prompt that is shorter than the tokens that it begins with."""
+        self._inputs.require_room(prompt)
 
     def _record(self, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
         """Record a pass without layers that are equal to others, while that is possible."""
@@ -277,7 +198,7 @@ class Generating:
         return self._recorded(self._request, inputs, cache)
 
     def fold(self, length: Length) -> None:
-        """Leave out layers that are equal to others, unless that changes a pass over so many tokens.
+        """Leave out layers that are equal to others, unless that changes a pass of this length.
 
         One pass over all layers decides; in every other pass, those that run are compared.
         """
@@ -375,28 +296,6 @@ class Generating:
         if self.is_translated:
             found["encoder_outputs"] = (output["encoder_last_hidden_state"],)
         return found
-
-
-def _arguments_of(module: nn.Module) -> tuple[str, ...]:
-    """Return the names that forward takes, and those that a module in it takes by way of it."""
-    names: dict[str, None] = {}
-    for each in _wrapped(module):
-        for parameter in _parameters_of(each):
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                names[parameter.name] = None
-    return tuple(names)
-
-
-def _wrapped(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the module, and its only child if it takes any keyword, and so on."""
-    yield module
-    children = list(module.children())
-    if len(children) == 1 and any(each.kind is each.VAR_KEYWORD for each in _parameters_of(module)):
-        yield from _wrapped(children[0])
-
-
-def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
-    return list(inspect.signature(module.forward).parameters.values())
 
 
 class Stepping(nn.Module):

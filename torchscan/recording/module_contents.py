@@ -226,7 +226,7 @@ class _Attempts:
 
 def _classes_of_user(modules: Iterable[nn.Module]) -> set[type]:
     """Return the classes of modules, and their bases, that are not torch's."""
-    classes = set()
+    classes: set[type] = set()
     for kind in set(map(type, modules)):
         classes.update(base for base in kind.__mro__ if not base.__module__.startswith("torch."))
     return classes

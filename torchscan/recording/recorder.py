@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import (
-    arguments_named,
     copy_arguments,
-    named_tensors,
     tensors_in,
 )
-from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
+from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen
 from torchscan.recording.bookkeeping.packed_weights import (
     Fingerprint,
     fingerprint_of,
@@ -38,6 +36,7 @@ from torchscan.recording.execution.calls import (
 )
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.reads import CHECKING, TRUTH
+from torchscan.recording.module_ends import ModuleEnds
 from torchscan.recording.places import is_validation
 from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass
 from torchscan.torch_versions import (
@@ -80,19 +79,6 @@ class Failure(NamedTuple):
     call: Call | None
     #: the operator call that failed, or None if something else did
     request: OpRequest | None
-
-
-class _Ends(NamedTuple):
-    """Inputs and outputs of a module call with their names, and the number of operators so far."""
-
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
-    end: int | None = None
-
-
-_NO_ENDS = _Ends()
 
 
 class Recorder(TorchDispatchMode):
@@ -139,8 +125,7 @@ class Recorder(TorchDispatchMode):
         self._is_whole = is_whole
         self._phase: Phase = "forward"
         self.ops: list[OpCall] = []
-        #: by the index of a module call
-        self._ends: dict[int, _Ends] = {}
+        self._module_ends = ModuleEnds(self.table)
         #: by the addresses of operators, whose hash is worked out in Python
         self._traits: dict[int, OpTraits] = {}
         self._taken_apart: set[int] = set()
@@ -183,7 +168,7 @@ class Recorder(TorchDispatchMode):
             self._execution.begin_optimizer()
 
     def end(self) -> None:
-        """The pass is over: what is let go of from now on is let go of after its end."""
+        """End the pass: memory that is freed from now on is freed after its end."""
         self.table.end()
         self._failed = None
         self.tree.forget_exception()
@@ -199,50 +184,18 @@ class Recorder(TorchDispatchMode):
         return Failure(error, call, request)
 
     def op_calls(self) -> tuple[OpCall, ...]:
-        """The record of the operators."""
+        """Return the operator calls."""
         return tuple(self.ops)
 
     def module_calls(self) -> tuple[ModuleCall, ...]:
-        """The record of the modules."""
+        """Return the module calls, each with its operator calls."""
         ops: list[list[int]] = [[] for _ in self.tree.calls]
         for index, op in enumerate(self.ops):
             ops[op.module_call].append(index)
-        return tuple(map(self._module_call, self.tree.calls, ops))
-
-    def _module_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
-        ends = self._ends.get(call.index, _NO_ENDS)
-        parent = None if call.parent is None else call.parent.index
-        return ModuleCall(
-            call.index,
-            call.path,
-            type_name_of(call.module),
-            call.invocation,
-            call.depth,
-            parent,
-            tuple(call.children),
-            ends.inputs,
-            ends.outputs,
-            tuple(ops),
-            type(call.module).__module__,
-            ends.input_names,
-            ends.output_names,
-            ends.end,
-        )
+        return tuple(map(self._module_ends.describe, self.tree.calls, ops))
 
     def _note_tensors(self, call: Call, given: Given, result: object) -> None:
-        input_names, inputs = self._indices(arguments_named(type(call.module), *given))
-        output_names, outputs = self._indices(named_tensors(result))
-        self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
-
-    def _indices(
-        self, named: Iterable[tuple[str, Tensor]]
-    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        names = []
-        indices = []
-        for name, tensor in named:
-            names.append(name)
-            indices.append(self.table.find(local_part(tensor)).index)
-        return tuple(names), tuple(indices)
+        self._module_ends.note(call, given, result, len(self.ops))
 
     # -- operators ---------------------------------------------------------------------------------
 

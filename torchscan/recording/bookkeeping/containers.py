@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import inspect
 import operator
+import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -148,7 +149,7 @@ def arguments_named(
 
 def _parameters_of(forward: object) -> tuple[str, ...]:
     """Return the positional parameters after ``self``, or none if it is not Python code."""
-    code = None
+    code: types.CodeType | None = None
     with contextlib.suppress(Exception):
         function = inspect.unwrap(forward)  # type: ignore[arg-type]
         code = getattr(function, "__code__", None)
