@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -115,21 +115,15 @@ def _processes_of(inventory: Inventory) -> Processes:
     """Return this rank, the mesh and the placements of sharded parameters."""
     from torch.distributed import get_rank
 
-    sharded: dict[str, Any] = {
-        slot.path: slot.tensor for slot in inventory.slots if is_sharded_type(type(slot.tensor))
-    }
     mesh: dict[str, int] = {}
-    for tensor in sharded.values():
-        mesh |= _sizes_of(tensor.device_mesh)
-    return Processes(get_rank(), mesh, {path: _placed(each) for path, each in sharded.items()})
-
-
-def _sizes_of(mesh: Any) -> Mapping[str, int]:
-    names = mesh.mesh_dim_names or map(str, range(mesh.ndim))
-    return dict(zip(names, mesh.shape, strict=True))
-
-
-def _placed(tensor: Any) -> str:
-    names = _sizes_of(tensor.device_mesh)
-    pairs = zip(names, tensor.placements, strict=True)
-    return ", ".join(f"{name}: {placement}" for name, placement in pairs)
+    placements: dict[str, str] = {}
+    for slot in inventory.slots:
+        tensor: Any = slot.tensor
+        if not is_sharded_type(type(tensor)):
+            continue
+        of_tensor = tensor.device_mesh
+        names = list(of_tensor.mesh_dim_names or map(str, range(of_tensor.ndim)))
+        mesh.update(zip(names, of_tensor.shape, strict=True))
+        pairs = zip(names, tensor.placements, strict=True)
+        placements[slot.path] = ", ".join(f"{name}: {placement}" for name, placement in pairs)
+    return Processes(get_rank(), mesh, placements)

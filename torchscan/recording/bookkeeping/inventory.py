@@ -52,6 +52,12 @@ class PackedSize(NamedTuple):
     #: a meta tensor of as many bytes
     memory: Tensor
 
+    @classmethod
+    def of(cls, tensor: Tensor) -> PackedSize:
+        """Return the size of an unpacked parameter."""
+        size = stored_size(tensor.numel(), tensor.dtype)
+        return cls(tensor.numel(), torch.empty(size, dtype=torch.uint8, device="meta"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedObject:
@@ -231,7 +237,7 @@ def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedO
     weights = packed_tensors(packed)
     sizes = None
     if weights is not None:
-        sizes = tuple(map(_size_of, weights))
+        sizes = tuple([PackedSize.of(each) for each in weights])
     return PackedObject(
         owner=owner,
         name=name,
@@ -239,9 +245,3 @@ def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedO
         sizes=sizes,
         fingerprint=fingerprint_of(weights),
     )
-
-
-def _size_of(tensor: Tensor) -> PackedSize:
-    size = stored_size(tensor.numel(), tensor.dtype)
-    memory = torch.empty(size, dtype=torch.uint8, device="meta")
-    return PackedSize(tensor.numel(), memory)

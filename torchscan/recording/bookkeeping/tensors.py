@@ -256,8 +256,10 @@ class TensorTable:
         if spec is not old.spec:
             self.storages.grow(tracked.storage, spec.stored_bytes)
         proxy = tracked.proxy
-        if proxy is not None and has_strides(proxy) and not _look_alike(tensor, proxy):
-            self._show(tensor, proxy, tracked.storage)
+        if proxy is not None and has_strides(proxy):
+            is_same = tensor.shape == proxy.shape and tensor.stride() == proxy.stride()
+            if not is_same:
+                self._show(tensor, proxy, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
@@ -437,10 +439,6 @@ def kind_of(tensor: Tensor) -> str:
     if tensor.is_nested:
         return "nested"
     return str(tensor.layout).removeprefix("torch.")
-
-
-def _look_alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.stride() == other.stride()
 
 
 def _span_of(tensor: Tensor) -> int:
