@@ -35,13 +35,13 @@ from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_i
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensor_copies import own_copy
 from torchscan.recording.bookkeeping.tensors import shape_of
+from torchscan.recording.call_threads import with_autograd_threads
 from torchscan.recording.call_tree import (
     FAILED,
     Begun,
     Call,
     CallTree,
     Given,
-    with_autograd_threads,
 )
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import without_tracing

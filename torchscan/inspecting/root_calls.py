@@ -24,7 +24,8 @@ from torchscan.observing.model_steps import ModelParameters, ModelSteps
 from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import Given, is_in_backward_pass, is_open, is_running
+from torchscan.recording.call_threads import is_in_backward_pass
+from torchscan.recording.call_tree import Given, is_open, is_running
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once

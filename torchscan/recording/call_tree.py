@@ -13,7 +13,6 @@ then:
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import sys
 import threading
@@ -22,7 +21,6 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.nn.modules.module import (
@@ -30,21 +28,17 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from torchscan.recording.call_threads import (
+    CallThread,
+    ThreadPolicy,
+    is_in_backward_pass,
+    only_this_thread,
+)
 from torchscan.torch_versions import (
-    NO_BACKWARD_PASS,
-    backward_pass,
     current_node,
-    engine,
     forget_hooks,
-    next_node,
     not_compiled,
 )
-
-_is_grad_enabled = torch.is_grad_enabled
-_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
-
-#: whether calls in the current thread are followed; those in other threads are noted as missed
-ThreadPolicy = Callable[[], bool]
 
 
 class Call:
@@ -113,77 +107,6 @@ AtStart = Callable[[Call, tuple[Any, ...]], None]
 AtRoot = Callable[[nn.Module], bool]
 
 
-def only_this_thread() -> ThreadPolicy:
-    """Follow the thread that asks for this policy."""
-    followed = threading.get_ident()
-    return lambda: threading.get_ident() == followed
-
-
-def with_autograd_threads() -> ThreadPolicy:
-    """Follow this thread, and those in which autograd runs a backward pass.
-
-    On CUDA, checkpoints run modules there.
-    """
-    followed = threading.get_ident()
-    return lambda: threading.get_ident() == followed or is_in_backward_pass()
-
-
-def is_in_backward_pass() -> bool:
-    """Return whether autograd's engine runs in this thread."""
-    return backward_pass() != NO_BACKWARD_PASS
-
-
-class _Thread:
-    """The state of one thread: the innermost open call, and the owners of its nodes."""
-
-    __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
-
-    def __init__(self, *, is_home: bool) -> None:
-        self.is_home = is_home
-        self.current: Call | None = None
-        #: from which numbers on nodes belong to which calls
-        self._numbers: list[int] = []
-        self._owners: list[Call] = []
-        #: in a thread of autograd's: the backward pass in which it made the first of them
-        self.interrupted = NO_BACKWARD_PASS
-
-    def owner_of(self, number: int) -> Call | None:
-        position = bisect.bisect_right(self._numbers, number)
-        if position == 0:
-            return None
-        return self._owners[position - 1]
-
-    def assign_nodes_to(self, call: Call | None) -> None:
-        """Assign the nodes that this thread creates from now on to ``call``.
-
-        In a thread of autograd's engine, this lasts until its backward pass ends.
-        """
-        if call is None or not _is_grad_enabled():
-            return
-        if not self.is_home and not self._numbers and is_in_backward_pass():
-            self.interrupted = backward_pass()
-            engine().queue_callback(self.forget_nodes)
-        number = next_node()
-        if self._numbers and self._numbers[-1] == number:  # the call before has made none
-            self._owners[-1] = call
-        else:
-            self._numbers.append(number)
-            self._owners.append(call)
-
-    def forget_nodes(self) -> None:
-        """Forget which calls own the nodes of this thread."""
-        self._numbers.clear()
-        self._owners.clear()
-
-    def runs_its_own_nodes(self) -> bool:
-        """Return whether autograd runs nodes that were created in this thread.
-
-        Otherwise its threads run nodes of the forward pass, until a checkpoint starts a backward
-        pass of the part that it has recomputed.
-        """
-        return self.is_home or (bool(self._numbers) and backward_pass() != self.interrupted)
-
-
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -195,15 +118,6 @@ def _calls_of(module: nn.Module) -> int:
             number += 1
         frame = frame.f_back
     return number
-
-
-def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
-    if node is None:
-        return None
-    number = node._sequence_nr()
-    if number >= _NUMBER_OF_LEAVES:
-        return None
-    return thread.owner_of(number)
 
 
 def is_open(module: nn.Module) -> bool:
@@ -255,7 +169,7 @@ class CallTree:
         self.calls: list[Call] = []
         #: paths of modules that ran in threads which are not followed
         self.unrecorded_modules: set[str] = set()
-        self._threads: dict[int, _Thread] = {}
+        self._threads: dict[int, CallThread] = {}
         self._invocations: dict[int, int] = {}
         self._origin: tuple[BaseException, Call, tuple[Any, ...]] | None = None
 
@@ -281,11 +195,11 @@ class CallTree:
         thread = self._current_thread()
         if not thread.runs_its_own_nodes():
             thread = self._threads.get(self._home, thread)
-        return _owner_in(thread, node)
+        return thread.owner_of(node)
 
     def maker_of(self, node: Node) -> Call | None:
         """Return the owner of a node, asked in the thread that created the node."""
-        return _owner_in(self._current_thread(), node)
+        return self._current_thread().owner_of(node)
 
     # -- exceptions --------------------------------------------------------------------------------
 
@@ -455,7 +369,7 @@ class CallTree:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
     def _open(
-        self, thread: _Thread, module: nn.Module, path: str, arguments: tuple[Any, ...]
+        self, thread: CallThread, module: nn.Module, path: str, arguments: tuple[Any, ...]
     ) -> None:
         if self._origin is not None:
             self.forget_caught()
@@ -502,7 +416,7 @@ class CallTree:
         if not is_running(current.module):
             thread.current = None
 
-    def _parent_in(self, thread: _Thread) -> Call | None:
+    def _parent_in(self, thread: CallThread) -> Call | None:
         """Return the call that a module belongs to that starts in a thread.
 
         A module that starts in a backward pass is run again by a checkpoint: it belongs to the call
@@ -515,7 +429,7 @@ class CallTree:
             owner = self.root
         return owner
 
-    def _close(self, thread: _Thread, call: Call, given: Given, result: object) -> None:
+    def _close(self, thread: CallThread, call: Call, given: Given, result: object) -> None:
         call.handled = None
         try:
             if self._at_end is not None:
@@ -525,16 +439,20 @@ class CallTree:
             thread.assign_nodes_to(call.outer)
 
     def _abandon(
-        self, thread: _Thread, call: Call, error: BaseException | None, arguments: tuple[Any, ...]
+        self,
+        thread: CallThread,
+        call: Call,
+        error: BaseException | None,
+        arguments: tuple[Any, ...],
     ) -> None:
         """Close a call that an exception leaves; the first one is its origin."""
         if error is not None and self.origin_of(error) is None:
             self._origin = (error, call, arguments)
         self._close(thread, call, FAILED, ())
 
-    def _current_thread(self) -> _Thread:
+    def _current_thread(self) -> CallThread:
         number = threading.get_ident()
         known = self._threads.get(number)
         if known is not None:
             return known
-        return self._threads.setdefault(number, _Thread(is_home=number == self._home))
+        return self._threads.setdefault(number, CallThread(is_home=number == self._home))
