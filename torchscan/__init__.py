@@ -1,7 +1,7 @@
 """torchscan: what a PyTorch model consists of and what it costs, before anything is trained.
 
-Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch. ``__init__.pyi`` lists them
-for type checkers, and for this file, too.
+Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch.
+``__init__.pyi`` lists them for type checkers, and for this file, too.
 """
 
 import sys
@@ -13,7 +13,10 @@ from torchscan.garbage import collected_later
 
 
 def _homes() -> dict[str, str]:
-    """Public name -> the module where it is at home. Read by hand: a parser would take longer than all the rest."""
+    """Return the module of each public name.
+
+    The list is read line by line: a parser would take longer than all the rest.
+    """
     homes: dict[str, str] = {}
     home = ""
     with open(f"{__file__}i", encoding="utf-8") as listed:
@@ -27,7 +30,7 @@ def _homes() -> dict[str, str]:
 
 _HOMES = _homes()
 _SUBMODULES = ("parallel", "sinks", "types")
-#: names of the standard library are left out, so that ``from torchscan import *`` does not hide them
+#: without names of the standard library, which ``from torchscan import *`` must not hide
 __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
 results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
@@ -45,7 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(hint)
     path = f"{__name__}.{name}"
     try:
-        return _imported(path)  # torchscan.crawler, say, as if all had been imported
+        return _imported(path)  # for example torchscan.crawler, as if all had been imported
     except ModuleNotFoundError as error:
         if error.name != path:
             raise
@@ -53,7 +56,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(path: str) -> Any:
-    """The module. ``from torchscan import summary`` would hide an AttributeError behind "cannot import name"."""
+    """Return a module.
+
+    ``from torchscan import summary`` would hide an AttributeError behind "cannot import name".
+    """
     try:
         with collected_later():
             return import_module(path)

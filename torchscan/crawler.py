@@ -43,7 +43,7 @@ def record(
     dtype: DTypes | None = None,
     **asked: Unpack[RunArguments],
 ) -> Trace:
-    """Run ``module`` once and return the record of the pass: modules, operators, tensors, parameters."""
+    """Run ``module`` once and return its trace: modules, operators, tensors, parameters."""
     return Scan(module, input_shape, dtype, **asked).trace
 
 
@@ -59,13 +59,14 @@ def crawl_module(
     memory: bool = False,
     **asked: Unpack[ScanArguments],
 ) -> Info:
-    """Record one pass and return what it costs, per layer and overall, as plain JSON-serialisable data.
+    """Record one pass and return its costs, per layer and overall, as plain data that fits JSON.
 
     docs/info.md describes the result.
 
     Args:
         strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
-        convention: whose rules ``macs`` follow: torchscan's own, or another tool's, as it would report them.
+        convention: whose rules ``macs`` follow: torchscan's own, or another tool's, as it would
+            report them.
         receptive_field: whether to include the receptive field of each layer.
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
@@ -101,41 +102,41 @@ def summary(
     What is returned displays nothing: :func:`crawl_module` returns the values.
 
     Args:
-        wrap_mode: where to cut names that do not fit ``width``: "head", "mid" or "tail". Shapes and numbers are never cut.
+        wrap_mode: where to cut names that do not fit ``width``: "head", "mid" or "tail". Shapes and
+            numbers are never cut.
         max_depth: fold deeper layers into their parents; a shallower model is shown whole.
         receptive_field: show the receptive field of each layer.
         effective_rf_stats: show its stride and padding in terms of the input.
         columns: what to show of each layer, by name.
-        width: of the table, in characters; by default the terminal's, or else 80. Columns that find no room are left out.
-        fold_repeats: show equal blocks that follow each other as one row with their sum, and leave out what does nothing; by
-            default where that saves half of the rows.
+        width: of the table, in characters; by default the terminal's, or else 80. Columns that find
+            no room are left out.
+        fold_repeats: show equal blocks that follow each other as one row with their sum, and leave
+            out what does nothing; by default where that saves half of the rows.
         strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
         convention: whose rules MACs follow: torchscan's own, or another tool's.
     """
-    width = width_of(sys.stdout) if width is None else width
+    if width is None:
+        width = width_of(sys.stdout)
     check_layout(columns, wrap_mode, width)
     has_device = can_estimate_for(asked.get("device"))
-    shown = (
-        usual_columns(receptive_field, effective_rf_stats, has_device)
-        if columns is None
-        else columns
-    )
-    require_device(shown, has_device=has_device)
+    if columns is None:
+        columns = usual_columns(receptive_field, effective_rf_stats, has_device)
+    require_device(columns, has_device=has_device)
     scan = Scan(module, input_shape, dtype, **asked)
     try:
-        info = scan.describe(convention, strict=strict, **needed_for(shown))
+        info = scan.describe(convention, strict=strict, **needed_for(columns))
     except RecordError as error:
         _print(unfinished_table(error), width)
         raise
-    _print(
-        info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats), width
-    )
+    folded = folded_to(info, max_depth)
+    _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
     return PrintedSummary()
 
 
 def _print(table: Table | None, width: int) -> None:
     if table is not None:
-        print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201 - printing is what it is for
+        text = table.write("text", width=width, colours=has_colours(sys.stdout))
+        print(text)  # noqa: T201 - summary() prints
 
 
 @asking
@@ -154,35 +155,53 @@ def receptive_field(
 
     Args:
         strict_norm: count the elements behind a normalisation's statistics as seen.
-        axes: the spatial dimensions of inputs, if detection fails: ``{"args[0]": (1, 2)}``. By default all except the batch
-            and the channels, over which the first product sums.
+        axes: the spatial dimensions of inputs, if detection fails: ``{"args[0]": (1, 2)}``. By
+            default all except the batch and the channels, over which the first product sums.
     """
-    return receptive_fields(
-        Scan(module, input_shape, dtype, **asked).trace, strict_norm=strict_norm, axes=axes
-    )
+    trace = Scan(module, input_shape, dtype, **asked).trace
+    return receptive_fields(trace, strict_norm=strict_norm, axes=axes)
+
+
+# Functions with the signatures of torchscan 0.1, in which ``out`` has no effect.
 
 
 @explain_wrong_types
-def module_flops(module: nn.Module, inputs: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords. Warns and returns 0 if it cannot run."""
+def module_flops(module: nn.Module, inputs: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001
+    """Return the FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords.
+
+    Warns and returns 0 if it cannot run.
+    """
     return _cost_on(module, inputs).flops
 
 
 @explain_wrong_types
-def module_macs(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """Multiply-accumulates of one module on such inputs. Warns and returns 0 if it cannot run."""
+def module_macs(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001
+    """Return the multiply-accumulates of one module on such inputs.
+
+    Warns and returns 0 if it cannot run.
+    """
     return _cost_on(module, inp).macs
 
 
 @explain_wrong_types
-def module_dmas(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """Memory accesses, in elements, of one module on such inputs. Warns and returns 0 if it cannot run."""
+def module_dmas(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001
+    """Return the memory accesses, in elements, of one module on such inputs.
+
+    Warns and returns 0 if it cannot run.
+    """
     return _cost_on(module, inp).dmas
 
 
 @explain_wrong_types
-def module_rf(module: nn.Module, inp: ModuleInputs, out: Any = None) -> tuple[Short, Short, Short]:  # noqa: ARG001 - a known signature
-    """Receptive field, stride and padding of one module on such inputs: numbers, or one per axis where they differ."""
+def module_rf(
+    module: nn.Module,
+    inp: ModuleInputs,
+    out: Any = None,  # noqa: ARG001
+) -> tuple[Short, Short, Short]:
+    """Return the receptive field, stride and padding of one module on such inputs.
+
+    They are numbers, or one per axis if axes differ.
+    """
     field = receptive_fields(_record_on(module, inp)).output
     return field.rf, field.stride, field.padding
 
@@ -190,9 +209,8 @@ def module_rf(module: nn.Module, inp: ModuleInputs, out: Any = None) -> tuple[Sh
 def _record_on(module: nn.Module, inputs: Any) -> Trace:
     if isinstance(inputs, Mapping):
         return record(module, kwargs=inputs, mode="same")
-    return record(
-        module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same"
-    )
+    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    return record(module, args=args, mode="same")
 
 
 def _cost_on(module: nn.Module, inputs: Any) -> OpCost:

@@ -18,7 +18,8 @@ def printable(text: str) -> str:
     """Return a name or a line of text with line breaks and control characters replaced."""
     if text.isprintable():
         return text
-    return "".join([sign if sign.isprintable() else _REPLACEMENT for sign in text])
+    signs = [sign if sign.isprintable() else _REPLACEMENT for sign in text]
+    return "".join(signs)
 
 
 def printable_text(text: str) -> str:
@@ -27,7 +28,10 @@ def printable_text(text: str) -> str:
 
 
 def printable_styled(text: str) -> str:
-    """Return text with control characters replaced, but for line breaks, tabs, and the style of what torchscan writes."""
+    """Return text with control characters replaced, except line breaks, tabs and styles.
+
+    Styles are the sequences that torchscan itself writes.
+    """
     return _map_parts(printable_text, _STYLE, text)
 
 

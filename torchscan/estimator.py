@@ -47,7 +47,10 @@ def estimate_memory(
 def memory_of(
     scan: Scan, *, largest_batch: bool = False, longest_sequence: bool = False
 ) -> MemoryEstimate:
-    """The estimate of a scan, with what is to be searched for. A model that fails at other sizes has none of it."""
+    """Return the estimate of a scan, with the requested largest sizes.
+
+    They are missing for a model that fails at other sizes.
+    """
     estimate = scan.memory
     if largest_batch:
         names = ("largest_batch_size", "safe_batch_size")

@@ -74,11 +74,14 @@ def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
 
 
 def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Roofline | None:
-    """Return the roofline on a device, or None if that is not known; by default, the device of the model."""
+    """Return the roofline on a device, or None if that is not known.
+
+    By default, it is the device of the model.
+    """
     named = cpu_name() if device is None and not is_on_cuda(model) else device
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it does not fit, say: it has run
+            warnings.simplefilter("ignore")  # for example that it does not fit: it has run
             return Scan(model, device=named, **asked).roofline
     except TorchscanError:
         if device is not None:

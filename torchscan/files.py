@@ -46,7 +46,10 @@ def read_text(path: Path, what: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file completely, or leave it as it is. Links and permissions are kept; a pipe is written to directly."""
+    """Replace a file completely, or leave it as it is.
+
+    Links and permissions are kept; a pipe is written to directly.
+    """
     try:
         target = path.resolve()
         if target.exists() and not target.is_file():

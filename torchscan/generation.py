@@ -94,31 +94,35 @@ def analyze_generation(
         prompt: tokens that each sequence begins with: a number, or a text such as "4k".
         new: tokens that are generated for each.
         batch_size: sequences at once; a list answers for several, as a :class:`GenerationSweep`.
-        price: what the device costs an hour, in any currency: a sweep then has the price of a million new tokens.
+        price: what the device costs an hour, in any currency: a sweep then has the price of a
+            million new tokens.
         device: the name of the GPU, which ``torchscan devices`` lists; None: this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
         weights: the format in which weights of products are stored, except the last product:
             "int8", "fp8", "int4", "nf4", "fp4", "mxfp4", "nvfp4"; with the number of weights that
             share a scale, "int4:32". Kernels unpack them.
         cache: the format in which keys and values are stored: "fp8", "int8".
-        compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs are
-            quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
-        engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph, without
-            time of the host), "vllm", "vllm-0.12", "vllm-0.6", "sglang", "tensorrt-llm", "transformers" (eager
-            PyTorch), or a ``torchscan.types.Engine``.
-        inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
-            the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
-        step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
-            cache; ``cache`` is None at first. For models that are called in a way of their own.
-        mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
-            groups, each with a batch of its own. Memory is that of one device. Along "tp", models
-            of transformers are sharded as in inference engines, or by their own plan if ``engine``
-            is "transformers".
+        compute: the format in which products with these weights are computed: "fp8", "fp4". Inputs
+            are quantized, and weights are stored in "fp8" or "nvfp4". None: the model's own format.
+        engine: the program that serves the model: "cuda-graph" (compiled, in one CUDA graph,
+            without time of the host), "vllm", "vllm-0.12", "vllm-0.6", "sglang", "tensorrt-llm",
+            "transformers" (eager PyTorch), or a ``torchscan.types.Engine``.
+        inputs: what the pass over the prompt is given besides, by argument name, for one sequence:
+            an image, a sound. Where the model finds the places of an image among the tokens, also
+            the tokens that the prompt begins with.
+        step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and
+            returns its output and the new cache; ``cache`` is None at first. For models that are
+            called in a way of their own.
+        mesh: several devices among which the model is spread, ``{"tp": 8}``; with
+            ``{"dp": 2, "tp": 4}`` there are two such groups, each with a batch of its own. Memory
+            is that of one device. Along "tp", models of transformers are sharded as in inference
+            engines, or by their own plan if ``engine`` is "transformers".
         expert_parallel: divide the experts of each layer among all devices of the mesh, "dp" and
             "tp", instead of each expert along "tp". Groups exchange tokens around the experts.
         apply: shards the model, as for :func:`parallel.plan`, in another way.
         per_machine: how many devices there are in a machine.
-        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per
+            second.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     sizes = list(batch_size) if isinstance(batch_size, Sequence) else [batch_size]
@@ -206,7 +210,8 @@ def symbolic_costs(
 
     Args:
         module: the model, as for :func:`analyze_generation`.
-        near: the length from which on there are records: choose one that is longer than a sliding window.
+        near: the length from which on there are records: choose one that is longer than a sliding
+            window.
         precision: what the model is converted to.
         step: how the model is called.
         progress: say what takes more than a second.

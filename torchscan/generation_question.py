@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torchscan.analyses.generation.active_parameters import (
     active_parameters,
@@ -43,7 +44,7 @@ class _Prompts:
 
 
 class GenerationQuestion:
-    """A question and its records, for any number of batch sizes."""
+    """A question and its passes, for any number of batch sizes."""
 
     def __init__(self, shared: SharedPasses, setting: GenerationSetting) -> None:
         self._shared = shared
@@ -52,7 +53,7 @@ class GenerationQuestion:
         self._prefills: dict[int, Roofline] = {}
 
     def answer(self, batch_size: int) -> Generation:
-        """All of it."""
+        """Return time and memory of generation for a batch size."""
         require_positive("batch_size", batch_size)
         with collected_later():
             try:
@@ -64,24 +65,18 @@ class GenerationQuestion:
                 return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        before = self._shared.num_records
-        asked, serving, shared = self._setting, self._setting.serving, self._shared
+        asked, shared = self._setting, self._shared
+        num_before = shared.num_records
         prompt, new = asked.length.prompt, asked.length.generated
         shared.alone.require_room(prompt)
-        # before all else: then only one pass of all layers is recorded
+        # Before all else: then only one pass of all layers is recorded.
         passes = shared.of_batch(batch_size)
         middle = passes.continued(Length(prompt, new // 2))
+        trace = middle.short
         prefill = self._prefill(1, prompt)
         decode = self._roofline(middle, graphed=asked.is_gpu and asked.engine.is_graphed)
         prompts = self._prompts(prefill, batch_size)
-        work = work_bytes(middle)
-        held = weights_bytes(middle.short, serving, middle.repeats)
-        at_end = self._cache(prompt + new)
-        room = asked.device.room_bytes - held
-        limit = asked.limit if self._cache.may_go_on else prompt + new
-        peak = max(work, prompts.work)
-        max_context = longest(self._cache, (room - peak) // batch_size, prompt + new, limit)
-        max_batch_size = self._max_batch_size(room, at_end, work // batch_size, batch_size, prompts)
+        memory = self._memory(middle, prompts, batch_size)
         margin = serving_margin_of(
             asked.device,
             asked.engine,
@@ -90,37 +85,67 @@ class GenerationQuestion:
             is_mixture=asked.is_mixture,
         )
         return Generation(
-            device=asked.device.name,
-            precision=asked.precision,
-            weights=None if serving.weights is None else str(serving.weights),
-            cache=None if serving.cache is None else str(serving.cache),
-            compute=serving.compute,
-            engine=asked.engine,
-            prompt=prompt,
-            new=new,
+            **self._settings(),
+            **memory,
             batch_size=batch_size,
-            mesh=asked.mesh,
-            params=count_parameters(middle.short, shared.sizes),
-            active_params=active_parameters(middle.short, shared.sizes, middle.repeats),
-            weights_bytes=held,
-            cache_bytes=at_end,
-            cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
-            work_bytes=work,
-            prompt_work_bytes=prompts.work,
-            max_context=max_context,
-            max_batch_size=max_batch_size,
+            params=count_parameters(trace, shared.sizes),
+            active_params=active_parameters(trace, shared.sizes, middle.repeats),
             first_token=prompts.time_of_one,
             first_token_of_all=prompts.time_of_all,
             per_token=decode.time_estimate + asked.engine.host_seconds(batch_size),
             margin=margin,
             prefill=prefill,
             decode=decode,
-            num_traces=shared.num_records - before,
-            without_formula=_unpriced(prompts.trace, middle.short),
-            unreadable_weights=middle.short.provenance.unreadable_weights,
+            num_traces=shared.num_records - num_before,
+            without_formula=_unpriced(prompts.trace, trace),
+            unreadable_weights=trace.provenance.unreadable_weights,
             assumptions=self._assumptions(decode),
             warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the fields of an answer that repeat the question."""
+        asked, serving = self._setting, self._setting.serving
+        return {
+            "device": asked.device.name,
+            "precision": asked.precision,
+            "weights": None if serving.weights is None else str(serving.weights),
+            "cache": None if serving.cache is None else str(serving.cache),
+            "compute": serving.compute,
+            "engine": asked.engine,
+            "prompt": asked.length.prompt,
+            "new": asked.length.generated,
+            "mesh": asked.mesh,
+        }
+
+    def _memory(self, middle: Kept, prompts: _Prompts, batch_size: int) -> dict[str, Any]:
+        """Return the fields of an answer about memory, given a pass over one more token."""
+        asked = self._setting
+        length = asked.length.prompt + asked.length.generated
+        work = work_bytes(middle)
+        held = weights_bytes(middle.short, asked.serving, middle.repeats)
+        at_end = self._cache(length)
+        room = asked.device.room_bytes - held
+        limit = asked.limit if self._cache.may_go_on else length
+        peak = max(work, prompts.work)
+        max_context = longest(self._cache, (room - peak) // batch_size, length, limit)
+
+        # Each sequence needs a cache and the bytes of its token.
+        of_token = work // batch_size
+        if prompts.is_of_all:
+            of_token = max(of_token, prompts.work // batch_size)
+        else:
+            room -= prompts.work
+        max_batch_size = max(0, room) // max(1, at_end + of_token)
+        return {
+            "weights_bytes": held,
+            "cache_bytes": at_end,
+            "cache_bytes_per_token": at_end - self._cache(length - 1),
+            "work_bytes": work,
+            "prompt_work_bytes": prompts.work,
+            "max_context": max_context,
+            "max_batch_size": max_batch_size,
+        }
 
     def _prompts(self, prefill: Roofline, batch_size: int) -> _Prompts:
         """Return what the prompts take, given the roofline of one.
@@ -152,15 +177,6 @@ class GenerationQuestion:
             is_of_all=chunk is None,
             trace=kept.short,
         )
-
-    @staticmethod
-    def _max_batch_size(
-        room: int, cache: int, work: int, batch_size: int, prompts: _Prompts
-    ) -> int:
-        """Return the number of sequences that fit, each with a cache and the bytes of its token."""
-        if prompts.is_of_all:
-            return max(0, room) // max(1, cache + max(work, prompts.work // batch_size))
-        return max(0, room - prompts.work) // max(1, cache + work)
 
     @once
     def _cache(self) -> CacheSize:

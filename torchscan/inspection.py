@@ -1,8 +1,8 @@
-"""The verb that watches what a model really does."""
+"""``inspect``, which measures and checks a model in real steps, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from os import PathLike
@@ -63,14 +63,18 @@ class Run(RowsResult, Inspected):
         expected: bool = True,
         guard: NonFiniteGuard | None = None,
     ) -> None:
-        """Inspect ``module``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
+        """Inspect ``module``.
+
+        ``guard`` checks the steps of all models of a script; without one, only this model is
+        checked.
+        """
         self._listener = _listener(on_nonfinite)
         #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
             module,
             self._hear,
             tuple(checks),
-            _alarm_listener(on_nonfinite),
+            _ALARM_LISTENERS[on_nonfinite],
             at_step=self._finish_after,
             warm_up=warm_up,
         )
@@ -79,14 +83,13 @@ class Run(RowsResult, Inspected):
         #: True in a script: there timed steps report what the later ones would. A guard reads
         #: values of a CUDA device after the step, when the inspection knows more.
         self._is_guard_first = guard is not None and not is_on_cuda(module)
-        #: what the inspection found in the step that goes on, and leaves to the guard, and the call
-        #: of a root that it was found in
+        #: the finding of the current step that is left to the guard, and the call of a root with it
         self._held: NonFinite | None = None
         self._held_call: RootCall | None = None
-        #: what it reported itself after all, because no backward pass followed
+        #: findings that were reported after all, because no backward pass followed
         self._reported: set[FindingKey] = set()
         self._num_trained = 0
-        #: what the inspection found, as the guard knows it better; None: it is as it should be
+        #: findings as the guard has refined them, or None for values that are intended
         self._refined: dict[FindingKey, NonFinite | None] = {}
         self._warm_up = warm_up
         self._steps = steps
@@ -99,13 +102,16 @@ class Run(RowsResult, Inspected):
         self._failure: Note | None = None
 
     def expect_evaluation(self) -> None:
-        """Count forward passes as the steps that were asked for: the model is known not to train."""
+        """Count forward passes as the requested steps: the model is known not to train."""
         self._awaits_training = False
         if self._inspector is not None:
             self._inspector.awaits_training = False
 
     def start(self, under_way: Begun | None = None) -> Run:
-        """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
+        """Follow the model from now on.
+
+        A hook of a call of the model gives that call as ``under_way``.
+        """
         if self._inspector is None:
             raise InputError("this inspection has ended: call inspect(model) again")
         if self._guard is not None:
@@ -133,7 +139,7 @@ class Run(RowsResult, Inspected):
             self._listener(better)
 
     def finish(self) -> RunFacts:
-        """Follow it no longer; what was found."""
+        """Follow the model no longer, and return the results."""
         if self._inspector is not None and not self._inspector.is_started:
             raise InputError("this inspection has not started: enter its context, or call start()")
         try:
@@ -150,11 +156,11 @@ class Run(RowsResult, Inspected):
             try:
                 inspector.finish()
                 self._release_held(inspector.counts)
-            finally:  # it raises what it was told to
+            finally:  # a listener may raise an error
                 self._facts = self._facts_of(inspector)
 
     def abandon(self) -> None:
-        """Follow it no longer, and find nothing."""
+        """Follow the model no longer, without results."""
         if self._own_guard is not None:
             self._own_guard.finish()
         inspector, self._inspector = self._inspector, None
@@ -169,7 +175,8 @@ class Run(RowsResult, Inspected):
     def _finish_after(self, over: StepCounts) -> None:
         """Stop measuring after enough steps.
 
-        An evaluation may come first, so its passes do not count unless the model is known not to train.
+        An evaluation may come first, so its passes do not count unless the model is known not to
+        train.
         """
         self._release_held(over)
         taken = over.trained if self._awaits_training else sum(over)
@@ -177,7 +184,7 @@ class Run(RowsResult, Inspected):
             self._finish_measuring()
 
     def _release_held(self, over: StepCounts) -> None:
-        """Report what was left to the guard, unless it has checked a backward pass since.
+        """Report the finding that was left to the guard, unless it has checked a backward pass.
 
         A step may have several passes: one that the script has skipped, and the next.
         """
@@ -192,7 +199,12 @@ class Run(RowsResult, Inspected):
             self._listener(held)
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
-        watched = self._with_refined(inspector.watched())
+        watched = inspector.watched()
+        # Findings as the guard has refined them, without those that turned out to be intended.
+        refined = [self._refined.get(found.key, found) for found in watched.nonfinite]
+        kept = tuple(found for found in refined if found is not None)
+        num_steps = watched.nonfinite_steps - (len(refined) - len(kept))
+        watched = replace(watched, nonfinite=kept, nonfinite_steps=num_steps)
         expectation = self._expectation(inspector, watched)
         facts = run_of(
             watched,
@@ -203,13 +215,6 @@ class Run(RowsResult, Inspected):
             others=() if self._guard is None else tuple(self._guard.other_calls),
         )
         return replace(facts, out_of_memory=self._failure)
-
-    def _with_refined(self, watched: Observations) -> Observations:
-        """Return the facts with refined findings, without those that turned out to be intended."""
-        better = [self._refined.get(found.key, found) for found in watched.nonfinite]
-        kept = tuple(found for found in better if found is not None)
-        dropped = len(better) - len(kept)
-        return replace(watched, nonfinite=kept, nonfinite_steps=watched.nonfinite_steps - dropped)
 
     def _expectation(self, inspector: Inspector, watched: Observations) -> Expectation:
         example = inspector.example_of(watched)
@@ -233,7 +238,7 @@ class Run(RowsResult, Inspected):
         self.facts.assert_step_time(max_step_time, device=device, tolerance=tolerance)
 
     def __enter__(self) -> Run:
-        """Start."""
+        """Start the inspection."""
         return self.start()
 
     def __exit__(
@@ -242,7 +247,7 @@ class Run(RowsResult, Inspected):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish, whatever has happened. What is being raised is not replaced by what is found now."""
+        """Finish the inspection. Errors that it finds now do not replace one that is raised."""
         if error is not None:
             self.explain(error)
         try:
@@ -252,11 +257,13 @@ class Run(RowsResult, Inspected):
                 raise
 
     def explain(self, error: BaseException) -> None:
-        """Explain an exception that ends a step: if the GPU's memory was full, what held it.
+        """Explain an exception that ends a step: if the GPU's memory was full, by its contents.
 
-        A note says so at the end of the traceback. Nothing else of the exception is changed.
+        A note is added at the end of the traceback. The exception is not changed otherwise.
         """
-        found = None if self._inspector is None else self._inspector.explain(error)
+        if self._inspector is None:
+            return
+        found = self._inspector.explain(error)
         if found is None:
             return
         self.out_of_memory = found
@@ -265,8 +272,13 @@ class Run(RowsResult, Inspected):
 
     @property
     def overhead(self) -> float:
-        """Seconds that torchscan has spent in the current step so far, which no time of the results contains."""
-        return 0.0 if self._inspector is None else self._inspector.looking * 1e-9
+        """Seconds that torchscan has spent in the current step so far.
+
+        The times of the results do not contain them.
+        """
+        if self._inspector is None:
+            return 0.0
+        return self._inspector.looking * 1e-9
 
     @property
     def facts(self) -> RunFacts:
@@ -298,11 +310,14 @@ class Run(RowsResult, Inspected):
         return self.facts.to_dict(names)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        """Write the results as JSON, which :func:`open_run` reads.
+
+        An existing file is replaced when all is written.
+        """
         self.facts.save(path)
 
     def save_trace(self, path: str | PathLike[str]) -> None:
-        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        """Write the last step as a timeline for Perfetto (ui.perfetto.dev) or chrome://tracing."""
         self.facts.save_trace(path)
 
     def __str__(self) -> str:
@@ -344,22 +359,27 @@ def inspect(
     device: str | None = None,
     expected: bool = True,
 ) -> Run:
-    """Watch what ``module`` does in the context of the result: each call of a module, forward and backward, in real steps.
+    """Measure and check each call of a module, forward and backward, in real steps.
 
-    Nothing is put on the model, and its results are the same bit by bit.
+    Steps in the context of the result are inspected. Nothing is put on the model, and its results
+    are the same bit by bit.
 
     Args:
         module: the model. It is left unchanged.
         warm_up: of several steps, how many of the first are left out.
-        steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
-            NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
-            backward pass, as in a validation, are measured separately and do not count. None: all are measured.
-        on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
-            well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
-        checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
-            they return is noted: a number, or an :class:`Alarm`; None is not.
+        steps: how many training steps are measured. In later ones the loss, the gradients and the
+            parameters are checked for NaN and Inf, and the call at fault is repeated on a copy to
+            find the operator. Forward passes without a backward pass, as in a validation, are
+            measured separately and do not count. None: all are measured.
+        on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step:
+            it is recorded, warned of as well, or :class:`NonFiniteError` is raised where it was
+            made. The same goes for what ``checks`` raise an alarm at.
+        checks: functions of a path, a kind ("output", "output_gradient", "parameter",
+            "parameter_gradient") and a tensor. What they return is noted: a number, or an
+            :class:`Alarm`; None is not.
         device: the name of the device whose roofline says what each call should take. None: the GPU
-            that the model is on, or the CPU once that was measured (``torchscan devices --measure``).
+            that the model is on, or the CPU once that was measured
+            (``torchscan devices --measure``).
         expected: estimate what each call should take on the device.
     """
     require_module(module)
@@ -406,38 +426,41 @@ def inspect_within(
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
+    """Return the function that gets each finding, which is in the results in any case."""
     if reaction not in get_args(Reaction):
         raise InputError.of_choice("on_nonfinite", reaction, get_args(Reaction))
-    return {"record": _ignore, "warn": _warn_once(), "raise": _raise}[reaction]
-
-
-def _ignore(found: NonFinite) -> None:
-    """It is in the results."""
+    if reaction == "raise":
+        return _raising(NonFiniteError)
+    if reaction == "warn":
+        return _warn_once()
+    return lambda _: None
 
 
 def _warn_once() -> Callable[[NonFinite], None]:
     """Return a function that warns once per source."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
 
     def warn(found: NonFinite) -> None:
-        if (found.phase, found.path) not in told:
-            told.add((found.phase, found.path))
+        source = found.phase, found.path
+        if source not in reported:
+            reported.add(source)
             warn_user(str(found))
 
     return warn
 
 
-def _alarm_listener(reaction: Reaction) -> Callable[[CheckResult], None]:
-    return {
-        "record": lambda _: None,
-        "warn": lambda found: warn_user(str(found)),
-        "raise": _raise_alarm,
-    }[reaction]
+def _raising(kind: type[TorchscanError]) -> Callable[[object], None]:
+    """Return a function that raises an error with the text of a finding."""
+
+    def raise_error(found: object) -> None:
+        raise kind(str(found))
+
+    return raise_error
 
 
-def _raise_alarm(found: CheckResult) -> None:
-    raise AlarmError(str(found))
-
-
-def _raise(found: NonFinite) -> None:
-    raise NonFiniteError(str(found))
+#: functions that get each alarm of a check
+_ALARM_LISTENERS: Mapping[Reaction, Callable[[CheckResult], None]] = {
+    "record": lambda _: None,
+    "warn": lambda found: warn_user(str(found)),
+    "raise": _raising(AlarmError),
+}

@@ -1,10 +1,13 @@
-"""The numbers that budgets limit and tables list, of a model, generation or plan: how each is computed and printed."""
+"""The numbers that budgets limit and tables list: how each is computed, printed and read.
+
+They are about a model, about generation, or about the plan of a mesh.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -15,17 +18,15 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.plan_result import Plan
+from torchscan.analyses.receptive_field.receptive_field_result import AxisField, LayerField
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import Argument, Give, InputError
+from torchscan.errors import Give, InputError
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.report.generation_table import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
 Answer = TypeVar("Answer")
-
-#: more than any model costs
-_ENDLESS = 10**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +36,18 @@ class Measure(ABC, Generic[Answer]):
     heading: str
     value: Callable[[Answer], Any]
     text: Callable[[Any], str]
-    #: the unit that several of them share in a table; None: they have none
+    #: returns the unit that several of them share in a table, or None if they have none
     scale: Callable[[Iterable[float]], units.Scale] | None = None
-    #: text to number, for limits; None: it can't be limited
+    #: converts the text of a limit to a number, or None if there are no limits
     parse: Callable[[str], float] | None = None
-    #: whether its limit is the least that it may be
+    #: True if its limit is a minimum
     is_min: bool = False
-    #: of an estimate, the share by which it may be off
+    #: returns the share by which an estimate may be off, or None if it is not an estimate
     error_share: Callable[[Answer], float] | None = None
 
     @abstractmethod
     def doubts(self, answer: Answer) -> list[str]:
-        """Why it is only a bound."""
+        """Return the reasons why a value is only a bound."""
 
     def exceeds(self, value: float, limit: float) -> bool:
         """Return whether a value is beyond its limit."""
@@ -63,60 +64,70 @@ class Measure(ABC, Generic[Answer]):
 
     def off(self, answer: Answer) -> float | None:
         """Return the error margin as a share, or None if the value is not an estimate."""
-        return None if self.error_share is None else self.error_share(answer)
+        if self.error_share is None:
+            return None
+        return self.error_share(answer)
 
     def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
         """Return the text of a value. A bound is marked."""
-        sign = "≤ " if self.is_min else "≥ "
-        return (
-            f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
-        )
+        text = self.text(value) if scale is None else scale.text(value)
+        if not is_bound:
+            return text
+        sign = "≤" if self.is_min else "≥"
+        return f"{sign} {text}"
 
 
 def range_of(error_share: float | None) -> str:
-    """``0.4 -> " ± 40 %"``, to follow an estimate."""
-    return "" if error_share is None else f" ± {100 * error_share:.0f} %"
+    """Return the text that follows an estimate: ``0.4 -> " ± 40 %"``."""
+    if error_share is None:
+        return ""
+    return f" ± {100 * error_share:.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Measure[Scan]):
     """One number of a whole model. It asks a scan only for what it needs."""
 
-    #: the record of a scan that it is read from: the forward pass with operators whole, or the whole pass in pieces
+    #: the trace that it is read from: that of the fused forward pass, or of the decomposed pass
     record: Literal["forward", "steps"] = "forward"
-    #: whether it is a lower bound if an operator has no cost formula
+    #: True if it is a lower bound when an operator has no cost formula
     is_cost: bool = False
-    #: whether it is one if weights cannot be read
+    #: True if it is a lower bound when weights cannot be read
     has_weights: bool = False
-    #: the keys of the info dict (of a layer, or overall) that add up to it; empty: it comes from elsewhere
+    #: the keys of the info dict (of a layer, or overall) that add up to it, if any do
     keys: tuple[str, ...] = ()
 
     def trace(self, scan: Scan) -> Trace:
-        """The record that it is read from."""
-        return scan.forward.trace if self.record == "forward" else scan.steps
+        """Return the trace that it is read from."""
+        if self.record == "forward":
+            return scan.forward.trace
+        return scan.steps
 
     def without_formula(self, scan: Scan) -> tuple[str, ...]:
-        """The operators without a cost formula in that record."""
-        return (
-            scan.forward.without_formula if self.record == "forward" else scan.steps_without_formula
-        )
+        """Return the operators without a cost formula in that trace."""
+        if self.record == "forward":
+            return scan.forward.without_formula
+        return scan.steps_without_formula
 
     def doubts(self, answer: Scan) -> list[str]:
-        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
-        costs = (
-            [*self.without_formula(answer), *self.trace(answer).provenance.unrecorded_modules]
-            if self.is_cost
-            else []
-        )
-        unread = self.trace(answer).provenance.unreadable_weights if self.has_weights else ()
-        return [*costs, *map(str, unread)]
+        """Return the reasons why it is a bound.
+
+        They are operators without a formula, unrecorded modules, and unreadable weights.
+        """
+        doubts: list[str] = []
+        if self.is_cost:
+            doubts += self.without_formula(answer)
+            doubts += self.trace(answer).provenance.unrecorded_modules
+        if self.has_weights:
+            doubts += map(str, self.trace(answer).provenance.unreadable_weights)
+        return doubts
 
     def of_info(self, data: Mapping[str, Any]) -> int:
-        """The sum of its keys in the info dict, of a layer or overall."""
+        """Return the sum of its keys in the info dict, of a layer or overall."""
         return int(sum(data[key] for key in self.keys))
 
 
-#: how each kind of number is written and read
+#: options of a measure by the kind of its number
 _COUNT: Mapping[str, Any] = {
     "text": units.count,
     "parse": units.parse_count,
@@ -146,7 +157,9 @@ def _counted(heading: str, *keys: str, **options: Any) -> Metric:
 def activation_bytes(estimate: MemoryEstimate) -> int:
     """Return the most bytes of activations at one time."""
     moment = activation_peak(estimate)
-    return 0 if moment is None else moment.by_kind["activations"]
+    if moment is None:
+        return 0
+    return moment.by_kind["activations"]
 
 
 def activation_peak(estimate: MemoryEstimate) -> Moment | None:
@@ -156,41 +169,52 @@ def activation_peak(estimate: MemoryEstimate) -> Moment | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationMetric(Measure[Generation]):
-    """One number of what generating text takes."""
+    """One number about text generation."""
 
-    #: whether it depends on all weights, or else on all operators
+    #: True if it depends on all weights; else it depends on all operators
     has_weights: bool = False
 
     def doubts(self, answer: Generation) -> list[str]:
-        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
+        """Return the reasons why it is a bound.
+
+        They are operators without a formula, unrecorded modules, and unreadable weights.
+        """
         if self.has_weights:
             return [str(weights) for weights in answer.unreadable_weights]
-        return [] if self.error_share is None else list(answer.without_formula)
+        if self.error_share is None:
+            return []
+        return list(answer.without_formula)
 
 
 def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
-    """An attribute of a generation, in the words of its table. None means as many as one likes."""
-    heading, text = {**OF_MODEL, **OF_BATCH}[name]
+    """Return the metric of an attribute of a generation, whose None means no limit."""
+    heading, format_value = {**OF_MODEL, **OF_BATCH}[name]
 
     def value(made: Generation) -> float:
         found = getattr(made, name)
         return math.inf if found is None else float(found)
 
-    return GenerationMetric(
-        heading=heading,
-        value=value,
-        text=lambda found: text(None if found == math.inf else found),
-        parse=parse,
-        **rest,
-    )
+    def text(found: float) -> str:
+        return format_value(None if found == math.inf else found)
+
+    return GenerationMetric(heading=heading, value=value, text=text, parse=parse, **rest)
+
+
+def _share_per_token(made: Generation) -> float:
+    """Return the error margin of a token after the first."""
+    return max(abs(made.margin.low), abs(made.margin.high))
+
+
+def _share_of_prefill(made: Generation) -> float:
+    """Return the error margin of the first token."""
+    return made.prefill.error_margin.share
 
 
 def _share_of_all(made: Generation) -> float:
     """Return the error margin of an answer: those of both phases, weighted by their times."""
     rest = (made.new - 1) * made.per_token
     first = made.first_token_of_all
-    of_token = max(abs(made.margin.low), abs(made.margin.high))
-    off = first * made.prefill.error_margin.share + rest * of_token
+    off = first * _share_of_prefill(made) + rest * _share_per_token(made)
     return off / (first + rest)
 
 
@@ -198,23 +222,24 @@ def _share_of_all(made: Generation) -> float:
 class PlanMetric(Measure[Plan]):
     """A value of a planned rank: the one with the highest peak memory."""
 
-    #: whether it depends on the costs of operators; on all weights
+    #: True if it depends on the costs of operators
     is_cost: bool = False
+    #: True if it depends on all weights
     has_weights: bool = False
 
     def doubts(self, answer: Plan) -> list[str]:
-        """Return what makes it a bound: missing formulas, unrecorded modules, unreadable weights."""
+        """Return the reasons why it is a bound.
+
+        They are operators without a formula, unrecorded modules, and unreadable weights.
+        """
         trace = answer.largest_rank.trace
-        costs = (
-            [
-                *operators_without_formula(trace, call_costs(trace)),
-                *trace.provenance.unrecorded_modules,
-            ]
-            if self.is_cost
-            else []
-        )
-        unread = trace.provenance.unreadable_weights if self.has_weights else ()
-        return [*costs, *map(str, unread)]
+        doubts: list[str] = []
+        if self.is_cost:
+            doubts += operators_without_formula(trace, call_costs(trace))
+            doubts += trace.provenance.unrecorded_modules
+        if self.has_weights:
+            doubts += map(str, trace.provenance.unreadable_weights)
+        return doubts
 
 
 def _timed(plan: Plan) -> Roofline:
@@ -238,25 +263,47 @@ def require_device(metrics: Collection[str], device: str | None) -> None:
 
 
 def _receptive_field(scan: Scan) -> str:
-    """The most that a unit sees through windows alone, and whether the output sees everything (a pool, attention, a gate)."""
+    """Return the text of the widest field that units see through windows alone.
+
+    It tells if the output sees everything, for example by a pool, attention or a gate.
+    """
     fields = scan.forward.fields
     if fields is None:
         return "–"
-    widest = max(
-        (
-            axis.size
-            for layer in fields
-            for axes in layer.outputs
-            for axis in axes
-            if axis.size is not None
-        ),
-        default=None,
-    )
-    is_global = any(axis.status == "global" for axes in fields.output.outputs for axis in axes)
-    if widest is None:
+    sizes = [axis.size for layer in fields for axis in _axes_of(layer) if axis.size is not None]
+    is_global = any(axis.status == "global" for axis in _axes_of(fields.output))
+    if not sizes:
         return "global" if is_global else "–"
+    widest = max(sizes)
     return f"{widest} (global)" if is_global else str(widest)
 
+
+def _axes_of(layer: LayerField) -> Iterator[AxisField]:
+    for axes in layer.outputs:
+        yield from axes
+
+
+_ACTIVATIONS = Metric(
+    heading="Activations",
+    value=lambda scan: activation_bytes(scan.memory),
+    record="steps",
+    **_MEMORY,
+)
+_PEAK_MEMORY = Metric(
+    heading="Peak memory",
+    value=lambda scan: scan.memory.peak_bytes,
+    record="steps",
+    has_weights=True,
+    **_MEMORY,
+)
+_LATENCY = Metric(
+    heading="Latency",
+    value=lambda scan: scan.roofline.time_estimate,
+    **_DURATION,
+    record="steps",
+    is_cost=True,
+    error_share=lambda scan: scan.roofline.error_margin.share,
+)
 
 METRICS: Mapping[str, Metric] = {
     "params": _counted("Parameters", "grad_params", "nograd_params", has_weights=True),
@@ -265,51 +312,23 @@ METRICS: Mapping[str, Metric] = {
     "macs": _counted("MACs", "macs", is_cost=True),
     "flops": _counted("FLOPs", "flops", is_cost=True),
     "dmas": _counted("DMAs", "dmas", is_cost=True),
-    "activation_memory": Metric(
-        heading="Activations",
-        value=lambda scan: activation_bytes(scan.memory),
-        record="steps",
-        **_MEMORY,
-    ),
-    "peak_memory": Metric(
-        heading="Peak memory",
-        value=lambda scan: scan.memory.peak_bytes,
-        record="steps",
-        has_weights=True,
-        **_MEMORY,
-    ),
+    "activation_memory": _ACTIVATIONS,
+    "peak_memory": _PEAK_MEMORY,
     "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
-    "latency": Metric(
-        heading="Latency",
-        value=lambda scan: scan.roofline.time_estimate,
-        **_DURATION,
-        record="steps",
-        is_cost=True,
-        error_share=lambda scan: scan.roofline.error_margin.share,
-    ),
+    "latency": _LATENCY,
 }
 
 
 #: the metrics that are divided by the batch size for limits per sample
 PER_SAMPLE = tuple(name for name, metric in METRICS.items() if metric.is_cost)
 
-#: what generating text takes and gives
+#: metrics of text generation
 OF_GENERATION: Mapping[str, GenerationMetric] = {
-    "time_per_token": _generated(
-        "per_token",
-        units.parse_duration,
-        error_share=lambda made: max(abs(made.margin.low), abs(made.margin.high)),
-    ),
+    "time_per_token": _generated("per_token", units.parse_duration, error_share=_share_per_token),
     "time_per_token_under_load": _generated(
-        "per_token_under_load",
-        units.parse_duration,
-        error_share=lambda made: max(abs(made.margin.low), abs(made.margin.high)),
+        "per_token_under_load", units.parse_duration, error_share=_share_per_token
     ),
-    "first_token": _generated(
-        "first_token",
-        units.parse_duration,
-        error_share=lambda made: made.prefill.error_margin.share,
-    ),
+    "first_token": _generated("first_token", units.parse_duration, error_share=_share_of_prefill),
     "tokens_per_second": _generated(
         "tokens_per_second", units.parse_count, is_min=True, error_share=_share_of_all
     ),
@@ -319,90 +338,42 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
     "batch_size": _generated("max_batch_size", units.parse_count, is_min=True, has_weights=True),
 }
 
-#: what a process of a mesh holds, sends and takes
+_PARAMS_OF_RANK = PlanMetric(
+    heading="Parameters per rank",
+    value=lambda made: made.local_params,
+    **_COUNT,
+    has_weights=True,
+)
+_PEAK_OF_RANK = PlanMetric(
+    heading=_PEAK_MEMORY.heading,
+    value=lambda made: made.memory.peak_bytes,
+    **_MEMORY,
+    has_weights=True,
+)
+_SENT_BY_RANK = PlanMetric(
+    heading="Sent per rank",
+    value=lambda made: made.sent_bytes,
+    **_MEMORY,
+)
+_LATENCY_OF_RANK = PlanMetric(
+    heading=_LATENCY.heading,
+    value=lambda made: _timed(made).time_estimate,
+    **_DURATION,
+    error_share=lambda made: _timed(made).error_margin.share,
+    is_cost=True,
+)
+_WAITING = PlanMetric(
+    heading="Waiting for links",
+    value=lambda made: _timed(made).time_share("links"),
+    text=units.share,
+    parse=units.parse_share,
+)
+
+#: metrics of a rank of a mesh
 OF_PLAN: Mapping[str, PlanMetric] = {
-    "local_params": PlanMetric(
-        heading="Parameters per rank",
-        value=lambda made: made.local_params,
-        **_COUNT,
-        has_weights=True,
-    ),
-    "peak_memory": PlanMetric(
-        heading=METRICS["peak_memory"].heading,
-        value=lambda made: made.memory.peak_bytes,
-        **_MEMORY,
-        has_weights=True,
-    ),
-    "sent": PlanMetric(
-        heading="Sent per rank",
-        value=lambda made: made.sent_bytes,
-        **_MEMORY,
-    ),
-    "latency": PlanMetric(
-        heading=METRICS["latency"].heading,
-        value=lambda made: _timed(made).time_estimate,
-        **_DURATION,
-        error_share=lambda made: _timed(made).error_margin.share,
-        is_cost=True,
-    ),
-    "waiting": PlanMetric(
-        heading="Waiting for links",
-        value=lambda made: _timed(made).time_share("links"),
-        text=units.share,
-        parse=units.parse_share,
-    ),
+    "local_params": _PARAMS_OF_RANK,
+    "peak_memory": _PEAK_OF_RANK,
+    "sent": _SENT_BY_RANK,
+    "latency": _LATENCY_OF_RANK,
+    "waiting": _WAITING,
 }
-
-
-def limits_in(metrics: Mapping[str, Measure[Any]]) -> dict[str, str]:
-    """The names of limits, each with what it limits: ``{"max_params": "params", "min_context": "context"}``."""
-    return {
-        f"{'min' if metric.is_min else 'max'}_{name}": name
-        for name, metric in metrics.items()
-        if metric.parse is not None
-    }
-
-
-def limits_of(
-    given: Mapping[str, float | str | None], metrics: Mapping[str, Measure[Any]] = METRICS
-) -> dict[str, float]:
-    """Metrics with their limits as numbers, of limits by name, without those that are None."""
-    known = limits_in(metrics)
-    for name in given:
-        if name not in known:
-            raise InputError(f"{name} is not a limit: choose from {', '.join(known)}")
-    return {
-        known[name]: _number(name, value, metrics[known[name]])
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-def _number(name: str, value: Any, metric: Measure[Any]) -> float:
-    if isinstance(value, str) and metric.parse is not None:
-        return metric.parse(value)
-    is_number = hasattr(type(value), "__float__") and not isinstance(
-        value, bool
-    )  # including NumPy's
-    if not is_number or not 0 <= value < _ENDLESS:
-        raise InputError.of_value(name, value, "give a number, or a text such as '25M'")
-    number = float(value)
-    if metric.parse is units.parse_duration:
-        return units.checked_seconds(name, number)
-    meant = _with_units(number, metric)
-    if meant:
-        raise InputError(Argument(name), f" is {value}, a number without a unit: give {meant}")
-    return number
-
-
-#: bare numbers above which a limit is more likely to be of another unit: bytes, and a share of all
-_MAX_BARE_BYTES, _MAX_BARE_SHARE = 2.0**50, 1.0
-
-
-def _with_units(number: float, metric: Measure[Any]) -> str:
-    """Return what may have been meant by a number above any sense, or "" if it makes sense."""
-    if metric.parse is units.parse_memory and number > _MAX_BARE_BYTES:
-        return "bytes, or a text such as '16 GiB'"
-    if metric.parse is units.parse_share and number > _MAX_BARE_SHARE:
-        return f"'{number:g} %', or a share from 0 to 1"
-    return ""

@@ -25,10 +25,10 @@ from torchscan.trace.trace import Trace
 from torchscan.wrong_arguments import explain_wrong_types
 
 Answer = TypeVar("Answer")
-#: what to say where there is no answer; it may raise the error instead
+#: returns the text in place of a missing answer, or raises the error
 Excuse = Callable[[TorchscanError], str]
-#: pixels, in a notebook
-_TALL = 900
+#: height in a notebook, in pixels
+_HEIGHT = 900
 
 
 class Page(str):
@@ -41,11 +41,15 @@ class Page(str):
         write_text(Path(path), self)
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, which can run its script and save panels, and reach nothing of the notebook's."""
+        """Return the page in a frame that can run its script and save panels.
+
+        It has no access to the notebook.
+        """
         sandbox = "allow-scripts allow-downloads"
         return (
-            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" title="HTML report of a model" '
-            f'style="width: 100%; height: {_TALL}px; border: 0"></iframe>'
+            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" '
+            'title="HTML report of a model" '
+            f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
         )
 
 
@@ -53,15 +57,18 @@ class Page(str):
 def html_report(
     scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str
 ) -> Page:
-    """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
+    """Return one HTML file of a model: its graph beside its layers, memory over the pass, limits.
 
-    A notebook shows it, and ``page.save("model.html")`` writes it. Nothing is fetched, neither to make it nor to read it.
+    A notebook shows it, and ``page.save("model.html")`` writes it. Nothing is fetched, neither to
+    make it nor to read it.
 
     Args:
-        scan: of the model; with a ``device``, times and whether it fits are there, too.
-        title: of the page; by default the class of the model.
-        run: what has measured the model in real steps: an inspection (``inspect``, ``open_run``) or a run that was watched.
-        excuse: what to say where a part of it has no answer, from the error.
+        scan: the scan of the model; with a ``device``, the page also has times, and tells if the
+            model fits.
+        title: the title of the page; by default the class of the model.
+        run: a measurement of the model in real steps: an inspection (``inspect``, ``open_run``) or
+            a watched run.
+        excuse: returns the text of a part that has no answer, from the error.
     """
     return Page(model_page(_collect(scan, title, run, excuse)))
 
@@ -69,7 +76,7 @@ def html_report(
 def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:
     """Return the data of a model's page, from a pass on shapes alone."""
     scan = Scan(model, args=args, kwargs=kwargs, mode="same", execute="abstract", training=training)
-    scan.trace  # noqa: B018 - a pass that fails has no page here
+    scan.trace  # noqa: B018 - raises if the pass fails
     return page_data(_collect(scan, None, None, str))
 
 
@@ -87,40 +94,47 @@ def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excus
             return None
 
     try:
-        scan.trace  # noqa: B018 - whether there is one
+        scan.trace  # noqa: B018 - raises if the pass fails
     except RecordError as error:
-        said = excuse(error)
+        text = excuse(error)
         if error.so_far is None or not error.so_far.modules:
             raise
-        return _unfinished(scan, name, error, said)
-    measured = (
-        None if run is None else _of_this_model(run.measured(), original_of(scan.question.module))
-    )
+        return _unfinished(scan, name, error, text)
+    measured = None
+    if run is not None:
+        measured = _of_this_model(run.measured(), original_of(scan.question.module))
     memory = known("Memory", lambda: scan.memory)
-    roofline = None if not scan.has_device else known("Time", lambda: scan.roofline)
+    roofline = None
+    if scan.has_device:
+        roofline = known("Time", lambda: scan.roofline)
     return _finished(scan, name, memory, roofline, measured, reasons)
 
 
 def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
-    """Its calls by the paths of this model, which may be a part of what has run."""
+    """Return the measurements by the paths of this model, which may be a part of what has run."""
     if not measured.types:
         raise InputError("the run has no measured step: run the model for a few steps first")
-    types = {
-        path: type_name_of(module) for path, module in model.named_modules(remove_duplicate=False)
-    }
+    named = model.named_modules(remove_duplicate=False)
+    types = {path: type_name_of(module) for path, module in named}
     places = [path for path, name in measured.types.items() if name == types[""]]
-    if "" not in measured.types:  # only some modules were looked at
+    if "" not in measured.types:  # only some modules were inspected
         places.append("")
     for place in places:
         inner = measured.inside(place)
         if inner.types and inner.types.items() <= types.items():
             return inner
-    found = measured.inside(places[0]) if places else measured
-    path = next((path for path, name in found.types.items() if types.get(path) != name), "")
+    if places:
+        measured = measured.inside(places[0])
+    raise _other_model(measured.types, types)
+
+
+def _other_model(measured: Mapping[str, str], types: Mapping[str, str]) -> InputError:
+    """Return the error for a run of another model, from the classes of modules by path."""
+    path = next((path for path, name in measured.items() if types.get(path) != name), "")
     here = f"a {types[path]}" if path in types else "missing"
     where = path or "the model itself"
-    raise InputError(
-        f"the run is of another model: {where} is a {found.types[path]} there, and {here} in this "
+    return InputError(
+        f"the run is of another model: {where} is a {measured[path]} there, and {here} in this "
         "model"
     )
 
@@ -133,9 +147,12 @@ def _finished(
     measured: Measured | None,
     reasons: Mapping[str, str],
 ) -> PageContent:
+    question = _question(scan, scan.trace)
+    if measured is not None:
+        question.append(measured.source)
     return PageContent(
         title=title,
-        question=[*_question(scan, scan.trace), *([] if measured is None else [measured.source])],
+        question=question,
         measured=measured,
         trace=scan.trace,
         info=info_of(scan.trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
@@ -147,8 +164,8 @@ def _finished(
     )
 
 
-def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> PageContent:
-    """Up to the module that failed."""
+def _unfinished(scan: Scan, title: str, error: RecordError, text: str) -> PageContent:
+    """Return the contents up to the module that failed."""
     trace = error.so_far
     return PageContent(
         title=title,
@@ -157,21 +174,22 @@ def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> PageCo
         info=info_of(trace),
         settings=settings_of(scan.question.module),
         failed=error.failed,
-        error=said,
+        error=text,
     )
 
 
 def _question(scan: Scan, trace: Trace) -> list[str]:
     asked = scan.question
+    optimizer = None
+    if isinstance(asked.optimizer, str):
+        optimizer = asked.optimizer
+    elif asked.optimizer is not None:
+        optimizer = "an optimizer"
     return question_of(
         trace,
         has_backward=asked.training,
         precision=asked.precision,
-        optimizer=None
-        if asked.optimizer is None
-        else asked.optimizer
-        if isinstance(asked.optimizer, str)
-        else "an optimizer",
+        optimizer=optimizer,
         device=asked.device,
     )
 
@@ -181,9 +199,9 @@ def settings_of(module: nn.Module) -> dict[str, str]:
     found = {}
     for path, each in module.named_modules():
         try:
-            said = each.extra_repr()
+            text = each.extra_repr()
         except Exception:  # noqa: S112 - a model's own code, for a tooltip
             continue
-        if isinstance(said, str) and said:
-            found[path] = said
+        if isinstance(text, str) and text:
+            found[path] = text
     return found

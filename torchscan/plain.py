@@ -1,4 +1,4 @@
-"""Dataclasses and named tuples as plain data, which JSON can hold, and back: by the types of their fields."""
+"""Conversion of dataclasses and named tuples to plain data, which JSON can hold, and back."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def to_plain(value: Any) -> Any:
 
     A number that is not finite becomes one of ``NOT_FINITE``.
     """
-    if is_record(type(value)):
-        kind = type(value)
+    kind = type(value)
+    if is_record(kind):
         return {
             stored_key(kind, name): to_plain(getattr(value, name)) for name in field_types(kind)
         }
@@ -50,10 +50,19 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else _named(value)
+        return _to_plain_number(value)
     if value is None or isinstance(value, str | int):
         return value
     return int(value) if isinstance(value, numbers.Integral) else str(value)
+
+
+def _to_plain_number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    nan, infinity, minus_infinity = NOT_FINITE
+    if math.isnan(value):
+        return nan
+    return infinity if value > 0 else minus_infinity
 
 
 def from_plain(kind: Any, data: Any) -> Any:
@@ -69,22 +78,20 @@ def from_plain(kind: Any, data: Any) -> Any:
     if get_origin(kind) in (dict, Mapping):
         return {key: from_plain(arguments[1], each) for key, each in data.items()}
     if is_record(kind):
-        keys = {name: stored_key(kind, name) for name in field_types(kind)}
-        return kind(
-            **{
-                name: from_plain(each, data[keys[name]])
-                for name, each in field_types(kind).items()
-                if keys[name] in data
-            }
-        )
+        values = {}
+        for name, field_type in field_types(kind).items():
+            key = stored_key(kind, name)
+            if key in data:
+                values[name] = from_plain(field_type, data[key])
+        return kind(**values)
     return float(data) if kind is float else data
 
 
 def is_record(kind: Any) -> bool:
     """Return whether a class has fields: a dataclass or a named tuple."""
-    return isinstance(kind, type) and (
-        is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-    )
+    if not isinstance(kind, type):
+        return False
+    return is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
 def is_optional(kind: Any) -> bool:
@@ -93,13 +100,16 @@ def is_optional(kind: Any) -> bool:
 
 
 def field_types(kind: Any) -> dict[str, Any]:
-    """Field -> its type."""
+    """Return the type of each field by its name."""
     return _field_types(kind)
 
 
 @lru_cache(maxsize=64)
 def _field_types(kind: Any) -> dict[str, Any]:
-    names = kind._fields if issubclass(kind, tuple) else [each.name for each in fields(kind)]
+    if issubclass(kind, tuple):
+        names = kind._fields
+    else:
+        names = [each.name for each in fields(kind)]
     hints = get_type_hints(kind)
     return {name: hints[name] for name in names}
 
@@ -113,7 +123,3 @@ def required_fields(kind: Any) -> list[str]:
         for each in fields(kind)
         if each.default is MISSING and each.default_factory is MISSING
     ]
-
-
-def _named(value: float) -> str:
-    return NOT_FINITE[0] if math.isnan(value) else NOT_FINITE[1 if value > 0 else 2]

@@ -1,4 +1,4 @@
-"""A line that says what takes more than a second, and for how long: in a terminal, or in a notebook."""
+"""A line in a terminal or notebook about work that takes more than a second, with its time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TextIO
 
 from torchscan.escapes import printable
 
+#: seconds before the line is shown, and between updates
 _PATIENCE, _TICK = 1.0, 0.5
-#: characters of what is done: a longer line would not go away
+#: characters of the text: a longer line could not be removed
 _LONGEST = 60
-#: held while something is told: what is done for it tells nothing of its own
+#: held while a line is shown, so that work inside of this work shows none
 _telling = threading.Lock()
 
 

@@ -1,6 +1,7 @@
-"""The pytest plugin: the fixture ``model_budget``, and options: to record new baselines, and to take real steps.
+"""The pytest plugin: the fixture ``model_budget``, and options for new baselines and real steps.
 
-pytest loads this wherever torchscan is installed, so torch is imported only when the fixture is called.
+pytest loads this wherever torchscan is installed, so torch is imported only when the fixture is
+called.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ def model_budget(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Check a model against limits, or against a named budget of the budget file.
 
     ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of
-    ``torchscan.assert_budget``, with a result in place of the model, too: ``model_budget(estimate, max_peak_memory="20 GiB")``.
-    ``model_budget(model, (3, 224, 224), name="backbone")`` uses the limits and the baseline of ``[budgets.backbone]``, and
-    ``model_budget(name="backbone")`` its target, too.
+    ``torchscan.assert_budget``, with a result in place of the model, too:
+    ``model_budget(estimate, max_peak_memory="20 GiB")``.
+    ``model_budget(model, (3, 224, 224), name="backbone")`` uses the limits and the baseline of
+    ``[budgets.backbone]``, and ``model_budget(name="backbone")`` its target, too.
     """
     return _ModelBudget(request)
 

@@ -36,7 +36,7 @@ from torchscan.units import bytes_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Inputs):
-    """The arguments as they were given. They are explained in :mod:`torchscan.recording.arguments`."""
+    """The arguments as they were given, which :mod:`torchscan.recording.arguments` explains."""
 
     mode: Mode | None = None
     training: bool = False
@@ -146,10 +146,12 @@ class Question(Inputs):
         return bytes_of("cuda_context", self.cuda_context)
 
     def fused_pass(self) -> PassRequest:
-        """The pass with composite operators whole, for costs and receptive fields."""
+        """Return the pass with fused composite operators, for costs and receptive fields."""
+        inputs = {field.name: getattr(self, field.name) for field in fields(Inputs)}
+        usual_mode: Mode = "train" if self.training else "eval"
         return PassRequest(
-            **{field.name: getattr(self, field.name) for field in fields(Inputs)},
-            mode=self.mode or ("train" if self.training else "eval"),
+            **inputs,
+            mode=self.mode or usual_mode,
             execute=self.execute,
             backward=self.training if self.loss is None else self.loss,
         )
@@ -168,7 +170,11 @@ class Question(Inputs):
         )
 
     def decomposed_pass(self, kernels: KernelDevice, change: Change | None = None) -> PassRequest:
-        """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
+        """Return the pass with decomposed composite operators, for memory and time.
+
+        It runs as on that kind of device.
+        """
+        recipe = self.recipe
         step = replace(
             self.fused_pass(),
             optimizer=self.optimizer,
@@ -176,15 +182,17 @@ class Question(Inputs):
             holds_output=self.holds_output,
             updates_in_backward=self.optimizer_in_backward,
             clips_gradients=self.clip_gradients,
-            updates_on_host=self.recipe.updates_on_host,
-            parameters_on_host="parameters" in self.recipe.offloaded,
+            updates_on_host=recipe.updates_on_host,
+            parameters_on_host="parameters" in recipe.offloaded,
             is_decomposed=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,
-            checkpointed=() if change is None else change.checkpointed,
         )
-        step = with_channels_last(step) if change is not None and change.channels_last else step
-        return with_recipe(in_precision(step, checked_precision(self.precision)), self.recipe)
+        if change is not None:
+            step = replace(step, checkpointed=change.checkpointed)
+            if change.channels_last:
+                step = with_channels_last(step)
+        return with_recipe(in_precision(step, checked_precision(self.precision)), recipe)
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}

@@ -77,7 +77,7 @@ class Result:
     @overload
     def to_json(self, path: FilePath, *, indent: int | None = 2) -> None: ...
     def to_json(self, path: FilePath | None = None, *, indent: int | None = 2) -> str | None:
-        """Write JSON with all that ``to_dict`` returns, and the name of its schema if it has one."""
+        """Write JSON with all that ``to_dict`` returns, and the name of its schema, if any."""
         import json
 
         document = formatters_of(self).document
@@ -100,7 +100,7 @@ class Result:
         return _save(f"{written}\n", path)
 
     def to_pandas(self, **table: Any) -> pd.DataFrame:
-        """Return a DataFrame with the rows of ``to_csv``. Its ``attrs`` hold what is not in a row."""
+        """Return a DataFrame with the rows of ``to_csv``; ``attrs`` has what is not in a row."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -204,14 +204,21 @@ class Result:
         return _save(text(self, width=width, **table), path)
 
     def __str__(self) -> str:
-        """Return the result as text without control characters, which names of modules may contain."""
+        """Return the result as text, without control characters in names of modules."""
         return printable_text(self.to_text())
 
     def _repr_html_(self) -> str:
         return _page_part(self, {})
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
-        """Both forms, for a notebook. ``_repr_pretty_`` wouldn't work: IPython prefers the ``repr`` of a subclass."""
+    def _repr_mimebundle_(
+        self,
+        include: object = None,  # noqa: ARG002 - IPython's
+        exclude: object = None,  # noqa: ARG002
+    ) -> dict[str, str]:
+        """Return text and HTML for a notebook.
+
+        ``_repr_pretty_`` would not work: IPython prefers the ``repr`` of a subclass.
+        """
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def _attributes(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +300,8 @@ def load_writers(module: str = "") -> None:
     for package in [each for each in list(_loaders) if module.startswith(each)]:
         load = _loaders.get(package)
         if load is not None:
-            load()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
+            # Before it is removed: other threads may ask meanwhile, and wait for the same import.
+            load()
             _loaders.pop(package, None)
 
 

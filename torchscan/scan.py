@@ -1,11 +1,11 @@
-"""The one or two records that a question takes, and every answer, computed once."""
+"""The one or two traces that a question takes, and every answer, computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
@@ -14,10 +14,7 @@ from torchscan.analyses.accumulated_steps import repeat_passes
 from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.host_transfers import add_transfers
-from torchscan.analyses.last_batch import last_batch
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
-from torchscan.analyses.memory_placement import Placement
-from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.module_graph import ModuleGraph, module_graph
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
@@ -37,17 +34,16 @@ from torchscan.errors import Argument, Give, InputError, warn_user
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
-from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.ops import OpCost
 from torchscan.precisions import checked_precision
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
+from torchscan.recorded_pass import RecordedPass, find_overflow, kernels_of
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
-from torchscan.recording.request import PassRequest
 from torchscan.recording.state import original_of
 from torchscan.recording.training.float8 import required_multiple
 from torchscan.recording.training.recipe import checkpointed_paths
@@ -63,10 +59,11 @@ _A_DEVICE = (Give("device", "NVIDIA H200"), ", for example")
 
 
 class Scan:
-    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until an answer needs it.
+    """One question about a model: which pass, on which inputs, on which device.
 
-    ``trace`` (operators whole) and ``steps`` (operators in pieces, as a device runs them) are the records; every answer is
-    read from one of them and worked out once: ask before you change the model, or make another scan.
+    Nothing is recorded until an answer needs it. There are two traces: ``trace`` (fused operators)
+    and ``steps`` (operators decomposed, as a device runs them). Every answer is read from one of
+    them, and computed once: ask before you change the model, or make another scan.
     """
 
     @asking
@@ -81,7 +78,7 @@ class Scan:
 
     @classmethod
     def of(cls, question: Question, change: Change | None = None) -> Scan:
-        """The scan of an existing question, with what a change does beyond its arguments."""
+        """Return the scan of an existing question, with the effects of a change on its passes."""
         scan = cls.__new__(cls)
         scan._ask(question, change)
         return scan
@@ -89,29 +86,36 @@ class Scan:
     def _ask(self, question: Question, change: Change | None = None) -> None:
         self.question = question
         self._change = change
-        self._steps: dict[KernelDevice, _RecordedPass] = {}
+        self._steps: dict[KernelDevice, RecordedPass] = {}
 
     def __repr__(self) -> str:
-        """A short one: which pass of which model."""
+        """Return a short text: which pass of which model."""
         what = "training step" if self.question.training else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
-    # -- records -----------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     @once
     def trace(self) -> Trace:
-        """The record with operators whole: the forward pass, and for a training step the backward pass."""
-        return self._trace_and_overheads[0]
+        """The trace with fused operators: the forward pass, and in training the backward pass."""
+        trace, _ = self._trace_and_overheads
+        return trace
 
     @once
     def steps(self) -> Trace:
-        """The record with operators in pieces, as the device runs them; for a training step with the optimizer's step."""
+        """The trace with decomposed operators, as the device runs them.
+
+        For a training step, it contains the optimizer's step.
+        """
         return self._step.trace
 
     @once
     def without_formula(self) -> tuple[str, ...]:
-        """The operators without a cost formula of ``trace``. If there are any, its costs are lower bounds."""
+        """The operators without a cost formula of ``trace``.
+
+        If there are any, its costs are lower bounds.
+        """
         return tuple(operators_without_formula(self.trace, call_costs(self.trace)))
 
     @once
@@ -134,7 +138,7 @@ class Scan:
             trace = record_pass(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
-    # -- costs -------------------------------------------------------------------------------------------------------
+    # -- costs -------------------------------------------------------------------------------------
 
     @once
     def info(self) -> Info:
@@ -155,14 +159,17 @@ class Scan:
         memory: bool = False,
         times: bool = False,
     ) -> Info:
-        """The info dict, as described under :func:`torchscan.crawl_module`. ``times`` are those on the device."""
+        """Return the info dict, as described under :func:`torchscan.crawl_module`.
+
+        ``times`` are those on the device.
+        """
         trace, overheads = self._trace_and_overheads
         if strict:
             require_prices(trace, call_costs(trace))
-        estimates = self.memory if memory else None, self.roofline if times else None
-        return info_of(
-            trace, convention, self.fields if receptive_field else None, overheads, *estimates
-        )
+        estimate = self.memory if memory else None
+        roofline = self.roofline if times else None
+        fields = self.fields if receptive_field else None
+        return info_of(trace, convention, fields, overheads, estimate, roofline)
 
     def costs(
         self,
@@ -206,7 +213,7 @@ class Scan:
             warn_user(f"following the receptive field failed, so layers have none: {error!r}")
             return None
 
-    # -- memory and time ---------------------------------------------------------------------------------------------
+    # -- memory and time ---------------------------------------------------------------------------
 
     @once
     def memory(self) -> MemoryEstimate:
@@ -231,112 +238,123 @@ class Scan:
         )
 
     def _memory_suggestions(self) -> Suggestions:
-        metric: SuggestionMetric = "peak_bytes" if self._gpu is None else "reserved_bytes"
-        changes = for_memory(
-            replace(self._situation(self._device, self._step), layers=self._step.timeline.layers)
-        )
+        metric: SuggestionMetric = "peak_bytes"
+        if self._gpu is not None:
+            metric = "reserved_bytes"
+        step = self._step
+        situation = self._situation(self._device, step)
+        changes = for_memory(replace(situation, layers=step.timeline.layers))
         return suggestions_of(metric, self._question_text, changes, self._memory_with)
 
     def _memory_with(self, change: Change) -> Answer:
         estimate = self._with(change).memory
         verdict = estimate.verdict
-        return (
-            Answer(estimate.peak_bytes)
-            if verdict is None
-            else Answer(verdict.reserved_bytes, fits=verdict.fits)
-        )
+        if verdict is None:
+            return Answer(estimate.peak_bytes)
+        return Answer(verdict.reserved_bytes, fits=verdict.fits)
 
     def _time_suggestions(self) -> Suggestions:
-        changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return suggestions_of(
-            "time_estimate",
-            f"{self._question_text}{_limit(self._roofline)}",
-            changes,
-            self._time_with,
-        )
+        changes = for_time(self._situation(self._target, self._step_on_target))
+        text = self._question_text
+        roofline = self._roofline
+        for limiter, time in roofline.time_by_limiter.items():
+            if time:
+                part = share(time / roofline.time_estimate)
+                text = f"{text}; limited by {limiter} ({part} of the time)"
+                break  # the first one limits most of the time
+        return suggestions_of("time_estimate", text, changes, self._time_with)
 
     def _time_with(self, change: Change) -> Answer:
         scan = self._with(change)
-        if change.is_of_batch and _overflow(
-            scan._step_for(_kernels_of(self._target)), self._target
-        ):
-            raise InputError(f"twice as many samples do not fit on {self._target.name}")
+        if change.is_of_batch:
+            step = scan._step_for(kernels_of(self._target))
+            if find_overflow(step, self._target):
+                raise InputError(f"twice as many samples do not fit on {self._target.name}")
         return Answer(scan._roofline.time_estimate, error_share=scan._roofline.error_margin.share)
 
     @property
     def _question_text(self) -> str:
         """The question in a line."""
         question = self.question
-        device = "no device" if self._device is None else self._device.name
-        said = [device, question.precision or "the model's own precision"]
-        said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
-        return ", ".join([*said, *(["a training step"] if question.training else [])])
+        parts = ["no device" if self._device is None else self._device.name]
+        parts.append(question.precision or "the model's own precision")
+        if question.input_shape is not None:
+            parts.append(f"batch size {question.batch_size}")
+        if question.training:
+            parts.append("a training step")
+        return ", ".join(parts)
 
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
 
     def _asker(self, ask: Callable[..., Answers]) -> Asker[Answers]:
-        """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
-        arguments = {
-            each.name: getattr(self.question, each.name)
-            for each in fields(Question)
-            if each.name != "module"
-        }
-        return Asker(
-            self.question.module,
-            lambda module, *options: ask(Scan.of(Question(module=module, **arguments)), *options),
-        )
+        """Return an object that asks the question again, of the model as it is then.
 
-    def _situation(self, device: Device | None, step: _RecordedPass) -> Situation:
+        It holds neither this scan nor the model.
+        """
+        names = [each.name for each in fields(Question) if each.name != "module"]
+        arguments = {name: getattr(self.question, name) for name in names}
+
+        def ask_again(module: nn.Module, *options: Any) -> Answers:
+            return ask(Scan.of(Question(module=module, **arguments)), *options)
+
+        return Asker(self.question.module, ask_again)
+
+    def _situation(self, device: Device | None, step: RecordedPass) -> Situation:
         question, trace = self.question, step.trace
-        can_change_batch = (
-            question.input_shape is not None and trace.provenance.execution == "abstract"
-        )
+        batch_size = None
+        if question.input_shape is not None and trace.provenance.execution == "abstract":
+            batch_size = question.batch_size
+        formats = None
+        if device is not None and device.flops_per_second:
+            formats = frozenset(device.flops_per_second)
         return Situation(
             training=question.training,
             precision=checked_precision(question.precision),
             compiled=self._is_compiled,
             optimizer=question.optimizer,
-            batch_size=question.batch_size if can_change_batch else None,
+            batch_size=batch_size,
             on_gpu=is_on_cuda(question.module) if device is None else device.has_allocator,
-            formats=frozenset(device.flops_per_second)
-            if device is not None and device.flops_per_second
-            else None,
+            formats=formats,
             is_single=any(each.dtype is torch.float32 for each in question.module.parameters()),
             has_convolutions=any("convolution" in op.signature.operator for op in trace.ops),
         )
 
     def largest_batch(self) -> int:
-        """The largest batch size that fits on the device, found by recording the pass at some 3 to 25 other sizes."""
+        """Return the largest batch size that fits on the device.
+
+        To find it, the pass is recorded at some 3 to 25 other sizes.
+        """
         search = self.batch_search()
         with self._telling(", at other batch sizes"):
             return search.largest()
 
     def batch_search(self) -> SizeSearch:
-        """The search, before it starts. Raises if this question allows none."""
+        """Return the search before it starts, or raise if this question allows none."""
         if self._gpu is not None and self.question.input_shape is None:
             raise InputError(
                 "the largest batch needs inputs made from shapes: give ",
                 Give("input_shape"),
                 " instead of complete arguments",
             )
-        card = self._card_for("the largest batch")
-        return SizeSearch(
-            batches(self._step.request, self._required_multiple), card, self._step.on(card)
-        )
+        gpu = self._require_gpu("the largest batch")
+        sizes = batches(self._step.request, self._required_multiple)
+        return SizeSearch(sizes, gpu, self._step.on(gpu))
 
     def longest_sequence(self) -> int:
-        """The most tokens of a sequence that fit on the device, found by recording the pass at some 3 to 25 other lengths."""
+        """Return the largest number of tokens of a sequence that fit on the device.
+
+        To find it, the pass is recorded at some 3 to 25 other lengths.
+        """
         search = self.length_search()
         with self._telling(", at other lengths"):
             return search.largest()
 
     def length_search(self) -> SizeSearch:
-        """The search, before it starts. Raises if this question allows none."""
-        card = self._card_for("the longest sequence")
-        return SizeSearch(
-            lengths(self._step.request, self._required_multiple), card, self._step.on(card)
-        )
+        """Return the search before it starts, or raise if this question allows none."""
+        gpu = self._require_gpu("the longest sequence")
+        sizes = lengths(self._step.request, self._required_multiple)
+        return SizeSearch(sizes, gpu, self._step.on(gpu))
 
     @property
     def _required_multiple(self) -> int:
@@ -344,7 +362,8 @@ class Scan:
         recipe = self.question.float8
         return 1 if recipe is None else required_multiple(recipe)
 
-    def _card_for(self, what: str) -> Device:
+    def _require_gpu(self, what: str) -> Device:
+        """Return the device, or raise if there is none, or if this pass needs data."""
         if self._gpu is None:
             raise InputError(f"{what} depends on the device: give ", _A_DEVICE)
         if self._step.trace.provenance.execution != "abstract":
@@ -366,18 +385,18 @@ class Scan:
         if not self.question.training:
             training = Give("training", True)
             raise InputError("checkpoints belong to a training step: give ", training)
-        device = self._card_for("the time of what is computed again")
-        limit = None if max_memory is None else bytes_of("max_memory", max_memory)
-        if limit is not None:
+        device = self._require_gpu("the time of what is computed again")
+        limit = None
+        if max_memory is not None:
+            limit = bytes_of("max_memory", max_memory)
             limited = min(device.memory_bytes, device.cuda_context_bytes + limit)
             device = replace(device, memory_bytes=limited)
-        without, full = (
-            Scan.of(replace(self.question, checkpoint=checkpoint)) for checkpoint in (False, True)
-        )
+        without = Scan.of(replace(self.question, checkpoint=False))
+        full = Scan.of(replace(self.question, checkpoint=True))
         layers = checkpointed_paths(original_of(self.question.module))
 
         def estimate(recorded: Trace) -> CheckpointEstimate:
-            step = _RecordedPass(recorded, without._step.request, compiled=self._is_compiled)
+            step = RecordedPass(recorded, without._step.request, compiled=self._is_compiled)
             verdict = step.on(device).verdict()
             peak, roofline = max(step.timeline.totals), self._roofline_of_step(step)
             return CheckpointEstimate(
@@ -406,7 +425,7 @@ class Scan:
 
         By default, the device is this machine's.
         """
-        for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
+        for each in find_overflow(self._step_on_target, self._target):
             warn_user(str(each))
         return replace(self._roofline, _asker=self._asker(Scan._time_suggestions))
 
@@ -423,9 +442,9 @@ class Scan:
         return self._roofline_of(None)
 
     def _roofline_of(self, fabric: Fabric | None) -> Roofline:
-        return self._roofline_of_step(self._step_for(_kernels_of(self._target)), fabric)
+        return self._roofline_of_step(self._step_on_target, fabric)
 
-    def _roofline_of_step(self, step: _RecordedPass, fabric: Fabric | None = None) -> Roofline:
+    def _roofline_of_step(self, step: RecordedPass, fabric: Fabric | None = None) -> Roofline:
         device = self._target
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
@@ -436,7 +455,7 @@ class Scan:
             precision=precision,
             numbers=numbers_of(device, precision),
             compiled=self._is_compiled,
-            warnings=_overflow(step, device),
+            warnings=find_overflow(step, device),
             fabric=fabric,
         )
         roofline = add_transfers(roofline, step.trace, device)
@@ -454,17 +473,22 @@ class Scan:
 
     @once
     def _device(self) -> Device | None:
-        return self._named(str(self.question.device)) if self.has_device else None
+        if not self.has_device:
+            return None
+        return self._named(str(self.question.device))
 
     def _named(self, name: str | None) -> Device:
-        """The device of that name, None: this machine's, with the context that was given."""
-        device, context = device_named(name), self.question.cuda_context_bytes
+        """Return the device of a name (None for this machine's), with the requested context."""
+        device = device_named(name)
+        context = self.question.cuda_context_bytes
         require_float8(device, self.question.float8)
-        return device if context is None else replace(device, known_cuda_context_bytes=context)
+        if context is None:
+            return device
+        return replace(device, known_cuda_context_bytes=context)
 
     @property
     def _gpu(self) -> Device | None:
-        """The device. Raises if its memory is not managed by torch's allocator."""
+        """The device, or an error if torch's allocator does not manage its memory."""
         if self._device is not None and not self._device.has_allocator:
             raise InputError(
                 f"{self._device.name} is not a CUDA device, so its memory cannot be estimated: "
@@ -474,10 +498,14 @@ class Scan:
         return self._device
 
     @once
-    def _step(self) -> _RecordedPass:
+    def _step(self) -> RecordedPass:
         if self._device is not None:
-            return self._step_for(_kernels_of(self._device))
+            return self._step_for(kernels_of(self._device))
         return self._step_for(KernelDevice("cuda" if is_on_cuda(self.question.module) else "cpu"))
+
+    @property
+    def _step_on_target(self) -> RecordedPass:
+        return self._step_for(kernels_of(self._target))
 
     def _telling(self, how: str = "") -> AbstractContextManager[None]:
         return progress(
@@ -485,64 +513,13 @@ class Scan:
             is_shown=self.question.progress,
         )
 
-    def _step_for(self, kernels: KernelDevice) -> _RecordedPass:
-        """The step for these kernels; devices with the same kernels share a record."""
+    def _step_for(self, kernels: KernelDevice) -> RecordedPass:
+        """Return the pass for these kernels, which devices with the same kernels share."""
         if kernels not in self._steps:
             with self._telling(", operator by operator"):
                 request = self.question.decomposed_pass(kernels, self._change)
-                self._steps[kernels] = _RecordedPass(
-                    *record_step(request), compiled=self._is_compiled
+                trace, direct_request = record_step(request)
+                self._steps[kernels] = RecordedPass(
+                    trace, direct_request, compiled=self._is_compiled
                 )
         return self._steps[kernels]
-
-
-class _RecordedPass:
-    """A pass recorded in pieces, and what memory and time both read from it."""
-
-    def __init__(self, recorded: Trace, request: PassRequest, *, compiled: bool) -> None:
-        #: with all batches of a step
-        self.recorded, self.request = recorded, request
-        self.trace = last_batch(recorded)
-        self.timeline = MemoryTimeline(self.trace, compiled=compiled)
-        self._placements: dict[tuple[str, int], Placement] = {}
-
-    def on(self, device: Device) -> Placement:
-        """The blocks of memory, placed on a device in the order of all batches."""
-        key = device.name, device.memory_bytes
-        if key not in self._placements:
-            timeline = self.timeline
-            if self.recorded is not self.trace:
-                timeline = MemoryTimeline(self.recorded, compiled=self.timeline.compiled)
-            self._placements[key] = Placement(self.recorded, timeline, device)
-        return self._placements[key]
-
-
-def _is_gpu(device: Device) -> bool:
-    return device.vendor != "CPU"
-
-
-def _kernels_of(device: Device) -> KernelDevice:
-    return KernelDevice("cuda" if _is_gpu(device) else "cpu", device.has_flash)
-
-
-def _limit(roofline: Roofline) -> str:
-    """Return the resource that limits most of the time."""
-    most = [(limiter, time) for limiter, time in roofline.time_by_limiter.items() if time][:1]
-    return "".join(
-        f"; limited by {limiter} ({share(time / roofline.time_estimate)} of the time)"
-        for limiter, time in most
-    )
-
-
-def _overflow(step: _RecordedPass, device: Device) -> list[Note]:
-    """Return a warning if a pass needs more memory than the device has."""
-    if device.has_allocator:
-        verdict = step.on(device).verdict()
-        needed, fits = verdict.reserved_bytes + verdict.cuda_context_bytes, verdict.fits
-    else:
-        needed = max((moment.total for moment in step.timeline.moments), default=0)
-        fits = needed <= device.memory_bytes
-    if fits:
-        return []
-    available = device.memory_bytes
-    return [Note.of("device-too-small", device=device.name, needed=needed, available=available)]

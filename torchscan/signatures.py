@@ -1,4 +1,4 @@
-"""Arguments shared by several public functions: defined once, as a ``TypedDict``, and shown in each.
+"""Arguments that public functions share: defined once, as a ``TypedDict``, and shown in each.
 
 Functions are declared as ``def verb(module, **asked: Unpack[SomeArguments])``, which type checkers
 understand. What ``?``, completion and the reference show is generated from it: every argument with
@@ -106,12 +106,14 @@ def _explained(
     """Return a docstring with an entry for each argument: its own, or else the shared one."""
     text = inspect.cleandoc(text)
     entries = {**shared, **_entries(text)}
-    lines = "\n".join(
-        f"    {each.name}: {entries[each.name]}" for each in parameters if each.name in entries
-    )
+    names = [each.name for each in parameters]
+    lines = "\n".join(f"    {name}: {entries[name]}" for name in names if name in entries)
     return f"{_ARGS.sub('', text).rstrip()}\n\nArgs:\n{lines}\n"
 
 
 def _entries(text: str) -> dict[str, str]:
+    """Return the text of each argument in the ``Args:`` of a docstring."""
     block = _ARGS.search(text)
-    return {} if block is None else {name: said.rstrip() for name, said in _ENTRY.findall(block[1])}
+    if block is None:
+        return {}
+    return {name: entry.rstrip() for name, entry in _ENTRY.findall(block[1])}

@@ -87,37 +87,37 @@ def for_time(passed: Situation) -> Iterator[Change]:
     if not passed.compiled and passed.on_gpu:
         yield Change(name="compile", how=Note.of("compile"), arguments={"compiled": True})
     yield from _precisions(passed)
-    if (
-        passed.is_single
-        and passed.precision in (None, "fp32")
-        and passed.formats is not None
-        and "tf32" in passed.formats
-    ):
+    has_tf32 = passed.formats is not None and "tf32" in passed.formats
+    if has_tf32 and passed.is_single and passed.precision in (None, "fp32"):
         how = Note.of("tf32")
         yield Change(name="products in tf32", how=how, arguments={"precision": "tf32"})
     if passed.on_gpu and passed.has_convolutions:
         yield Change(name="channels last", how=Note.of("channels-last"), channels_last=True)
-    for times in _LARGER if passed.batch_size is not None else ():
-        batch = times * (passed.batch_size or 1)
-        how = Note.of("larger-batch", batch_size=batch, time_of=passed.batch_size)
-        yield Change(name="larger batches", how=how, arguments={"batch_size": batch}, samples=times)
+    if passed.batch_size is not None:
+        for times in _LARGER:
+            batch = times * passed.batch_size
+            how = Note.of("larger-batch", batch_size=batch, time_of=passed.batch_size)
+            arguments = {"batch_size": batch}
+            yield Change(name="larger batches", how=how, arguments=arguments, samples=times)
     yield from _fused(passed)
 
 
 def for_memory(passed: Situation) -> Iterator[Change]:
     """Yield changes that may save memory."""
-    for blocks in block_choices(passed.layers) if passed.training else ():
-        how = Note.of("checkpoint", modules=list(blocks))
-        yield Change(name="checkpoints", how=how, checkpointed=blocks)
+    if passed.training:
+        for blocks in block_choices(passed.layers):
+            how = Note.of("checkpoint", modules=list(blocks))
+            yield Change(name="checkpoints", how=how, checkpointed=blocks)
     yield from _precisions(passed)
     yield from _fused(passed)
     if passed.batch_size is not None and passed.batch_size > 1:
         half = passed.batch_size // 2
-        accumulated = {"accumulate": True} if passed.training else {}
         how = Note.of("smaller-batch", batch_size=half)
+        arguments: dict[str, Any] = {"batch_size": half}
         if passed.training:
             how = Note.of("smaller-batch-accumulated", batch_size=half)
-        yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
+            arguments["accumulate"] = True
+        yield Change(name="smaller batches", how=how, arguments=arguments)
 
 
 def suggestions_of(
@@ -129,26 +129,25 @@ def suggestions_of(
     """
     baseline = _suggestion(AS_IT_IS, None, ask)
     tried, failed = _try_each(changes, baseline.after, ask)
-    helping = [suggestion for _, suggestion in tried.values() if suggestion.saves >= _MIN_SAVED]
-    together = _combine(
-        [change for change, _ in tried.values()],
-        [suggestion.change for suggestion in helping],
-        baseline.after,
-        ask,
-    )
-    if together is not None and together.saves > max(
-        (suggestion.saves for suggestion in helping), default=_MIN_SAVED
-    ):
-        helping.append(together)
-    others = [
-        Note.of("saves-nothing", change=suggestion.change, saves=suggestion.saves)
-        for _, suggestion in tried.values()
-        if suggestion.saves < _MIN_SAVED
-    ]
+    helping = []
+    others = []
+    for _, suggestion in tried.values():
+        if suggestion.saves >= _MIN_SAVED:
+            helping.append(suggestion)
+        else:
+            change, saves = suggestion.change, suggestion.saves
+            others.append(Note.of("saves-nothing", change=change, saves=saves))
     for reason, failures in failed.items():
         if not all(each.variant is None and each.change in tried for each in failures):
-            changes = to_plain(list(dict.fromkeys(failures)))
-            others.append(Note.of("no-estimate", changes=changes, error=reason))
+            without = to_plain(list(dict.fromkeys(failures)))
+            others.append(Note.of("no-estimate", changes=without, error=reason))
+
+    changes_tried = [change for change, _ in tried.values()]
+    names = [suggestion.change for suggestion in helping]
+    together = _combine(changes_tried, names, baseline.after, ask)
+    most_alone = max((suggestion.saves for suggestion in helping), default=_MIN_SAVED)
+    if together is not None and together.saves > most_alone:
+        helping.append(together)
     ordered = sorted(helping, key=lambda each: -each.saves)
     return Suggestions(
         metric=metric,
@@ -176,7 +175,8 @@ def _try_each(changes: Iterable[Change], before: float, ask: Ask) -> tuple[_Trie
             variant = each.how if each.name in tried else None
             failed.setdefault(reason, []).append(_Failure(each.name, variant))
             continue
-        if each.name not in tried or tried[each.name][1].saves < suggestion.saves:
+        _, best = tried.get(each.name, (None, None))
+        if best is None or best.saves < suggestion.saves:
             tried[each.name] = each, suggestion
     return tried, failed
 
@@ -206,29 +206,40 @@ def _suggestion(change: Change, before: float | None, ask: Ask) -> Suggestion:
 def _combine(
     tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask
 ) -> Suggestion | None:
-    """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not.
+    """Return the best combination of all changes that help with one of the precisions tried.
 
-    Then with another batch, if that helps.
+    A precision need not help by itself. Then another batch is added, if that helps.
     """
-    common = [
-        each
-        for each in tried
-        if each.name in helping and not each.is_of_batch and "precision" not in each.arguments
-    ]
-    precisions = [each for each in tried if "precision" in each.arguments]
-    batches = [each for each in tried if each.name in helping and each.is_of_batch]
+    common = []
+    precisions = []
+    batches = []
+    for each in tried:
+        if "precision" in each.arguments:
+            precisions.append(each)
+        elif each.name in helping and not each.is_of_batch:
+            common.append(each)
+        if each.name in helping and each.is_of_batch:
+            batches.append(each)
+
     best = _best([common, *([*common, each] for each in precisions)], before, ask)
-    if batches:
-        chosen = common if best is None else best[0]
-        best = max(
-            filter(None, (best, _best([[*chosen, each] for each in batches], before, ask))),
-            key=_saved,
-            default=None,
-        )
-    return None if best is None or len(best[0]) < 2 else best[1]
+    chosen = common if best is None else best.changes
+    larger = _best([[*chosen, each] for each in batches], before, ask)
+    best = max(filter(None, (best, larger)), key=lambda each: each.saves, default=None)
+    if best is None or len(best.changes) < 2:
+        return None
+    return best.suggestion
 
 
-_Combination = tuple[Sequence[Change], Suggestion]
+class _Combination(NamedTuple):
+    """Several changes together."""
+
+    changes: Sequence[Change]
+    suggestion: Suggestion
+
+    @property
+    def saves(self) -> float:
+        """The share that the changes save."""
+        return self.suggestion.saves
 
 
 def _best(choices: Iterable[Sequence[Change]], before: float, ask: Ask) -> _Combination | None:
@@ -236,19 +247,18 @@ def _best(choices: Iterable[Sequence[Change]], before: float, ask: Ask) -> _Comb
     for chosen in choices:
         if chosen:
             with suppress(TorchscanError):
-                found.append((chosen, _suggestion(_merged(chosen), before, ask)))
-    return max(found, key=_saved, default=None)
-
-
-def _saved(combination: _Combination) -> float:
-    return combination[1].saves
+                found.append(_Combination(chosen, _suggestion(_merged(chosen), before, ask)))
+    return max(found, key=lambda each: each.saves, default=None)
 
 
 def _merged(changes: Sequence[Change]) -> Change:
+    arguments: dict[str, Any] = {}
+    for each in changes:
+        arguments |= each.arguments
     return Change(
         name="together",
         how=Note.of("combine", changes=[each.name for each in changes]),
-        arguments={name: value for each in changes for name, value in each.arguments.items()},
+        arguments=arguments,
         channels_last=any(each.channels_last for each in changes),
         checkpointed=tuple(path for each in changes for path in each.checkpointed),
         samples=math.prod(each.samples for each in changes),
@@ -256,7 +266,10 @@ def _merged(changes: Sequence[Change]) -> Change:
 
 
 def block_choices(layers: Sequence[LayerMemory]) -> Iterator[tuple[str, ...]]:
-    """Modules that stand beside others of their type and contain some: the outermost, then those inside them, and so on."""
+    """Yield the modules that stand beside others of their type, and contain some, level by level.
+
+    The outermost come first, then those inside of them.
+    """
     outside: tuple[str, ...] = ()
     for _ in range(_LEVELS):
         inner = _blocks_in(layers, outside)
@@ -267,18 +280,16 @@ def block_choices(layers: Sequence[LayerMemory]) -> Iterator[tuple[str, ...]]:
 
 
 def _blocks_in(layers: Sequence[LayerMemory], outside: tuple[str, ...]) -> tuple[str, ...]:
-    """The next blocks inside of these; () stands for the model."""
+    """Return the next blocks inside of these; () stands for the model."""
     containing = {around for layer in layers for around in enclosing_modules(layer.path)}
     siblings: dict[tuple[str, str], list[str]] = {}
     for layer in sorted(layers, key=lambda each: each.depth):
-        if (
-            layer.path in containing
-            and layer.activation_bytes
-            and (not outside or _is_within(layer.path, outside))
-        ):
-            siblings.setdefault((layer.path.rpartition(".")[0], layer.type_name), []).append(
-                layer.path
-            )
+        if layer.path not in containing or not layer.activation_bytes:
+            continue
+        if outside and not _is_within(layer.path, outside):
+            continue
+        parent, _, _ = layer.path.rpartition(".")
+        siblings.setdefault((parent, layer.type_name), []).append(layer.path)
     chosen: list[str] = []
     for paths in siblings.values():
         if len(paths) > 1 and not _is_within(paths[0], chosen):
@@ -294,25 +305,18 @@ _HALF = {"bf16": ("bfloat16", "bfloat16"), "fp16": ("half precision", "float16")
 
 
 def _precisions(passed: Situation) -> Iterator[Change]:
-    """Formats of 16 bits, if the pass has wider ones; a whole model in them is for inference."""
+    """Yield formats of 16 bits, if the pass has wider ones; conversion is for inference only."""
     if passed.precision is None and not passed.is_single:
         return
     name, dtype = _HALF[passed.half]
-    if passed.precision in (None, "fp32", "tf32"):
+    is_whole = passed.precision in (None, "fp32", "tf32")
+    if is_whole:
         how = Note.of("autocast", dtype=dtype)
-        yield Change(
-            name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"}
-        )
-    if not passed.training and passed.precision in (
-        None,
-        "fp32",
-        "tf32",
-        "fp16-mixed",
-        "bf16-mixed",
-    ):
-        yield Change(
-            name=name, how=Note.of("convert", dtype=dtype), arguments={"precision": passed.half}
-        )
+        mixed = {"precision": f"{passed.half}-mixed"}
+        yield Change(name=f"{name} by autocast", how=how, arguments=mixed)
+    if not passed.training and (is_whole or passed.precision in ("fp16-mixed", "bf16-mixed")):
+        how = Note.of("convert", dtype=dtype)
+        yield Change(name=name, how=how, arguments={"precision": passed.half})
 
 
 def _fused(passed: Situation) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""A table of models for a paper: what each has and costs, one model per row."""
+"""A table of models for a paper, one model per row."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import unknown_cost_text, unrecorded_text
 from torchscan.report.table import Cell, Column, ColumnRemark, ModelTable, Row, in_unit
 from torchscan.scan import Scan
-from torchscan.trace.events import Provenance
 
 DEFAULT_METRICS = ("params", "macs", "flops", "activation_memory", "receptive_field")
-#: where there is no room for all, the last of these first
+#: metrics that are left out if there is no room for all, the last one first
 _LEFT_OUT = ("receptive_field", "activation_memory", "flops")
 
 
@@ -37,12 +36,12 @@ def model_table(
     title: str = "Models",
     **asked: Unpack[StepArguments],
 ) -> ModelTable:
-    """Return a table of several models, one per row: print it, or write it with ``to_latex()`` for a paper.
+    """Return a table of several models, one per row, to print or to write with ``to_latex()``.
 
     Args:
         models: the models, by the names to show in the table.
-        metrics: what to list for each model, any of ``params trainable_params model_size macs flops dmas activation_memory
-            peak_memory receptive_field latency``.
+        metrics: what to list for each model, any of ``params trainable_params model_size macs flops
+            dmas activation_memory peak_memory receptive_field latency``.
         title: the caption of the table.
     """
     if not isinstance(models, Mapping):
@@ -53,37 +52,38 @@ def model_table(
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
     chosen = chosen_metrics(metrics, asked.get("device"))
-    scans = {
-        name: _named(name, Scan(module, input_shape, dtype, **asked), chosen)
-        for name, module in models.items()
-    }
+    scans = {}
+    for name, module in models.items():
+        scan = Scan(module, input_shape, dtype, **asked)
+        with naming(name):  # in errors
+            scans[name] = read(scan, chosen)
     return table_of(scans, chosen, title=title)
 
 
-def _named(name: str, scan: Scan, metrics: Sequence[str]) -> Scan:
-    """Compute the metrics of a model. Errors name the model."""
-    with naming(name):
-        return read(scan, metrics)
-
-
 def read(scan: Scan, metrics: Sequence[str]) -> Scan:
-    """The scan, with these metrics computed while its model can still be built with data."""
+    """Compute metrics of a scan while its model can still be built with data, and return it."""
     for name in metrics:
         METRICS[name].value(scan)
     return scan
 
 
 def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[str]:
-    """The metrics asked for; by default counts, memory and receptive field, and with a device the latency."""
-    chosen = (
-        [*DEFAULT_METRICS, *(["latency"] if can_estimate_for(device) else [])]
-        if metrics is None
-        else list(metrics)
-    )
-    unknown = [name for name in chosen if name not in METRICS]
-    if unknown or not chosen:
-        problem = f"{unknown[0]!r} is not a metric" if unknown else "there is no metric"
-        raise InputError(f"{problem}: choose from {', '.join(METRICS)}")
+    """Return the requested metrics.
+
+    By default they are counts, memory and receptive field, and with a device the latency.
+    """
+    if metrics is not None:
+        chosen = list(metrics)
+    else:
+        chosen = list(DEFAULT_METRICS)
+        if can_estimate_for(device):
+            chosen.append("latency")
+    choices = ", ".join(METRICS)
+    if not chosen:
+        raise InputError(f"there is no metric: choose from {choices}")
+    for name in chosen:
+        if name not in METRICS:
+            raise InputError(f"{name!r} is not a metric: choose from {choices}")
     require_device(chosen, device)
     return chosen
 
@@ -91,40 +91,40 @@ def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[st
 def table_of(
     scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models"
 ) -> ModelTable:
-    """One row for each model."""
-    written = [_written(name, list(scans.values())) for name in metrics]
+    """Return a table with a row for each model."""
+    columns = [Column(key="model", heading="Model", is_number=False, min_width=12)]
+    cells_by_model = {name: [Cell(name, name)] for name in scans}
+    for metric in metrics:
+        column, cells = _written(metric, list(scans.values()))
+        columns.append(column)
+        for row, cell in zip(cells_by_model.values(), cells, strict=True):
+            row.append(cell)
     return ModelTable(
         title=title,
-        columns=[
-            Column(key="model", heading="Model", is_number=False, min_width=12),
-            *(column for column, _ in written),
-        ],
-        rows=[
-            Row(cells=[Cell(name, name), *(cells[number] for _, cells in written)])
-            for number, name in enumerate(scans)
-        ],
+        columns=columns,
+        rows=[Row(cells=cells) for cells in cells_by_model.values()],
         remarks=_remarks(metrics, scans),
         noun="models",
     )
 
 
 def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
-    """A column, whose figures share their unit."""
+    """Return a column and its cells, whose values share their unit."""
     metric = METRICS[name]
     values = [metric.value(scan) for scan in scans]
     scale = None if metric.scale is None else metric.scale(values)
-    column = Column(
-        key=name,
-        heading=metric.heading,
-        priority=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0,
-    )
+    priority = _LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0
+    column = Column(key=name, heading=metric.heading, priority=priority)
     cells = [
         Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)
     ]
     if scale is not None:
         column = in_unit(column, scale)
-    if name == "latency" and scans[0].roofline.basis:
-        parts = [scans[0].roofline.basis, *([scale.unit] if scale is not None else [])]
+    first, *_ = scans
+    if name == "latency" and first.roofline.basis:
+        parts = [first.roofline.basis]
+        if scale is not None:
+            parts.append(scale.unit)
         column = replace(column, heading=f"{metric.heading} ({', '.join(parts)})")
     return column, cells
 
@@ -136,22 +136,41 @@ _MEMORY = frozenset({"activation_memory", "peak_memory"})
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     """Return what a reader must know about the values, one sentence each."""
     scans = list(by_name.values())
-    names = sorted(
-        names, key=lambda name: METRICS[name].record
-    )  # the forward pass first, whose inputs are as given
-    read = [(METRICS[name], scan) for scan in scans for name in names]
+    # The forward pass first, whose inputs are as given.
+    metrics = sorted((METRICS[name] for name in names), key=lambda metric: metric.record)
+    read = [(metric, scan) for scan in scans for metric in metrics]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
-    inputs = list(
-        dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
-    )
-    mode = provenances[0].mode
-    note = Note.of("table-inputs-differ", mode=mode)
-    if len(inputs) == 1:
-        note = Note.of("table-inputs", inputs=inputs[0], mode=mode)
-    remarks = [note.sentence]
+    first, *_ = provenances
+
+    remarks = [_inputs_note(metrics[0], scans, first.mode).sentence]
+    remarks += _column_remarks(names, by_name)
+    assumptions = dict.fromkeys(note for each in provenances for note in each.assumptions)
+    remarks += [note.sentence for note in assumptions]
+    remarks += _bounds([(metric, scan) for metric, scan in read if metric.is_cost])
+    versions = Note.of("table-versions", torchscan=__version__, torch=first.torch_version)
+    return [*remarks, versions.sentence]
+
+
+def _inputs_note(metric: Metric, scans: Sequence[Scan], mode: str) -> Note:
+    """Return a note of the inputs in the trace of a metric, which may be those of all models."""
+    texts = []
+    for scan in scans:
+        inputs = metric.trace(scan).provenance.inputs
+        types = [str(each.dtype).removeprefix("torch.") for each in inputs]
+        shapes = [units.shape(each.shape) for each in inputs]
+        texts.append(", ".join(map(" ".join, zip(types, shapes, strict=True))))
+    if len(set(texts)) > 1:
+        return Note.of("table-inputs-differ", mode=mode)
+    return Note.of("table-inputs", inputs=texts[0], mode=mode)
+
+
+def _column_remarks(names: Sequence[str], scans: Mapping[str, Scan]) -> list[str]:
+    """Return the sentences about single columns."""
+    first, *_ = scans.values()
+    training = first.question.training
+    remarks: list[str] = []
     if not _COSTS.isdisjoint(names):
         remarks.append(ColumnRemark(Note.of("table-costs").sentence, _COSTS))
-    training = scans[0].question.training
     if not _MEMORY.isdisjoint(names):
         memory = Note.of("table-memory", training=training)
         remarks.append(ColumnRemark(memory.sentence, _MEMORY))
@@ -161,20 +180,12 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
         latency = Note.of(
             "table-latency",
             training=training,
-            device=scans[0].roofline.device,
-            precision=scans[0].roofline.precision,
+            device=first.roofline.device,
+            precision=first.roofline.precision,
         )
-        texts = (latency.sentence, *_ranges(by_name))
+        texts = (latency.sentence, *_ranges(scans))
         remarks += [ColumnRemark(text, ["latency"]) for text in texts]
-    assumptions = dict.fromkeys(note for each in provenances for note in each.assumptions)
-    return [
-        *remarks,
-        *(note.sentence for note in assumptions),
-        *_bounds([(metric, scan) for metric, scan in read if metric.is_cost]),
-        Note.of(
-            "table-versions", torchscan=__version__, torch=provenances[0].torch_version
-        ).sentence,
-    ]
+    return remarks
 
 
 def _ranges(scans: Mapping[str, Scan]) -> list[str]:
@@ -182,26 +193,22 @@ def _ranges(scans: Mapping[str, Scan]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, scan in scans.items():
         names.setdefault(scan.roofline.error_margin.label, []).append(name)
-    return [
-        f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()
-    ]
+    if len(names) == 1:
+        return [f"{label}." for label in names]
+    return [f"{', '.join(models)}: {label}." for label, models in names.items()]
 
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:
     """Return why some values are lower bounds."""
-    unknown = dict.fromkeys(name for metric, scan in read for name in metric.without_formula(scan))
-    missed = dict.fromkeys(
-        name for metric, scan in read for name in metric.trace(scan).provenance.unrecorded_modules
-    )
-    return [
-        write(", ".join(names))
-        for write, names in ((unknown_cost_text, unknown), (unrecorded_text, missed))
-        if names
-    ]
+    unknown: dict[str, None] = {}
+    unrecorded: dict[str, None] = {}
+    for metric, scan in read:
+        unknown |= dict.fromkeys(metric.without_formula(scan))
+        unrecorded |= dict.fromkeys(metric.trace(scan).provenance.unrecorded_modules)
 
-
-def _inputs(provenance: Provenance) -> str:
-    return ", ".join(
-        f"{str(each.dtype).removeprefix('torch.')} {units.shape(each.shape)}"
-        for each in provenance.inputs
-    )
+    bounds = []
+    if unknown:
+        bounds.append(unknown_cost_text(", ".join(unknown)))
+    if unrecorded:
+        bounds.append(unrecorded_text(", ".join(unrecorded)))
+    return bounds

@@ -150,11 +150,11 @@ __all__ = [
 _C: Any = torch._C
 
 
-# -- operators -----------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 
 class MissingOperator:
-    """The name of an operator that this version of torch lacks. It is equal to nothing that can be called."""
+    """The name of an operator that this version of torch lacks, which equals no operator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -193,7 +193,7 @@ def _fuses_grouped_queries() -> bool:
     return choice != SDPBackend.MATH.value
 
 
-# -- modes ---------------------------------------------------------------------------------------------------------------
+# -- modes -----------------------------------------------------------------------------------------
 
 
 def modes_as_now() -> Callable[[], None]:
@@ -408,7 +408,10 @@ _FAKING = _C._TorchDispatchModeKey.FAKE
 
 
 def making_ordinary_tensors() -> contextlib.AbstractContextManager[object]:
-    """In which tensors are not those of inference mode: ``torch.inference_mode(False)``, in less than half its time."""
+    """Return a context in which tensors are not those of inference mode.
+
+    It does the same as ``torch.inference_mode(False)``, in less than half its time.
+    """
     context: contextlib.AbstractContextManager[object] = _C._InferenceMode(False)
     return context
 
@@ -477,7 +480,7 @@ def strip_hooks(model: nn.Module) -> None:
             hooks.clear()
 
 
-# -- tensors and functions -----------------------------------------------------------------------------------------------
+# -- tensors and functions -------------------------------------------------------------------------
 
 #: sets whether gradients are recorded; ``torch.set_grad_enabled`` is a class written in Python
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
@@ -510,14 +513,14 @@ WRITTEN_IN_PYTHON: tuple[Any, ...] = (
 
 
 def set_version(tensor: Tensor, version: int) -> None:
-    """Set how often a tensor was written to. Later versions of torch take several tensors at once."""
+    """Set the version counter of a tensor. Later versions of torch take several tensors at once."""
     try:
         _C._autograd._unsafe_set_version_counter((tensor,), (version,))
     except TypeError:
         _C._autograd._unsafe_set_version_counter(tensor, version)
 
 
-# -- switches ------------------------------------------------------------------------------------------------------------
+# -- switches --------------------------------------------------------------------------------------
 
 
 def default_device() -> torch.device | None:
@@ -578,7 +581,7 @@ def prefers_cudnn_attention() -> bool:
     return tuple(cudnn.getCompileVersion()) > _CUDNN_OF_ATTENTION
 
 
-#: whether "tf32" is said by name, where older versions have a flag for it; newer ones must not be told both ways
+#: True if "tf32" is set by name; older versions have a flag, and newer ones refuse a mixture
 _HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
 
 
@@ -586,11 +589,11 @@ _HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
 def products_in_tf32(wanted: bool) -> Iterator[None]:
     """Products of single precision in tf32, or not."""
     matmul: Any = torch.backends.cuda.matmul
-    name, value = (
-        ("fp32_precision", "tf32" if wanted else "ieee")
-        if _HAS_PRECISIONS
-        else ("allow_tf32", wanted)
-    )
+    name: str = "allow_tf32"
+    value: str | bool = wanted
+    if _HAS_PRECISIONS:
+        name = "fp32_precision"
+        value = "tf32" if wanted else "ieee"
     before = getattr(matmul, name)
     setattr(matmul, name, value)
     try:
@@ -619,9 +622,10 @@ def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurr
     return frozenset(name for name, is_shortened in shortened.items() if is_shortened)
 
 
-# -- kernels -------------------------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
 
-#: blocks of states that oneDNN keeps for the gradient of a recurrent layer: five in torch 2.6 and 2.9, three in 2.13
+#: blocks of states that oneDNN keeps for the gradient of a recurrent layer: five in torch 2.6 and
+#: 2.9, three in 2.13
 BLOCKS_OF_WIDE_STATES = 3 if TorchVersion(torch.__version__) >= "2.10" else 5
 #: True if CUDA kernels that pick rows of a table load several elements at once: pytorch#151612
 GATHERS_VECTORS = TorchVersion(torch.__version__) >= "2.8"
@@ -636,7 +640,7 @@ def threads_of_loss(rows: int) -> int:
     return int(min(max(2 ** round(math.log2(max(rows // 16, 1))), 32), 1024))
 
 
-# -- autograd ------------------------------------------------------------------------------------------------------------
+# -- autograd --------------------------------------------------------------------------------------
 
 NO_BACKWARD_PASS = -1
 #: the number of the backward pass that this thread works on, or :data:`NO_BACKWARD_PASS`
@@ -742,7 +746,7 @@ def keeps_for_gradients() -> bool:
 
 
 def hooks_for_gradients_as_now() -> Callable[[], None]:
-    """A function that leaves the hooks on what is kept for gradients that this thread has entered in the meantime."""
+    """Return a function that leaves the hooks for saved tensors that this thread has entered."""
     before = _top_hooks(True)
 
     def leave() -> None:
@@ -756,7 +760,7 @@ def hooks_for_gradients_as_now() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def without_hooks_for_gradients() -> Iterator[None]:
-    """Hooks on what is kept for gradients that were there before see nothing. In torch 2.6, which does not tell, they do."""
+    """Disable earlier hooks for saved tensors, except in torch 2.6, which does not show them."""
     taken = []
     try:
         while (top := _top_hooks(True)) is not None:
@@ -788,7 +792,7 @@ def engine() -> Any:
     return torch.autograd.Variable._execution_engine
 
 
-# -- hooks ---------------------------------------------------------------------------------------------------------------
+# -- hooks -----------------------------------------------------------------------------------------
 
 #: by their number; None if there never were any
 TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
@@ -801,7 +805,11 @@ def hooks_of(tensor: Tensor) -> TensorHooks:
     added: Any = tensor._post_accumulate_grad_hooks
     if given is None and added is None:
         return _NO_HOOKS
-    return None if given is None else dict(given), None if added is None else dict(added)
+    if given is not None:
+        given = dict(given)
+    if added is not None:
+        added = dict(added)
+    return given, added
 
 
 def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
@@ -819,7 +827,10 @@ def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
 
 
 def forget_hooks(*functions: Callable[..., object]) -> None:
-    """Remove global hooks of modules, with their options, which torch keeps when a hook is removed by its handle."""
+    """Remove global hooks of modules, with their options.
+
+    Torch keeps the options when a hook is removed by its handle.
+    """
     module: Any = nn.modules.module
     for table in (module._global_forward_pre_hooks, module._global_forward_hooks):
         for number in [number for number, hook in list(table.items()) if hook in functions]:
@@ -876,22 +887,21 @@ def optimizer_hooks() -> tuple[dict[int, Any], ...]:
     return optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
-# -- many processes --------------------------------------------------------------------------------------------------------
+# -- many processes --------------------------------------------------------------------------------
 
 
 def placement_verbs() -> list[tuple[Any, str]]:
-    """The objects and names of the functions by which a DTensor finds out how a result will be placed, if there are any."""
+    """Return the functions that find the placement of a DTensor's results: objects and names."""
     api = sys.modules.get("torch.distributed.tensor._api")
+    if api is None:
+        return []
+    propagator = api.DTensor._op_dispatcher.sharding_propagator
     names = ("propagate_op_sharding", "propagate_op_sharding_non_cached")
-    return (
-        []
-        if api is None
-        else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
-    )
+    return [(propagator, name) for name in names]
 
 
 def forget_placements() -> None:
-    """DTensors remember how operators place their results, on which groups: those of an equal mesh that is gone, too."""
+    """Clear the placements of results that DTensors remember, also those of equal former meshes."""
     if "torch.distributed.tensor._api" not in sys.modules:
         return
     from torch.distributed.tensor import debug
@@ -933,7 +943,7 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
 
 def sharded_tensor_verbs() -> dict[str, tuple[Any, str]]:
-    """Return places of FSDP2: the inputs of an all-gather, and new shards of a parameter or gradient."""
+    """Return places of FSDP2: inputs of an all-gather, new shards of a parameter or gradient."""
     from torch.distributed.fsdp import _fully_shard
 
     shard: Any = getattr(getattr(_fully_shard, "_fsdp_param", None), "FSDPParam", None)
@@ -1092,7 +1102,10 @@ def with_buckets_without_data(kind: Any) -> Callable[..., Any]:
 
 
 def sum_up_in_python(module: nn.Module) -> None:
-    """Have DDP call a function for each bucket: of a group that is pretended, its own code expects a result."""
+    """Have DDP call a function for each bucket.
+
+    Its own code expects a result, which a simulated group does not have.
+    """
     import torch.distributed as distributed
 
     def summed(group: Any, bucket: Any) -> Any:
@@ -1125,7 +1138,10 @@ def allocator_snapshot() -> dict[str, Any] | None:
 
 
 def whole_mesh_of(module: nn.Module) -> Any:
-    """The ``DeviceMesh`` that its parameters are spread over, of which FSDP and tensor parallelism may each know a part."""
+    """Return the complete ``DeviceMesh`` of a model's parameters.
+
+    FSDP and tensor parallelism may each know a part of it.
+    """
     spread: list[Any] = [each for each in module.parameters() if is_sharded_type(type(each))]
     meshes = {id(root): root for each in spread if (root := _root_of(each.device_mesh)) is not None}
     return max(meshes.values(), key=lambda mesh: mesh.ndim, default=None)
@@ -1245,12 +1261,14 @@ def on_its_way(tensor: Tensor) -> Tensor:
 
 def arrived(tensor: Tensor) -> None:
     """Wait for what other processes send, if this is what they do."""
-    part: Any = tensor._local_tensor if is_sharded_type(type(tensor)) else tensor  # type: ignore[attr-defined]
+    part: Any = tensor
+    if is_sharded_type(type(tensor)):
+        part = part._local_tensor
     if _is_on_its_way(part):
         part.trigger_wait()
 
 
-# -- compiling -----------------------------------------------------------------------------------------------------------
+# -- compiling -------------------------------------------------------------------------------------
 
 _NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
@@ -1332,7 +1350,7 @@ def skip_in_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_callbacks() -> tuple[list[Any], ...]:
-    """Whom the compiler tells that it begins, and that it has ended; nothing if it is not loaded."""
+    """Return the callbacks for the begin and end of a compilation, or none without the compiler."""
     dynamo = sys.modules.get("torch._dynamo.callback")
     handler = getattr(dynamo, "callback_handler", None)
     return () if handler is None else (handler.start_callbacks, handler.end_callbacks)
@@ -1370,7 +1388,10 @@ def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
 
 
 def has_collectives_on_shapes() -> bool:
-    """Return whether torch's collectives run on tensors without data. ``torch.distributed`` has to be imported."""
+    """Return whether torch's collectives run on tensors without data.
+
+    ``torch.distributed`` must be imported.
+    """
     return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::_allgather_base_", "Meta")
 
 

@@ -29,30 +29,35 @@ _SHARE = re.compile(_NUMBER + r"(?P<percent>%)?")
 
 
 def count(value: float, unit: str = "", digits: int = 2) -> str:
-    """``4089184256, "MACs" -> "4.09 GMACs"``: a count, scaled decimally."""
+    """Return a count, scaled decimally: ``4089184256, "MACs" -> "4.09 GMACs"``."""
     scaled, suffix = _scale(value, 1000, _DECIMAL, digits)
     number = f"{scaled:.{digits}f}" if suffix else f"{value:.0f}"
     return f"{number} {suffix}{unit}".rstrip()
 
 
 def memory(size: float, digits: int = 2) -> str:
-    """``102228128 -> "97.49 MiB"``: bytes, scaled binarily."""
+    """Return bytes, scaled binarily: ``102228128 -> "97.49 MiB"``."""
     scaled, suffix = _scale(size, 1024, _BINARY, digits)
-    return f"{scaled:.{digits}f} {suffix}" if suffix != "B" else f"{size:.0f} B"
+    if suffix == "B":
+        return f"{size:.0f} B"
+    return f"{scaled:.{digits}f} {suffix}"
 
 
 def exact(value: int) -> str:
-    """``25557032 -> "25,557,032"``: a count in full."""
+    """Return a complete count: ``25557032 -> "25,557,032"``."""
     return f"{value:,}"
 
 
 def shape(sizes: list[int] | tuple[int, ...]) -> str:
-    """``(-1, 64, 56, 56) -> "(-1, 64, 56, 56)"``, a tuple of one without its comma."""
+    """Return a shape: ``(-1, 64, 56, 56) -> "(-1, 64, 56, 56)"``, of one size without a comma."""
     return f"({', '.join(map(str, sizes))})"
 
 
 def _scale(value: float, base: int, suffixes: tuple[str, ...], digits: int) -> tuple[float, str]:
-    """Divide by ``base`` until what is *printed* stays below it: 999,999 is 1.00 M, not 1000.00 k."""
+    """Divide by ``base`` until the *printed* number is below it.
+
+    So 999,999 is 1.00 M, not 1000.00 k.
+    """
     index = 0
     while round(abs(value), digits) >= base and index < len(suffixes) - 1:
         value /= base
@@ -61,15 +66,23 @@ def _scale(value: float, base: int, suffixes: tuple[str, ...], digits: int) -> t
 
 
 def duration(seconds: float) -> str:
-    """``0.01234 -> "12.3 ms"``: three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+    """Return seconds with three digits: ``0.01234 -> "12.3 ms"``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
         scaled = seconds / size
-        if scaled >= 0.9995 or unit == "µs":
-            return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {unit}"
-    raise AssertionError
+        if scaled >= 0.9995:
+            return f"{_three_digits(scaled)} {unit}"
+    return f"{_three_digits(seconds / 1e-6)} µs"
 
 
-# -- one unit for many figures -------------------------------------------------------------------------------------------
+def _three_digits(value: float) -> str:
+    if value < 9.995:
+        return f"{value:.2f}"
+    if value < 99.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}"
+
+
+# -- one unit for many figures ---------------------------------------------------------------------
 
 
 class Scale(NamedTuple):
@@ -81,87 +94,100 @@ class Scale(NamedTuple):
     digits: int
 
     def text(self, value: float) -> str:
-        """``118013952 -> "118.0"`` in millions. What rounds to nothing is ``"<0.1"``: it is not zero."""
+        """Return a value in this unit: ``118013952 -> "118.0"`` in millions.
+
+        A value that would be printed as zero and is not is ``"<0.1"``.
+        """
         least = 10.0**-self.digits
         scaled = value / self.size
-        return (
-            f"<{least:.{self.digits}f}" if 0 < scaled < least / 2 else f"{scaled:,.{self.digits}f}"
-        )
+        if 0 < scaled < least / 2:
+            return f"<{least:.{self.digits}f}"
+        return f"{scaled:,.{self.digits}f}"
 
 
 PLAIN = Scale(1.0, "", 0)
 
 
 def share(value: float) -> str:
-    """``0.244 -> "24 %"``; what would be 0 and is not is ``"<1 %"``."""
-    said = f"{100 * value:.0f} %"
-    return "<1 %" if value > 0 and said == "0 %" else said
+    """Return a share: ``0.244 -> "24 %"``; one that would be 0 and is not is ``"<1 %"``."""
+    text = f"{100 * value:.0f} %"
+    return "<1 %" if value > 0 and text == "0 %" else text
 
 
 def scale_of_counts(values: Iterable[float]) -> Scale:
-    """In full up to 100,000; else the greatest prefix in which the largest has three digits before the point, and one after."""
+    """Return the greatest prefix in which the largest has three digits before the point.
+
+    It has one digit after the point. Counts up to 100,000 are complete.
+    """
     return _common(values, 1000, _DECIMAL, plain="", least=100)
 
 
 def scale_of_memory(values: Iterable[float]) -> Scale:
-    """In bytes up to 10 KiB; else the greatest binary prefix in which the largest has two digits before the point."""
+    """Return the greatest binary prefix in which the largest has two digits before the point.
+
+    Up to 10 KiB, the unit is a byte.
+    """
     return _common(values, 1024, _BINARY, plain="B", least=10)
 
 
 def unit_of_memory(size: float) -> tuple[float, str]:
-    """``1.5 * 2**30 -> (2**30, "GiB")``: the unit in which it is 1 or more, in bytes."""
+    """Return the bytes and the name of the unit in which a size is 1 or more.
+
+    For example, ``1.5 * 2**30 -> (2**30, "GiB")``.
+    """
     _, name = _scale(size, 1024, _BINARY, 2)
     return float(1024 ** _BINARY.index(name)), name
 
 
 def scale_of_wholes(values: Iterable[float], *, is_memory: bool = False) -> Scale:
-    """For figures of whole models: the unit in which the largest is 1 or more, with two digits after the point."""
+    """Return the unit for values of complete models, in which the largest is 1 or more.
+
+    Values have two digits after the point.
+    """
     base, names = (1024, _BINARY) if is_memory else (1000, _DECIMAL)
     _, name = _scale(max(values, default=0), base, names, 2)
-    return Scale(float(base ** names.index(name)), name, 2 if names.index(name) else 0)
+    power = names.index(name)
+    return Scale(float(base**power), name, 2 if power else 0)
 
 
 def scale_of_durations(values: Iterable[float], *, least: float = 10.0) -> Scale:
-    """s, ms or µs: that in which the longest is ``least`` or more."""
+    """Return s, ms or µs: the unit in which the longest is ``least`` or more."""
     longest = max(values, default=0.0)
-    size, unit = next(
-        (
-            (size, unit)
-            for size, unit in ((1.0, "s"), (1e-3, "ms"))
-            if longest >= 0.9995 * least * size
-        ),
-        (1e-6, "µs"),
-    )
-    return Scale(size, unit, 2 if unit != "µs" else 1)
+    for size, unit in ((1.0, "s"), (1e-3, "ms")):
+        if longest >= 0.9995 * least * size:
+            return Scale(size, unit, 2)
+    return Scale(1e-6, "µs", 1)
 
 
 def _common(
     values: Iterable[float], base: int, names: Sequence[str], plain: str, least: int
 ) -> Scale:
-    largest, power = max(values, default=0), 0
+    largest = max(values, default=0)
+    power = 0
     while largest >= least * base ** (power + 1) and power < len(names) - 1:
         power += 1
-    return Scale(float(base**power), names[power] if power else plain, 1 if power else 0)
+    if power == 0:
+        return Scale(1.0, plain, 0)
+    return Scale(float(base**power), names[power], 1)
 
 
-# -- text to numbers -----------------------------------------------------------------------------------------------------
+# -- text to numbers -------------------------------------------------------------------------------
 
 
 def parse_count(text: str) -> float:
-    """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and optionally a unit (``"4.2 GMACs"``)."""
+    """Read a count with a decimal prefix, and optionally a unit: ``"4.2 GMACs" -> 4.2e9``."""
     found = _COUNT.fullmatch(text.strip())
     if found is None:
         raise InputError(
             f"{text!r} is not a valid count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, "
             "P, E)"
         )
-    return _number(found["number"]) * 1000.0 ** _DECIMAL.index(
-        (found["prefix"] or "").replace("K", "k").replace("B", "G")
-    )
+    prefix = (found["prefix"] or "").replace("K", "k").replace("B", "G")
+    return _number(found["number"]) * 1000.0 ** _DECIMAL.index(prefix)
 
 
 def parse_memory(text: str) -> float:
-    """``"1.5 GiB" -> 1610612736``: bytes; ``GB`` are 1000³, ``GiB`` 1024³."""
+    """Read bytes: ``"1.5 GiB" -> 1610612736``; ``GB`` are 1000³, ``GiB`` 1024³."""
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
         raise InputError(
@@ -169,17 +195,19 @@ def parse_memory(text: str) -> float:
             "number of bytes"
         )
     prefix = (found["prefix"] or "").replace("K", "k")
-    return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(
-        prefix
-    )
+    base = 1024.0 if found["binary"] else 1000.0
+    return _number(found["number"]) * base ** _DECIMAL.index(prefix)
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 
 def parse_duration(text: str) -> float:
-    """``"12.5 ms" -> 0.0125``: seconds."""
+    """Read seconds: ``"12.5 ms" -> 0.0125``."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{text!r} is not a valid duration: give 12.5ms, 80us or 2s")
-    return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
+    return _number(found["number"]) * _SECONDS[found["unit"]]
 
 
 #: seconds from which on a limit without a unit is more likely to be in milliseconds
@@ -187,7 +215,7 @@ _MAX_BARE_SECONDS = 10.0
 
 
 def checked_seconds(name: str, seconds: float) -> float:
-    """Return a limit in seconds, or raise an InputError if a number without a unit is above any sense."""
+    """Return a limit in seconds, or raise an InputError if a bare number is above any sense."""
     if seconds >= _MAX_BARE_SECONDS:
         raise InputError(
             Argument(name),
@@ -197,7 +225,7 @@ def checked_seconds(name: str, seconds: float) -> float:
 
 
 def parse_tokens(text: str) -> float:
-    """``"32k" -> 32768``: tokens, of which k are 1024, as lengths of contexts are given."""
+    """Read tokens, of which k are 1024, as lengths of contexts are given: ``"32k" -> 32768``."""
     found = _TOKENS.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{text!r} is not a valid number of tokens: give 8192 or 8k (8 · 1024)")
@@ -239,7 +267,7 @@ def _whole_number(
 
 
 def parse_share(text: str) -> float:
-    """``"2.5%" -> 0.025``, ``"0.025"`` too."""
+    """Read a share: ``"2.5%" -> 0.025``, ``"0.025"`` too."""
     found = _SHARE.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{text!r} is not a valid share: give 2.5% or 0.025")

@@ -1,7 +1,8 @@
 """Errors for arguments of the wrong kind, found after a call of a public function has failed.
 
-Functions check what they can explain best. Where an argument of another type than the annotated one makes a call fail with an
-error of Python's or torch's instead, the annotation says what to give. Nothing is checked while calls succeed.
+Functions check what they can explain best. If an argument of another type than the annotated one
+makes a call fail with an error of Python or torch, the annotation says what to give. Nothing is
+checked while calls succeed.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
 
 
 def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
-    """Return what renames ``model`` to ``module`` among keyword arguments, if a function has that one only.
+    """Return a function that renames ``model`` to ``module`` among keyword arguments.
 
-    Other tools call the argument ``model``, and so do many people.
+    It does so if a function has ``module`` only. Other tools call the argument ``model``, and so do
+    many people.
     """
     is_renamed = "module" in names and "model" not in names
 
@@ -87,10 +89,11 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
 
 
 def shape_joiner(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function that joins the shapes of several inputs, given one after the other, to a list.
+    """Return a function that joins shapes of inputs, given one after the other, to a list.
 
-    It turns the arguments of ``f(model, (10,), (20,))`` into those of ``f(model, [(10,), (20,)])``. No
-    other argument is a sequence of whole numbers, so this is not ambiguous.
+    It turns the arguments of ``f(model, (10,), (20,))`` into those of
+    ``f(model, [(10,), (20,)])``. No other argument is a sequence of whole numbers, so this is not
+    ambiguous.
     """
     names = list(inspect.signature(function).parameters)
     if "input_shape" not in names:
@@ -157,31 +160,35 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
         return _is_one_of(value, parts)
-    if hint in (None, type(None)):
-        return value is None
-    if hint in _NUMBERS:
-        return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
-    if hint is str and _is_device(value):
-        return True
     if origin is collections.abc.Callable:
         return callable(value)
     if origin is not None:
         return _fits_container(value, origin, parts)
+    return _fits_class(value, hint)
+
+
+_NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
+
+
+def _fits_class(value: Any, hint: Any) -> bool:
+    if hint in (None, type(None)):
+        return value is None
+    if hint in _NUMBERS:
+        return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    kind = type(value)
+    is_device = kind.__module__ == "torch" and kind.__name__ == "device"
+    if hint is str and is_device:
+        return True
+    if not isinstance(hint, type):
+        return True
     try:
-        return isinstance(value, hint) if isinstance(hint, type) else True
+        return isinstance(value, hint)
     except TypeError:  # protocols and typed dicts cannot be asked
         return True
 
 
 def _is_one_of(value: Any, literals: Iterable[Any]) -> bool:
     return any(value is each or (type(value) is type(each) and value == each) for each in literals)
-
-
-_NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
-
-
-def _is_device(value: Any) -> bool:
-    return type(value).__module__ == "torch" and type(value).__name__ == "device"
 
 
 def _fits_container(value: Any, origin: Any, parts: Sequence[Any]) -> bool:
@@ -216,7 +223,9 @@ def _words_for(hint: Any) -> str:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         *before, last = dict.fromkeys(_words_for(part) for part in parts)
-        return f"{', '.join(before)} or {last}" if before else last
+        if not before:
+            return last
+        return f"{', '.join(before)} or {last}"
     if origin is Literal:
         return f"one of {', '.join(map(repr, parts))}"
     if hint in _WORDS or origin in _WORDS:
@@ -240,5 +249,7 @@ def _format_argument(value: Any) -> str:
         return repr(value)
     if isinstance(value, str | bytes | int | float | list | tuple | dict | type(None)):
         text = repr(value)
-        return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+        if len(text) <= _MAX_SHOWN:
+            return text
+        return f"{text[: _MAX_SHOWN - 1]}…"
     return f"a {type(value).__name__}"

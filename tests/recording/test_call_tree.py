@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.call_tree import Call, CallTree, ThreadPolicy, with_autograd_threads
+from torchscan.recording.call_threads import ThreadPolicy, with_autograd_threads
+from torchscan.recording.call_tree import Call, CallTree
 
 X = torch.ones(2, 4)
 

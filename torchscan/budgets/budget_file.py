@@ -16,7 +16,8 @@ from torchscan.analyses.generation.stored import stored
 from torchscan.budgets.file_spelling import FileSpelling
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure, limits_in, limits_of
+from torchscan.metric_limits import limits_in, limits_of
+from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure
 from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input

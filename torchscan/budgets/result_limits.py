@@ -24,6 +24,7 @@ from torchscan.budgets.outcome import (
 )
 from torchscan.budgets.plan_limits import layers_of_plan
 from torchscan.errors import Argument, Give, InputError
+from torchscan.metric_limits import limits_in, limits_of
 from torchscan.metrics import (
     METRICS,
     OF_GENERATION,
@@ -32,8 +33,6 @@ from torchscan.metrics import (
     Answer,
     Measure,
     activation_bytes,
-    limits_in,
-    limits_of,
 )
 from torchscan.notes import Note
 from torchscan.plain import from_plain

@@ -34,14 +34,15 @@ from torchscan.observing.model_steps import ModelParameters, ModelSteps
 from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
-from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
+from torchscan.recording.bookkeeping.tensor_copies import own_copy
+from torchscan.recording.bookkeeping.tensors import shape_of
+from torchscan.recording.call_threads import with_autograd_threads
 from torchscan.recording.call_tree import (
     FAILED,
     Begun,
     Call,
     CallTree,
     Given,
-    with_autograd_threads,
 )
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import without_tracing

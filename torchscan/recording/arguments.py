@@ -47,8 +47,9 @@ class PassArguments(InputArguments, total=False):
     Args:
         mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a
             training step, else "eval".
-        training: a training step (forward and backward pass, and the optimizer's step if one is given) instead of an inference
-            without gradients, in any ``mode``. No ``.grad`` is touched.
+        training: a training step (forward and backward pass, and the optimizer's step if one is
+            given) instead of an inference without gradients, in any ``mode``. No ``.grad`` is
+            touched.
         loss: a function of the model's output to differentiate; by default every output, starting
             from gradients of ones.
     """
@@ -62,8 +63,9 @@ class RunArguments(PassArguments, total=False):
     """Arguments for recording a pass.
 
     Args:
-        execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only if the
-            model is on CUDA or shapes are not enough. ``trace.provenance`` says which was used, and why.
+        execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto"
+            computes only if the model is on CUDA or shapes are not enough. ``trace.provenance``
+            says which was used, and why.
     """
 
     execute: Execute
@@ -123,8 +125,8 @@ class RecipeArguments(ChangeArguments, total=False):
             outermost ``torch.nn.ModuleList``, or else modules that stand in a
             ``torch.nn.Sequential`` with others of their type.
         accumulation_steps: take each step of the optimizer after this number of forward and
-            backward passes, which accumulate gradients. Times are those of all passes, and memory holds the
-            gradients of earlier passes.
+            backward passes, which accumulate gradients. Times are those of all passes, and memory
+            holds the gradients of earlier passes.
     """
 
     checkpoint: Checkpoint
@@ -140,11 +142,12 @@ class StepArguments(PassArguments, RecipeArguments, total=False):
             parameters, or an optimizer. The estimate is for its second step, when its state exists.
             None: gradients only.
         accumulate: add this batch's gradients to those of an earlier batch.
-        holds_output: keep the model's output until the end of the step. By default, with a ``loss``,
-            it is freed when the loss is computed, as in the training loops of transformers,
-            torchtitan and torchtune.
-        precision: "fp32", "tf32", "fp16", "bf16": the model and its inputs are converted; "fp16-mixed", "bf16-mixed": autocast.
-            For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
+        holds_output: keep the model's output until the end of the step. By default, with a
+            ``loss``, it is freed when the loss is computed, as in the training loops of
+            transformers, torchtitan and torchtune.
+        precision: "fp32", "tf32", "fp16", "bf16": the model and its inputs are converted;
+            "fp16-mixed", "bf16-mixed": autocast. For times also "fp8" (converted to bf16, linear
+            layers in 8 bits) and "fp8-mixed". None: the model as it is.
         device: the device to estimate for: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this
             machine's GPU; for memory also just a size, "24 GiB". ``torchscan devices`` lists all
             known devices.

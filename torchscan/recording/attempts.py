@@ -34,7 +34,7 @@ class Attempt:
     reasons: tuple[Note, ...]
     device: torch.device
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
-    #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
+    #: whether operators arrive as autograd sees them, with its tensors and composites decomposed
     is_decomposed: bool = False
     #: whether there is no other way if this one fails
     is_last_resort: bool = True
@@ -60,7 +60,7 @@ class Attempt:
         return replace(self, grad_mode=torch.no_grad, is_decomposed=True)
 
     def with_graph(self) -> Attempt:
-        """For a model that computes gradients, or whose gradients are asked for."""
+        """Return the attempt with gradients, which the model computes or the caller asks for."""
         return replace(self, grad_mode=torch.enable_grad, is_decomposed=True)
 
     def because(self, reason: Note) -> Attempt:
@@ -106,22 +106,24 @@ def another_chance() -> Iterator[None]:
 
 
 def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
-    """The ways to run it, in the order in which to try them."""
+    """Return the ways to run a pass, in the order in which to try them."""
     requested = Note.of("requested")
     abstract = Attempt(name="abstract", reasons=(Note.of("shapes-suffice"),), device=_META)
     real = Attempt(name="real", reasons=(), device=_device_of(inventory, request))
     on_meta = [slot.path for slot in inventory.all_slots if slot.tensor.is_meta]
-    abstract = replace(abstract, home=None if on_meta or request.is_converted else real.device)
+    if not on_meta and not request.is_converted:
+        abstract = replace(abstract, home=real.device)
     if request.execute == "abstract":
         return [replace(abstract, reasons=(requested,))]
-    if request.execute == "real" and on_meta:
-        raise InputError(
-            Argument("execute"),
-            f" is 'real', and {on_meta[0]} is on the meta device, without data: give a model with "
-            "data",
-        )
     if request.execute == "real":
+        if on_meta:
+            raise InputError(
+                Argument("execute"),
+                f" is 'real', and {on_meta[0]} is on the meta device, without data: give a model "
+                "with data",
+            )
         return [real.because(requested)]
+
     if inventory.is_sharded:
         sharded = real.because(Note.of("model-sharded"))
         return [replace(sharded, without_data=inventory.without_data)]

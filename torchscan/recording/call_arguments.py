@@ -18,7 +18,8 @@ from torchscan.recording.bookkeeping.containers import (
     tensors_in,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import TensorTable, own_copy, shape_of, values_of
+from torchscan.recording.bookkeeping.tensor_copies import own_copy, values_of
+from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of
 from torchscan.recording.example_inputs import example_inputs
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
@@ -60,14 +61,15 @@ class CallArguments:
                 f"{nested[0]} is a nested tensor, which has no counterpart on the meta device"
             )
         owned = [(name, tensor) for name, tensor in named if id(tensor) in original_by_id]
-        cached = held_tensors(state, "kwargs")
+        held = held_tensors(state, "kwargs")
+        cached = [(name, tensor) for name, tensor in held if id(tensor) in original_by_id]
         return cls(
             args=args,
             kwargs=kwargs | state,
             named=named,
             owned=owned,
             originals=[original_by_id[id(tensor)] for _, tensor in owned],
-            cached=[(name, tensor) for name, tensor in cached if id(tensor) in original_by_id],
+            cached=cached,
         )
 
     def enter(self, recorder: Recorder, request: PassRequest, attempt: Attempt) -> None:
@@ -177,5 +179,6 @@ def _laid_out(tensor: Tensor, request: PassRequest) -> Tensor:
         return tensor
     convolutions = (each for each in request.module.modules() if isinstance(each, _ON_IMAGES))
     channels = {each.in_channels for each in convolutions}
-    is_image = tensor.is_floating_point() and tensor.shape[1] in channels
-    return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()]) if is_image else tensor
+    if not tensor.is_floating_point() or tensor.shape[1] not in channels:
+        return tensor
+    return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])

@@ -13,7 +13,6 @@ then:
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import sys
 import threading
@@ -22,7 +21,6 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.nn.modules.module import (
@@ -30,25 +28,21 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from torchscan.recording.call_threads import (
+    CallThread,
+    ThreadPolicy,
+    is_in_backward_pass,
+    only_this_thread,
+)
 from torchscan.torch_versions import (
-    NO_BACKWARD_PASS,
-    backward_pass,
     current_node,
-    engine,
     forget_hooks,
-    next_node,
     not_compiled,
 )
 
-_is_grad_enabled = torch.is_grad_enabled
-_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
-
-#: whether calls in the current thread are followed; those in other threads are noted as missed
-ThreadPolicy = Callable[[], bool]
-
 
 class Call:
-    """One call of a module. ``parent`` is where it belongs, ``outer`` what goes on in its thread when it ends."""
+    """One call of a module."""
 
     __slots__ = (
         "children",
@@ -78,8 +72,10 @@ class Call:
         #: 0 for the first call of this module, 1 for the second, …
         self.invocation = invocation
         self.index = index
+        #: the call that it belongs to
         self.parent = parent
-        #: differs from the parent where a checkpoint runs a module again during the backward pass
+        #: the call that goes on in its thread when it ends; it differs from the parent where a
+        #: checkpoint runs a module again during the backward pass
         self.outer = outer
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: list[int] = []
@@ -93,7 +89,9 @@ class Call:
     @property
     def outermost(self) -> Call:
         """The model's call that it is in."""
-        return self if self.parent is None else self.parent.outermost
+        if self.parent is None:
+            return self
+        return self.parent.outermost
 
 
 #: told when a module has ended: the call, its positional and keyword arguments, its result
@@ -109,72 +107,6 @@ AtStart = Callable[[Call, tuple[Any, ...]], None]
 AtRoot = Callable[[nn.Module], bool]
 
 
-def only_this_thread() -> ThreadPolicy:
-    """Follow the thread that asks for this policy."""
-    followed = threading.get_ident()
-    return lambda: threading.get_ident() == followed
-
-
-def with_autograd_threads() -> ThreadPolicy:
-    """Follow this thread, and those in which autograd runs a backward pass: on CUDA, checkpoints run modules there."""
-    followed = threading.get_ident()
-    return lambda: threading.get_ident() == followed or is_in_backward_pass()
-
-
-def is_in_backward_pass() -> bool:
-    """Return whether autograd's engine runs in this thread."""
-    return backward_pass() != NO_BACKWARD_PASS
-
-
-class _Thread:
-    """The state of one thread: the innermost open call, and the owners of its nodes."""
-
-    __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
-
-    def __init__(self, *, is_home: bool) -> None:
-        self.is_home = is_home
-        self.current: Call | None = None
-        #: from which numbers on nodes belong to which calls
-        self._numbers: list[int] = []
-        self._owners: list[Call] = []
-        #: in a thread of autograd's: the backward pass in which it made the first of them
-        self.interrupted = NO_BACKWARD_PASS
-
-    def owner_of(self, number: int) -> Call | None:
-        position = bisect.bisect_right(self._numbers, number)
-        return self._owners[position - 1] if position else None
-
-    def assign_nodes_to(self, call: Call | None) -> None:
-        """Assign the nodes that this thread creates from now on to ``call``.
-
-        In a thread of autograd's engine, this lasts until its backward pass ends.
-        """
-        if call is None or not _is_grad_enabled():
-            return
-        if not self.is_home and not self._numbers and is_in_backward_pass():
-            self.interrupted = backward_pass()
-            engine().queue_callback(self.forget_nodes)
-        number = next_node()
-        if self._numbers and self._numbers[-1] == number:  # the call before has made none
-            self._owners[-1] = call
-        else:
-            self._numbers.append(number)
-            self._owners.append(call)
-
-    def forget_nodes(self) -> None:
-        """Forget which calls own the nodes of this thread."""
-        self._numbers.clear()
-        self._owners.clear()
-
-    def runs_its_own_nodes(self) -> bool:
-        """Return whether autograd runs nodes that were created in this thread.
-
-        Otherwise its threads run nodes of the forward pass, until a checkpoint starts a backward
-        pass of the part that it has recomputed.
-        """
-        return self.is_home or (bool(self._numbers) and backward_pass() != self.interrupted)
-
-
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -186,11 +118,6 @@ def _calls_of(module: nn.Module) -> int:
             number += 1
         frame = frame.f_back
     return number
-
-
-def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
-    number = _NUMBER_OF_LEAVES if node is None else node._sequence_nr()
-    return None if number >= _NUMBER_OF_LEAVES else thread.owner_of(number)
 
 
 def is_open(module: nn.Module) -> bool:
@@ -234,12 +161,15 @@ class CallTree:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all calls: a new step begins. The end of a call that is open now is not noticed."""
+        """Forget all calls: a new step begins.
+
+        The end of a call that is open now is not noticed.
+        """
         #: in the order in which they started
         self.calls: list[Call] = []
         #: paths of modules that ran in threads which are not followed
         self.unrecorded_modules: set[str] = set()
-        self._threads: dict[int, _Thread] = {}
+        self._threads: dict[int, CallThread] = {}
         self._invocations: dict[int, int] = {}
         self._origin: tuple[BaseException, Call, tuple[Any, ...]] | None = None
 
@@ -254,32 +184,39 @@ class CallTree:
         thread = self._threads.get(threading.get_ident())
         return None if thread is None else thread.current
 
-    # -- the backward pass -------------------------------------------------------------------------------------------
+    # -- the backward pass -------------------------------------------------------------------------
 
     def owner_of(self, node: Node | None) -> Call | None:
-        """The call that made this node of the graph; None for leaves, and for what is older than the first call.
+        """Return the call that made a node of the graph, asked in the thread that runs the node.
 
-        To be asked in the thread that runs the node. What the model's caller makes of its result, a loss, is the model's.
+        It is None for leaves, and for nodes from before the first call. Those that the model's
+        caller makes of its result, for example a loss, are the model's.
         """
-        here = self._current_thread()
-        return _owner_in(
-            here if here.runs_its_own_nodes() else self._threads.get(self._home, here), node
-        )
+        thread = self._current_thread()
+        if not thread.runs_its_own_nodes():
+            thread = self._threads.get(self._home, thread)
+        return thread.owner_of(node)
 
     def maker_of(self, node: Node) -> Call | None:
         """Return the owner of a node, asked in the thread that created the node."""
-        return _owner_in(self._current_thread(), node)
+        return self._current_thread().owner_of(node)
 
-    # -- exceptions --------------------------------------------------------------------------------------------------
+    # -- exceptions --------------------------------------------------------------------------------
 
     def origin_of(self, error: BaseException) -> Call | None:
-        """The first call that this exception left."""
-        return self._origin[1] if self._origin is not None and self._origin[0] is error else None
+        """Return the first call that an exception left, or None if it left none."""
+        if self._origin is None:
+            return None
+        origin, call, _ = self._origin
+        return call if origin is error else None
 
     @property
     def given_to_origin(self) -> tuple[Any, ...]:
         """The positional arguments of that call."""
-        return () if self._origin is None else self._origin[2]
+        if self._origin is None:
+            return ()
+        _, _, arguments = self._origin
+        return arguments
 
     def forget_caught(self) -> None:
         """Release an exception that was caught: its frames hold tensors."""
@@ -287,10 +224,10 @@ class CallTree:
             self._origin = None
 
     def forget_exception(self) -> None:
-        """Let go of whatever exception left a call."""
+        """Release the exception that left a call."""
         self._origin = None
 
-    # -- modules -----------------------------------------------------------------------------------------------------
+    # -- modules -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def watched(
@@ -300,7 +237,7 @@ class CallTree:
         at_start: AtStart | None = None,
         at_root: AtRoot | None = None,
     ) -> Iterator[None]:
-        """Follow the calls, and tell of each. The hooks are global, and gone afterwards."""
+        """Follow the calls in this context, by global hooks, and report each to the callbacks."""
         try:
             self.start(at_end, at_start=at_start, at_root=at_root)
             yield
@@ -320,23 +257,27 @@ class CallTree:
         self.go_on()
 
     def join(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        """Started by a hook of a call of this module, the tree sees that call too: torch tells new hooks of the next one."""
+        """Follow a call of a module, in whose hook the tree was started.
+
+        Torch calls new hooks for the next call only.
+        """
         self._before(module, arguments)
 
     def stop(self) -> None:
         """Follow no calls any more."""
-        self._at_end = self._at_start = self._at_root = (
-            None  # which may well hold whoever holds the tree
-        )
+        # The callbacks may hold an object that holds the tree.
+        self._at_end = None
+        self._at_start = None
+        self._at_root = None
         self.pause()
         self._hooks = ()
 
     def pause(self) -> None:
-        """Leave no hooks, but remember the calls that are open."""
+        """Remove the hooks, but remember the calls that are open."""
         forget_hooks(*self._hooks)
 
     def go_on(self) -> None:
-        """After a pause."""
+        """Add the hooks again after a pause."""
         if self._hooks:
             before, after = self._hooks
             register_module_forward_pre_hook(before)
@@ -357,8 +298,8 @@ class CallTree:
     ) -> Any:
         """Return what ``call`` makes of the arguments, followed as one call of the module.
 
-        Torch's hooks miss what a class computes in its own ``__call__``, before and after that of ``nn.Module`` or in
-        place of it.
+        Torch's hooks miss what a class computes in its own ``__call__``, before and after that of
+        ``nn.Module`` or in place of it.
         """
         path = self._path_of(module)
         if path is None or not self._hooks or not self._follows() or self._awaits_hooks(module):
@@ -367,9 +308,8 @@ class CallTree:
         self._open(self._current_thread(), module, path, args)
         thread = self._current_thread()
         current = thread.current
-        if (
-            current is None or current.module is not module
-        ):  # the listener at the root has seen enough
+        if current is None or current.module is not module:
+            # The callback at the root does not follow this call.
             return call(*args, **kwargs)
         current.is_run_here = True
         try:
@@ -381,20 +321,18 @@ class CallTree:
         return result
 
     def _awaits_hooks(self, module: nn.Module) -> bool:
-        """Return whether :meth:`run` has begun a call of the module that torch's hooks have not reached."""
+        """Return whether :meth:`run` has begun a call that torch's hooks have not reached yet."""
         current = self.current
-        return (
-            current is not None
-            and current.module is module
-            and current.is_run_here
-            and not current.is_entered
-        )
+        if current is None or current.module is not module:
+            return False
+        return current.is_run_here and not current.is_entered
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
-        """The model has returned a generator: what runs in this context is the model's again."""
+        """Make the model's call the current one, while a generator runs that it has returned."""
         thread = self._current_thread()
-        before, thread.current = thread.current, self.root
+        before = thread.current
+        thread.current = self.root
         try:
             yield
         finally:
@@ -417,9 +355,8 @@ class CallTree:
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
         self.entered = perf_counter_ns()
-        *kwargs, result = (
-            rest  # torch leaves out the kwargs when it calls a global hook because of an exception
-        )
+        # Torch leaves out the kwargs when it calls a global hook because of an exception.
+        *kwargs, result = rest
         thread = self._threads.get(threading.get_ident())
         call = None if thread is None else thread.current
         if thread is None or call is None or call.module is not module:
@@ -432,7 +369,7 @@ class CallTree:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
     def _open(
-        self, thread: _Thread, module: nn.Module, path: str, arguments: tuple[Any, ...]
+        self, thread: CallThread, module: nn.Module, path: str, arguments: tuple[Any, ...]
     ) -> None:
         if self._origin is not None:
             self.forget_caught()
@@ -442,7 +379,7 @@ class CallTree:
         if parent is None:
             if self._at_root is not None and not is_in_backward_pass():
                 is_followed = self._at_root(module)
-                if not is_followed or not self._hooks:  # whoever is told has seen enough
+                if not is_followed or not self._hooks:  # the callback may have stopped the tree
                     return
                 thread = self._current_thread()  # a step that begins forgets those of the last
             parent = self._parent_in(thread)
@@ -473,41 +410,49 @@ class CallTree:
     def forget_interrupted(self) -> None:
         """Close calls that were interrupted but still count as open: torch does not report that."""
         thread = self._threads.get(threading.get_ident())
-        if (
-            thread is not None
-            and thread.current is not None
-            and not is_running(thread.current.module)
-        ):
+        current = None if thread is None else thread.current
+        if thread is None or current is None:
+            return
+        if not is_running(current.module):
             thread.current = None
 
-    def _parent_in(self, thread: _Thread) -> Call | None:
-        """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""
+    def _parent_in(self, thread: CallThread) -> Call | None:
+        """Return the call that a module belongs to that starts in a thread.
+
+        A module that starts in a backward pass is run again by a checkpoint: it belongs to the call
+        whose gradient is computed.
+        """
         if thread.current is not None or not is_in_backward_pass():
             return thread.current
-        return self.owner_of(current_node()) or (self.root if self.calls else None)
+        owner = self.owner_of(current_node())
+        if owner is None and self.calls:
+            owner = self.root
+        return owner
 
-    def _close(self, thread: _Thread, call: Call, given: Given, result: object) -> None:
+    def _close(self, thread: CallThread, call: Call, given: Given, result: object) -> None:
         call.handled = None
         try:
             if self._at_end is not None:
                 self._at_end(call, given, result)
-        finally:  # whoever is told may well raise
+        finally:  # the callback may raise an error
             thread.current = call.outer
             thread.assign_nodes_to(call.outer)
 
     def _abandon(
-        self, thread: _Thread, call: Call, error: BaseException | None, arguments: tuple[Any, ...]
+        self,
+        thread: CallThread,
+        call: Call,
+        error: BaseException | None,
+        arguments: tuple[Any, ...],
     ) -> None:
-        """The first call that an exception leaves is where it came from."""
+        """Close a call that an exception leaves; the first one is its origin."""
         if error is not None and self.origin_of(error) is None:
             self._origin = (error, call, arguments)
         self._close(thread, call, FAILED, ())
 
-    def _current_thread(self) -> _Thread:
+    def _current_thread(self) -> CallThread:
         number = threading.get_ident()
         known = self._threads.get(number)
-        return (
-            self._threads.setdefault(number, _Thread(is_home=number == self._home))
-            if known is None
-            else known
-        )
+        if known is not None:
+            return known
+        return self._threads.setdefault(number, CallThread(is_home=number == self._home))

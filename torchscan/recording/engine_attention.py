@@ -46,9 +46,10 @@ def attention_of_engines(
     if masks is None or not hasattr(interface, "get_interface"):
         return
     engine = _EngineAttention(assume)
-    kinds = dict.fromkeys(
-        type(module) for module in modules if all(hasattr(module, name) for name in _LATENT)
-    )
+    kinds: dict[type[nn.Module], None] = {}
+    for module in modules:
+        if all(hasattr(module, name) for name in _LATENT):
+            kinds[type(module)] = None
     yield overridden(interface, "get_interface", engine.choosing)
     for name in _REPLACED:
         if name in masks._global_mapping:
@@ -167,13 +168,17 @@ class _Call:
     def sinks(self) -> Tensor | None:
         """Scores that attend to nothing, one for each head, or None."""
         sinks: Tensor | None = self.options.get("s_aux")
-        return getattr(self.module, "sinks", None) if sinks is None else sinks
+        if sinks is None:
+            sinks = getattr(self.module, "sinks", None)
+        return sinks
 
     @property
     def is_causal(self) -> bool | None:
         """True if a query sees no later keys, or None if neither call nor module knows."""
-        given: bool | None = self.options.get("is_causal")
-        return getattr(self.module, "is_causal", None) if given is None else given
+        is_causal: bool | None = self.options.get("is_causal")
+        if is_causal is None:
+            is_causal = getattr(self.module, "is_causal", None)
+        return is_causal
 
     @property
     def window(self) -> int | None:

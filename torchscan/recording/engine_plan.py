@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from torchscan.errors import Give, InputError
-from torchscan.recording.sharding import Heads
+from torchscan.recording.attention_heads import Heads
 
 #: dimensions of the matrices of all experts in one tensor
 _STACKED = 3

@@ -10,22 +10,23 @@ scattered afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.errors import Argument, InputError
+from torchscan.recording.attention_heads import heads_of, repeat_heads
 from torchscan.recording.engine_plan import EnginePlan, divisible_experts
+from torchscan.recording.engine_styles import STYLES, Forward, ShardGroup, Style
 from torchscan.recording.expert_rows import all_rows, own_picks
-from torchscan.recording.sharding import by_its_own_plan, heads_of, repeat_heads
-from torchscan.torch_versions import gather_columns, gather_rows, scatter_rows
+from torchscan.recording.sharding import by_its_own_plan
+from torchscan.torch_versions import gather_rows, scatter_rows
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-Forward = Callable[..., Any]
 #: attributes in which attention modules keep the number of their heads
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads")
 
@@ -45,7 +46,7 @@ def as_engines_shard(
     if expert_parallel:
         plan.keep_experts(is_summed=tp.size() == mesh.size())
     plan.join_sums()
-    unknown = sorted(set(plan.styles.values()) - _STYLES.keys())
+    unknown = sorted(set(plan.styles.values()) - STYLES.keys())
     if unknown and expert_parallel:
         raise InputError(
             f"the plan of {type(model).__name__} divides modules by {unknown[0]!r}, which is not "
@@ -61,147 +62,11 @@ def as_engines_shard(
     return model
 
 
-# -- styles --------------------------------------------------------------------------------------
-
-
-class _ShardGroup(NamedTuple):
-    """The devices that share a module."""
-
-    group: Any
-    size: int
-
-    def sum(self, output: Any) -> Any:
-        """Sum a tensor, or the first of several, over the devices."""
-        tensor = output[0] if isinstance(output, tuple) else output
-        torch.distributed.all_reduce(tensor, group=self.group)
-        return output
-
-    def part(self, size: int) -> int:
-        """Return the part of a dimension that the first device has."""
-        return -(-size // self.size)
-
-
-#: returns what replaces the forward pass of a module
-Wrapper = Callable[[Any, _ShardGroup], Forward]
-
-
-def _summed(module: Any, place: _ShardGroup) -> Forward:
-    forward: Forward = module.forward
-    return lambda *args, **kwargs: place.sum(forward(*args, **kwargs))
-
-
-def _gathered(module: Any, place: _ShardGroup) -> Forward:
-    """Gather columns, of which the last device may have fewer."""
-    forward: Forward = module.forward
-    number = getattr(module, "out_features", None) or getattr(module, "embedding_dim", None)
-
-    def gather(*args: Any, **kwargs: Any) -> Tensor:
-        return gather_columns(forward(*args, **kwargs), place.group)[..., :number]
-
-    return gather
-
-
-def _split_and_summed(module: Any, place: _ShardGroup) -> Forward:
-    forward: Forward = module.forward
-
-    def split(states: Tensor) -> Any:
-        return place.sum(forward(states.narrow(-1, 0, place.part(states.shape[-1]))))
-
-    return split
-
-
-def _looked_up(module: Any, place: _ShardGroup) -> Forward:
-    """Look up the tokens in this device's part of the vocabulary, zeros for the others."""
-    forward: Forward = module.forward
-
-    def look_up(tokens: Tensor) -> Any:
-        is_elsewhere = tokens >= module.weight.shape[0]
-        rows = forward(tokens.masked_fill(is_elsewhere, 0))
-        return place.sum(rows.masked_fill(is_elsewhere.unsqueeze(-1), 0.0))
-
-    if getattr(module, "padding_idx", None) is not None:
-        module.padding_idx = None  # it may lie in another part, and only matters for gradients
-    return look_up
-
-
-def _normed_with_keys(module: Any, place: _ShardGroup) -> Forward:
-    """Norm queries over the heads of all devices; sums of squares of keys travel along."""
-
-    def norm(states: Tensor) -> Tensor:
-        wide = states.to(torch.float32)
-        mean = wide.pow(2).mean(-1, keepdim=True)
-        both = place.sum(torch.cat([mean, mean], -1))
-        return _scaled(module, wide, both[..., :1] / place.size).to(states.dtype)
-
-    return norm
-
-
-def _normed_with_queries(module: Any, _place: _ShardGroup) -> Forward:
-    """Norm keys over the heads of all devices, whose sums came with those of the queries."""
-
-    def norm(states: Tensor) -> Tensor:
-        wide = states.to(torch.float32)
-        mean = wide.pow(2).mean(-1, keepdim=True)
-        return _scaled(module, wide, mean).to(states.dtype)
-
-    return norm
-
-
-def _scaled(module: Any, states: Tensor, mean: Tensor) -> Tensor:
-    epsilon: Any = getattr(module, "variance_epsilon", None) or getattr(module, "eps", 0.0)
-    scaled: Tensor = states * torch.rsqrt(mean + epsilon) * module.weight
-    return scaled
-
-
-class _Style(NamedTuple):
-    """The dimension along which parameters are divided, and what a module does besides."""
-
-    dim: int | None = None
-    #: True if tensors of one dimension stay whole
-    keeps_vectors: bool = False
-    #: matrices that lie one after the other along this dimension, such as a gate and what it gates
-    packed: int = 1
-    wrap: Wrapper | None = None
-
-    def dim_of(self, tensor: Tensor) -> int | None:
-        """Return the dimension along which a parameter is divided, or None."""
-        if self.dim is None or tensor.dim() > 1:
-            return self.dim
-        return None if self.keeps_vectors else 0
-
-
-_COLUMNS, _ROWS = _Style(-2), _Style(-1, keeps_vectors=True)
-#: by their names in transformers
-_STYLES: Mapping[str, _Style] = {
-    "colwise": _COLUMNS,
-    "packed_colwise": _COLUMNS._replace(packed=2),
-    "colwise_gather_output": _COLUMNS._replace(wrap=_gathered),
-    "colwise_rep": _COLUMNS._replace(wrap=_gathered),
-    "rowwise": _ROWS._replace(wrap=_summed),
-    "packed_rowwise": _ROWS._replace(packed=2),
-    "rowwise_split_input": _ROWS._replace(wrap=_split_and_summed),
-    "rowwise_rep": _ROWS._replace(wrap=_split_and_summed),
-    "embedding_rowwise": _Style(0, wrap=_looked_up),
-    "embedding_colwise": _Style(1, wrap=_gathered),
-    "moe_tp_experts": _Style(wrap=_summed),
-    "all_reduce": _Style(wrap=_summed),
-    "q_norm_over_heads": _Style(0, wrap=_normed_with_keys),
-    "k_norm_over_heads": _Style(0, wrap=_normed_with_queries),
-    **dict.fromkeys(
-        (
-            *("replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"),
-            *("local_params", "own_heads"),
-        ),
-        _Style(),
-    ),
-}
-
-
 class _Shards:
     """The part of the first device of a group."""
 
     def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
-        self._place = _ShardGroup(mesh.get_group(), mesh.size())
+        self._place = ShardGroup(mesh.get_group(), mesh.size())
         self._modules = dict(model.named_modules())
         #: parts by the tensor and the dimension, so that tied weights stay tied
         self._parts: dict[tuple[int, int], tuple[Tensor, nn.Parameter]] = {}
@@ -209,7 +74,7 @@ class _Shards:
     def follow(self, styles: Mapping[str, str]) -> None:
         """Divide parameters and change modules, which are those of a copy."""
         for path, name in styles.items():
-            style = _STYLES[name]
+            style = STYLES[name]
             module = self._modules.get(path)
             if module is None:
                 self._divide(path, style)
@@ -222,7 +87,7 @@ class _Shards:
                 if number and number % self._place.size == 0:
                     setattr(module, attribute, number // self._place.size)
 
-    def _divide(self, path: str, style: _Style) -> None:
+    def _divide(self, path: str, style: Style) -> None:
         owner, _, name = path.rpartition(".")
         module = self._modules[owner]
         tensor = module._parameters.get(name)
@@ -301,7 +166,7 @@ class _Exchange:
     ) -> None:
         self._forward = forward
         self._size = mesh.size()
-        self._tp = None if tp is None else _ShardGroup(tp.get_group(), tp.size())
+        self._tp = None if tp is None else ShardGroup(tp.get_group(), tp.size())
         #: True if groups of devices have batches of their own
         self._is_gathered = tp is None or tp.size() < mesh.size()
         self._choices = choices

@@ -18,7 +18,10 @@ Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
 DTypes = torch.dtype | Sequence[torch.dtype | None] | Mapping[str, torch.dtype | None]
 
-_HOW = "give one shape without the batch dimension, such as (3, 224, 224), a list of them, one per input, or a dict by name"
+_HOW = (
+    "give one shape without the batch dimension, such as (3, 224, 224), a list of them, one per "
+    "input, or a dict by name"
+)
 
 
 def example_inputs(
@@ -28,24 +31,30 @@ def example_inputs(
     batch_size: int,
     device: torch.device,
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments.
+    """Return positional and keyword arguments of the given shapes.
 
-    Random normal values for floating-point inputs, zeros for integers (a valid index anywhere), True for booleans.
+    They have random normal values for floating-point inputs, zeros for integers (a valid index
+    anywhere), True for booleans.
     """
     names = list(input_shape) if isinstance(input_shape, Mapping) else None
     shapes = _as_shapes(input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError.of_value("batch_size", batch_size, "give a positive integer")
     dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
-    sizes = ((batch_size, *shape) for shape in shapes)
-    tensors = tuple(
-        _make_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True)
-    )
-    return (tensors, {}) if names is None else ((), dict(zip(names, tensors, strict=True)))
+    tensors = [
+        _make_example((batch_size, *shape), kind, device)
+        for shape, kind in zip(shapes, dtypes, strict=True)
+    ]
+    if names is None:
+        return tuple(tensors), {}
+    return (), dict(zip(names, tensors, strict=True))
 
 
 def floating_dtype_of(module: nn.Module) -> torch.dtype:
-    """The dtype of the first floating-point or complex parameter or buffer, which is the one that inputs should have."""
+    """Return the type of the first floating-point or complex parameter or buffer.
+
+    Inputs should have it.
+    """
     for tensor in tensors_of(module):
         if tensor.is_floating_point() or tensor.is_complex():
             return tensor.dtype
@@ -65,16 +74,14 @@ def _make_example(size: tuple[int, ...], dtype: torch.dtype, device: torch.devic
 def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     is_integer = not (dtype.is_floating_point or dtype.is_complex)
     if is_integer and (device.type != "meta" or math.prod(size) <= CONCRETE_INTEGERS):
-        known = (
-            torch.device("cpu") if device.type == "meta" else device
-        )  # integers keep their values in every pass
+        # Integers keep their values in every pass.
+        known = torch.device("cpu") if device.type == "meta" else device
         return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
     if device.type == "meta":
         return torch.empty(size, dtype=dtype, device=device)
     drawn_as = torch.complex64 if dtype.is_complex else torch.float32
-    generator = torch.Generator("cpu").manual_seed(
-        0
-    )  # of our own: the user's random state is not ours to advance
+    # A separate generator: a pass must not advance the user's random state.
+    generator = torch.Generator("cpu").manual_seed(0)
     return torch.randn(size, dtype=drawn_as, generator=generator, device="cpu").to(device, dtype)
 
 
@@ -83,15 +90,16 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     single = _as_shape(input_shape)
     if single is not None:
         return [single]
-    several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
-    shapes = (
-        [_as_shape(each) for each in several]
-        if isinstance(input_shape, list | tuple | Mapping)
-        else [None]
-    )
-    if not all(shape is not None for shape in shapes):
+    if not isinstance(input_shape, list | tuple | Mapping):
         raise InputError.of_value("input_shape", input_shape, _HOW)
-    return [shape for shape in shapes if shape is not None]
+    several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
+    shapes = []
+    for each in several:
+        shape = _as_shape(each)
+        if shape is None:
+            raise InputError.of_value("input_shape", input_shape, _HOW)
+        shapes.append(shape)
+    return shapes
 
 
 def _refuse_tensors(input_shape: Any) -> None:
@@ -111,15 +119,19 @@ def _refuse_tensors(input_shape: Any) -> None:
 
 
 def _data_in(value: Any) -> Any:
-    """A tensor or array that is not a single number, however deep it is in lists; else None."""
+    """Return the first tensor or array in nested lists that is not a single number, or None."""
     if isinstance(value, list | tuple | Mapping):
-        inner = map(_data_in, value.values() if isinstance(value, Mapping) else value)
-        return next((each for each in inner if each is not None), None)
+        items = value.values() if isinstance(value, Mapping) else value
+        for item in items:
+            data = _data_in(item)
+            if data is not None:
+                return data
+        return None
     return value if getattr(value, "ndim", 0) else None
 
 
 def _as_shape(value: Any) -> tuple[int, ...] | None:
-    """A tuple or list of whole numbers (NumPy's too) that are not negative; else None."""
+    """Return a tuple or list of integers (also NumPy's) that are not negative; else None."""
     if not isinstance(value, list | tuple) or (isinstance(value, list) and not value):
         return None
     if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in value):
@@ -137,14 +149,14 @@ def _by_position(
     """Return types in the order of the inputs; None means the model's type."""
     if not isinstance(dtype, Mapping):
         return dtype
-    unknown = [name for name in dtype if name not in (names or ())]
-    if unknown:
-        raise InputError(
-            Argument("dtype"),
-            f" names {unknown[0]!r}, which is not an input: choose from "
-            f"{', '.join(names or ()) or 'inputs that input_shape names'}",
-        )
-    return [dtype.get(name) for name in names or ()]
+    known = names or []
+    for name in dtype:
+        if name not in known:
+            choices = ", ".join(known) or "inputs that input_shape names"
+            raise InputError(
+                Argument("dtype"), f" names {name!r}, which is not an input: choose from {choices}"
+            )
+    return [dtype.get(name) for name in known]
 
 
 def _as_dtypes(
@@ -153,23 +165,28 @@ def _as_dtypes(
     if dtype is None:
         return [floating_dtype_of(module)] * inputs
     given: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
-    dtypes = [floating_dtype_of(module) if kind is None else kind for kind in given]
-    if not all(isinstance(kind, torch.dtype) for kind in dtypes):
-        wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
-        if (isinstance(wrong, int) and not isinstance(wrong, bool)) or _as_shape(wrong) is not None:
-            raise InputError.of_value(
-                "dtype", dtype, "give the shapes of several inputs as one list, [(10,), (20,)]"
-            )
-        name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
-        how = (
-            f"give torch.{name}"
-            if isinstance(getattr(torch, name, None), torch.dtype)
-            else "give a torch.dtype, such as torch.long"
-        )
-        raise InputError.of_value("dtype", dtype, f"{how}, or one per input")
+    dtypes: list[torch.dtype] = []
+    for kind in given:
+        if kind is None:
+            dtypes.append(floating_dtype_of(module))
+        elif isinstance(kind, torch.dtype):
+            dtypes.append(kind)
+        else:
+            raise InputError.of_value("dtype", dtype, _advise_dtype(kind))
     if len(dtypes) != inputs:
         raise InputError(
             Argument("dtype"),
             f" has {len(dtypes)} types for {inputs} inputs: give one type, or one per input",
         )
     return dtypes
+
+
+def _advise_dtype(wrong: object) -> str:
+    """Return what to give in place of a value that is not a type."""
+    is_integer = isinstance(wrong, int) and not isinstance(wrong, bool)
+    if is_integer or _as_shape(wrong) is not None:
+        return "give the shapes of several inputs as one list, [(10,), (20,)]"
+    name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
+    if isinstance(getattr(torch, name, None), torch.dtype):
+        return f"give torch.{name}, or one per input"
+    return "give a torch.dtype, such as torch.long, or one per input"

@@ -21,7 +21,10 @@ from torchscan.torch_versions import RUNS_BACKWARD, local_part, without_torch_fu
 
 
 class _Watched(property):
-    """A property that looks like torch's own to code that asks whose it is, as torch's compiler does when it is imported."""
+    """A property that looks like torch's own.
+
+    Torch's compiler asks whose it is when it is imported.
+    """
 
     __objclass__ = Tensor.__mro__[1]
     __name__ = "grad"
@@ -33,37 +36,34 @@ class KeptGradients:
     def __init__(self, leaves: Iterable[Tensor]) -> None:
         self._leaves = {id(each): each for each in leaves}
         self._before: dict[int, Tensor | None] = {}
-        #: what is there, torch's own or somebody's
+        #: the descriptor that is there, torch's own or another library's
         self._grad: Any = Tensor.grad
 
     def watch(self, undo: Undo) -> None:
         """Keep a gradient before the model assigns to it, and all before it computes any."""
-        ours: Any = _Watched(self._grad.__get__, self._assign, self._delete)
+
+        def assign(tensor: Tensor, gradient: Tensor | None) -> None:
+            self._keep(tensor)
+            self._grad.__set__(tensor, gradient)
+
+        def delete(tensor: Tensor) -> None:
+            self._keep(tensor)
+            self._grad.__delete__(tensor)
+
+        ours: Any = _Watched(self._grad.__get__, assign, delete)
         undo.push(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
-        get_default_nowrap_functions().add(
-            ours.__get__
-        )  # what subclasses have for gradients stays what it is
+        # Torch returns the gradient of a subclass as it is, and does not convert it.
+        get_default_nowrap_functions().add(ours.__get__)
         Tensor.grad = ours
         undo.enter(lambda: replaced(*RUNS_BACKWARD, self._keeping_all))
 
     def restore(self, table: TensorTable) -> None:
-        """Put back what is not as it was."""
+        """Restore the gradients that the pass has changed."""
         for number, gradient in self._before.items():
             tensor = self._leaves[number]
-            if (
-                tensor.is_leaf
-                and tensor.grad is not gradient
-                and _is_left_by_pass(tensor.grad, table)
-            ):
+            is_changed = tensor.is_leaf and tensor.grad is not gradient
+            if is_changed and _is_left_by_pass(tensor.grad, table):
                 tensor.grad = gradient
-
-    def _assign(self, tensor: Tensor, gradient: Tensor | None) -> None:
-        self._keep(tensor)
-        self._grad.__set__(tensor, gradient)
-
-    def _delete(self, tensor: Tensor) -> None:
-        self._keep(tensor)
-        self._grad.__delete__(tensor)
 
     def _keep(self, tensor: Tensor) -> None:
         if is_recording() and id(tensor) in self._leaves and id(tensor) not in self._before:
@@ -72,8 +72,9 @@ class KeptGradients:
 
     def _keeping_all(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, accumulate_grad: bool = False, **kwargs: Any) -> Any:
-            for tensor in self._leaves.values() if accumulate_grad else ():
-                self._keep(tensor)
+            if accumulate_grad:
+                for tensor in self._leaves.values():
+                    self._keep(tensor)
             return run_backward(*args, accumulate_grad=accumulate_grad, **kwargs)
 
         return run

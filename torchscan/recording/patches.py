@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 from torchscan.recording.undo import run_at_end_of_pass
@@ -33,20 +32,19 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
 
 @contextlib.contextmanager
 def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute, also one that an object has from its class, or a class from its base."""
+    """Replace an attribute, also one of an object's class, or of a class's base."""
     before = getattr(owner, name)
-    if name in vars(owner):
-        put_back = partial(setattr, owner, name, before)
-    else:
-        put_back = partial(_remove, owner, name)
+    is_own = name in vars(owner)
+
+    def put_back() -> None:
+        if is_own:
+            setattr(owner, name, before)
+        elif name in vars(owner):
+            delattr(owner, name)
+
     run_at_end_of_pass(put_back)
     setattr(owner, name, by(before))
     try:
         yield
     finally:
         put_back()
-
-
-def _remove(owner: Any, name: str) -> None:
-    if name in vars(owner):
-        delattr(owner, name)

@@ -1,4 +1,4 @@
-"""State of objects without items or attributes: bytes, arrays of numbers, random generators, iterators."""
+"""State of objects without items and attributes: bytes, arrays, random generators, iterators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def has_plain_state(kind: type) -> bool:
 
 
 def num_bytes_to_copy(value: Any) -> int:
-    """Return the size of the copy that :func:`steps_for` makes; 0 for random generators and iterators, and if it makes none."""
+    """Return the size of the copy that :func:`steps_for` makes, or 0 if it makes none.
+
+    Random generators and iterators count as 0.
+    """
     if isinstance(value, _ROWS):
         size = memoryview(value).nbytes
     else:

@@ -13,13 +13,8 @@ from torchscan.errors import Give, InputError, Text
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import (
-    has_strides,
-    kind_of,
-    meta_copy,
-    own_copy,
-    uninitialized,
-)
+from torchscan.recording.bookkeeping.tensor_copies import own_copy, uninitialized
+from torchscan.recording.bookkeeping.tensors import has_strides, kind_of, meta_copy
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
@@ -56,9 +51,13 @@ def type_of(precision: Precision) -> torch.dtype:
 def with_channels_last(request: PassRequest) -> PassRequest:
     """Return the same pass of a copy of the model, and of inputs, in channels-last layout."""
     copied = on_meta_copy(request)
-    for parameter in (slot.tensor for slot in Inventory(copied.module).slots if not slot.is_buffer):
-        if parameter.dim() in CHANNELS_LAST and parameter.layout is torch.strided:
-            parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
+    for slot in Inventory(copied.module).slots:
+        parameter = slot.tensor
+        if slot.is_buffer or parameter.layout is not torch.strided:
+            continue
+        layout = CHANNELS_LAST.get(parameter.dim())
+        if layout is not None:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
     return replace(copied, channels_last=True)
 
 
@@ -104,8 +103,7 @@ def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not has_strides(tensor):
         raise CopyError(
             f"an estimate of this model needs a copy without data, and a {kind_of(tensor)} tensor "
-            "has "
-            "no such copy: give a dense tensor, or ",
+            "has no such copy: give a dense tensor, or ",
             Give("precision", None),
         )
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)

@@ -41,9 +41,9 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     """Simulate a mesh as one of its ranks sees it. Afterwards there is no group, as before."""
     size = size_of(mesh)
     if not 0 <= rank < size:
+        dims = " × ".join(f"{number} {name}" for name, number in mesh.items())
         raise InputError(
-            Argument("rank"),
-            f" is {rank!r}: the mesh {_format_mesh(mesh)} has ranks 0 to {size - 1}",
+            Argument("rank"), f" is {rank!r}: the mesh {dims} has ranks 0 to {size - 1}"
         )
     _require_groups()
     import torch.distributed as distributed
@@ -121,7 +121,7 @@ def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextlib.contextmanager
 def _without_complaints() -> Iterator[None]:
-    """Torch writes down where an operator fails on shapes, which is raised anyway."""
+    """Silence torch's log of operators that fail on shapes, whose errors are raised anyway."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -146,17 +146,18 @@ class _Chunks(Sequence[Tensor]):
             raise IndexError(place)
         begin = place * self._size
         left = min(self._size, self._tensor.shape[self._dim] - begin)
-        return (
-            self._tensor.narrow(self._dim, begin, left) if left > 0 else self._tensor.new_empty(0)
-        )
+        if left <= 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, begin, left)
 
 
 def size_of(mesh: Mapping[str, int]) -> int:
     """Return the number of ranks of a mesh, or raise an InputError if its sizes are invalid."""
     sizes = list(mesh.values()) if isinstance(mesh, Mapping) else []
-    if not sizes or not all(
+    are_valid = all(
         isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes
-    ):
+    )
+    if not sizes or not are_valid:
         raise InputError.of_value(
             "mesh",
             mesh,
@@ -172,7 +173,3 @@ def size_of(mesh: Mapping[str, int]) -> int:
             f", with {size:,} ranks: give at most {_MAX_RANKS:,}",
         )
     return size
-
-
-def _format_mesh(mesh: Mapping[str, int]) -> str:
-    return " × ".join(f"{size} {name}" for name, size in mesh.items())

@@ -1,10 +1,10 @@
-"""Writing down the operators of a pass: a dispatch mode sees them, the call tree says which module they belong to."""
+"""The recorder of a pass: a dispatch mode sees operators, the call tree knows their modules."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import (
-    Fingerprint,
-    arguments_named,
     copy_arguments,
-    fingerprint_of,
-    named_tensors,
-    packed_objects,
-    packed_tensors,
     tensors_in,
 )
-from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
+from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen
+from torchscan.recording.bookkeeping.packed_weights import (
+    Fingerprint,
+    fingerprint_of,
+    packed_objects,
+    packed_tensors,
+)
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, are_plain, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree, Given
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
@@ -34,6 +34,7 @@ from torchscan.recording.execution.calls import (
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.op_traits import RESOLVE, OpTraits, traits_of
 from torchscan.recording.execution.reads import CHECKING, TRUTH
+from torchscan.recording.module_ends import ModuleEnds
 from torchscan.recording.places import is_validation
 from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass
 from torchscan.torch_versions import (
@@ -49,11 +50,10 @@ from torchscan.torch_versions import (
     on_its_way,
     without_torch_function,
 )
-from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase, TensorSpec
+from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase
 
-_LAZY_TYPES = frozenset(
-    {nn.UninitializedParameter, nn.UninitializedBuffer}
-)  # about to be initialised: no part of the pass
+#: about to be initialized: no part of the pass
+_LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})
 
 _ADD = aten.add.Tensor
 _DETACH = aten.detach_.default
@@ -65,35 +65,25 @@ _LIFT = aten.lift_fresh.default
 _BOOKKEEPING = frozenset(map(id, (_LIFT, aten.detach_.default, aten.scalar_tensor.default)))
 _READS_TRUTH = frozenset(map(id, TRUTH))
 
-#: whether a composite operator is recorded as one call; if not, the operators that it is made of are
+#: whether a composite operator is recorded as one call, and not as the operators in it
 IsWhole = Callable[[OpOverload], bool]
 
 
 class Failure(NamedTuple):
-    """An exception, the innermost module call that it came from, and the operator call, if it was one that failed."""
+    """An exception, and where it came from."""
 
     error: BaseException
+    #: the innermost module call that it left
     call: Call | None
+    #: the operator call that failed, or None if something else did
     request: OpRequest | None
-
-
-class _Ends(NamedTuple):
-    """Inputs and outputs of a module call with their names, and the number of operators so far."""
-
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
-    end: int | None = None
-
-
-_NO_ENDS = _Ends()
 
 
 class Recorder(TorchDispatchMode):
     """Records the operators that the calling thread runs while it is entered.
 
-    Which module each belongs to it asks its ``tree``; which tensors are the same, and what stands in for them, its ``table``.
+    Its ``tree`` knows which module each belongs to, its ``table`` which tensors are the same and
+    what replaces them.
     """
 
     supports_higher_order_operators = True
@@ -126,15 +116,14 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[InputRecord] = []
         self.assume = assume
         self.values = AssumedValues(self.table, assume, is_last_resort=is_last_resort)
-        #: the packed weights that operators were given, with the path of the module that gave them first
+        #: the packed weights that operators took, with the path of the first module that gave them
         self.took_packed: dict[Fingerprint | None, str] = {}
         self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
         self._phase: Phase = "forward"
         self.ops: list[OpCall] = []
-        #: by the index of a module call
-        self._ends: dict[int, _Ends] = {}
+        self._module_ends = ModuleEnds(self.table)
         #: by the addresses of operators, whose hash is worked out in Python
         self._traits: dict[int, OpTraits] = {}
         self._taken_apart: set[int] = set()
@@ -146,7 +135,11 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would wrap the dispatch function to hide it from its compiler, which takes a second to import."""
+        """Return False.
+
+        Torch would wrap the dispatch function to hide it from its compiler, which takes a second
+        to import.
+        """
         return False
 
     def name_parts(self, inventory: Inventory) -> None:
@@ -157,7 +150,7 @@ class Recorder(TorchDispatchMode):
                 self.table.name(part, slot.kind, slot.path)
                 self.table.foreign_storage(part)
 
-    # -- verbs -------------------------------------------------------------------------------------------------------
+    # -- verbs -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -173,62 +166,36 @@ class Recorder(TorchDispatchMode):
             self._execution.begin_optimizer()
 
     def end(self) -> None:
-        """The pass is over: what is let go of from now on is let go of after its end."""
+        """End the pass: memory that is freed from now on is freed after its end."""
         self.table.end()
         self._failed = None
         self.tree.forget_exception()
 
     def failure_of(self, error: BaseException) -> Failure:
         """Return the origin of this exception, ignoring those that the model caught before."""
-        request = self._failed[1] if self._failed is not None and self._failed[0] is error else None
+        request = None
+        if self._failed is not None and self._failed[0] is error:
+            request = self._failed[1]
         call = self.tree.origin_of(error)
         if call is not None:
             self._note_tensors(call, (self.tree.given_to_origin, {}), ())
         return Failure(error, call, request)
 
     def op_calls(self) -> tuple[OpCall, ...]:
-        """The record of the operators."""
+        """Return the operator calls."""
         return tuple(self.ops)
 
     def module_calls(self) -> tuple[ModuleCall, ...]:
-        """The record of the modules."""
+        """Return the module calls, each with its operator calls."""
         ops: list[list[int]] = [[] for _ in self.tree.calls]
         for index, op in enumerate(self.ops):
             ops[op.module_call].append(index)
-        return tuple(map(self._module_call, self.tree.calls, ops))
-
-    def _module_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
-        ends = self._ends.get(call.index, _NO_ENDS)
-        parent = None if call.parent is None else call.parent.index
-        return ModuleCall(
-            call.index,
-            call.path,
-            type_name_of(call.module),
-            call.invocation,
-            call.depth,
-            parent,
-            tuple(call.children),
-            ends.inputs,
-            ends.outputs,
-            tuple(ops),
-            type(call.module).__module__,
-            ends.input_names,
-            ends.output_names,
-            ends.end,
-        )
+        return tuple(map(self._module_ends.describe, self.tree.calls, ops))
 
     def _note_tensors(self, call: Call, given: Given, result: object) -> None:
-        input_names, inputs = self._indices(arguments_named(type(call.module), *given))
-        output_names, outputs = self._indices(named_tensors(result))
-        self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
+        self._module_ends.note(call, given, result, len(self.ops))
 
-    def _indices(
-        self, named: Iterable[tuple[str, Tensor]]
-    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        found = [(name, self.table.find(local_part(tensor)).index) for name, tensor in named]
-        return tuple([name for name, _ in found]), tuple([index for _, index in found])
-
-    # -- operators ---------------------------------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------
 
     def __torch_dispatch__(
         self,
@@ -237,7 +204,7 @@ class Recorder(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Record one operator call; what is done to record it is nothing that functions are replaced in."""
+        """Record one operator call, outside of function modes, which are for the user's calls."""
         if func is _DEVICE:  # half of all calls ask on which device a tensor without data is
             return func(*args)
         if count_function_modes():
@@ -256,40 +223,46 @@ class Recorder(TorchDispatchMode):
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
-        """Tensor subclasses come first and are recorded as what they are made of."""
+        """Record an operator call; one on tensor subclasses is recorded as those in it."""
+        keywords = kwargs or {}
         if is_faking():
-            return func(
-                *args, **(kwargs or {})
-            )  # a tensor subclass asks for the shape of what it is going to make
+            # A tensor subclass asks for the shape of what it is going to make.
+            return func(*args, **keywords)
         self._notice_what_is_over()
+
         if not isinstance(func, OpOverload):
-            return self._record_with_functions(func, args, kwargs or {})
-        if func.namespace == "prim":  # asked of a tensor that pretends to be on a device: which one
-            return func(*args, **(kwargs or {}))
+            return self._record_with_functions(func, args, keywords)
+        if func.namespace == "prim":
+            # A tensor that pretends to be on a device is asked on which one.
+            return func(*args, **keywords)
         if types and not are_plain(types):
-            return (
-                func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
-            )
+            if _LAZY_TYPES.issuperset(types):
+                return func(*args, **keywords)
+            return NotImplemented
+        return self._record_overload(func, args, keywords)
+
+    def _record_overload(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Record a call of an operator on plain tensors."""
         traits = self._traits.get(id(func)) or self._find_traits(func)
         if traits.is_wrapper:
             return on_its_way(args[0])
         if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
-            return func(*args, **(kwargs or {}))
-        if (
-            func is _DETACH
-        ):  # autograd has done it already; where it has not, the tensor's own graph would be cut
+            return func(*args, **kwargs)
+        if func is _DETACH:
+            # Autograd has done it already; where it has not, the tensor's own graph would be cut.
             return args[0]
         if id(func) in self._taken_apart:
-            args, kwargs = self._on_one_device(args, kwargs or {})
-            with self, self.values.checked() if func in CHECKING else contextlib.nullcontext():
-                return func.decompose(*args, **kwargs)
+            return self._decompose(func, args, kwargs)
+
         request = OpRequest(func, traits, args, kwargs, self.table)
         try:
             met = self.values.met_by(request)
-            is_validated = id(func) in _READS_TRUTH and self._is_validated(request)
-            outcome = (
-                describe_outcome(request, True) if is_validated else self._execution.run(request)
-            )
+            if id(func) in _READS_TRUTH and self._is_validated(request):
+                outcome = describe_outcome(request, True)
+            else:
+                outcome = self._execution.run(request)
         except Exception as error:
             self._failed = (error, request)
             raise
@@ -298,12 +271,27 @@ class Recorder(TorchDispatchMode):
         return self._write_down(request, outcome, met)
 
     def _is_being_frozen(self) -> bool:
-        """In its first calls, a frozen script is optimised: constants are compared, to store equal ones once."""
+        """Return whether torch optimizes a frozen script, as it does in the first calls.
+
+        It compares constants, to store equal ones once.
+        """
         return self.tree.current is not None and is_frozen(self.tree.current.module)
+
+    def _decompose(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Record the operators in a composite one."""
+        args, kwargs = self._on_one_device(args, kwargs)
+        checked: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if func in CHECKING:
+            checked = self.values.checked()
+        with self, checked:
+            return func.decompose(*args, **kwargs)
 
     def _is_validated(self, request: OpRequest) -> bool:
         """Return whether torch validates unknown values, which are then assumed to be in range."""
-        if request.tracked[0].is_concrete or not is_validation():
+        first, *_ = request.tracked
+        if first.is_concrete:
+            return False
+        if not is_validation():
             return False
         self.assume(Note.of("distribution-arguments-valid"))
         return True
@@ -311,23 +299,27 @@ class Recorder(TorchDispatchMode):
     def _on_one_device(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """For composite operators, which compare devices: beside a meta tensor other fractions give up their values."""
-        if (
-            not torch.is_inference_mode_enabled()
-            or len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2
-        ):
+        """Return operands of a composite operator, which compares their devices.
+
+        Beside a meta tensor, other floating-point tensors give up their values.
+        """
+        if not torch.is_inference_mode_enabled():
             return args, kwargs
+        are_meta = {tensor.is_meta for tensor in tensors_in((args, kwargs))}
+        if len(are_meta) < 2:
+            return args, kwargs
+
+        def without_values(tensor: Tensor) -> Tensor:
+            if tensor.is_meta or not tensor.is_floating_point():
+                return tensor
+            substitute = meta_tensor(self.table.find(tensor).spec)
+            self.table.enter_substitute(substitute, tensor)
+            return substitute
+
         changed: tuple[Sequence[Any], Mapping[str, Any]] = copy_arguments(
-            (args, kwargs), self._without_values
+            (args, kwargs), without_values
         )
         return changed
-
-    def _without_values(self, tensor: Tensor) -> Tensor:
-        if tensor.is_meta or not tensor.is_floating_point():
-            return tensor
-        substitute = meta_tensor(self.table.find(tensor).spec)
-        self.table.enter_substitute(substitute, tensor)
-        return substitute
 
     def _notice_what_is_over(self) -> None:
         """Release caught exceptions, whose frames hold tensors; detect the end of recomputation."""
@@ -339,8 +331,10 @@ class Recorder(TorchDispatchMode):
             self._after_recomputation()
 
     def _find_traits(self, func: OpOverload) -> OpTraits:
-        """An operator that is met for the first time."""
-        traits = self._traits[id(func)] = traits_of(func)
+        """Read the schema of an operator that is met for the first time."""
+        traits = traits_of(func)
+        self._traits[id(func)] = traits
+
         if traits.is_composite and not self._is_whole(func):
             self._taken_apart.add(id(func))
         return traits
@@ -348,7 +342,9 @@ class Recorder(TorchDispatchMode):
     def _result_of_bookkeeping(self, request: OpRequest, outcome: OpOutcome) -> Any:
         if request.op is _LIFT:
             self.table.enter_constant(request.args[0])
-        return self._with_originals(request, outcome) if request.has_proxy else outcome.result
+        if request.has_proxy:
+            return self._with_originals(request, outcome)
+        return outcome.result
 
     def _record_with_functions(
         self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -370,7 +366,9 @@ class Recorder(TorchDispatchMode):
         outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
         if request.traits.takes_packed:
-            self._note_packed(request, call)
+            operands = [("", list(request.args)), ("", dict(request.kwargs))]
+            for _, packed in packed_objects(operands):
+                self.took_packed.setdefault(fingerprint_of(packed_tensors(packed)), call.path)
         origin = self._origin(request, index) if self._phase == "backward" else "function"
         self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
@@ -378,29 +376,22 @@ class Recorder(TorchDispatchMode):
             self.values.follow(request, outcome.assumed, met, made)
         return result
 
-    def _note_packed(self, request: OpRequest, call: Call) -> None:
-        for _, packed in packed_objects([("", list(request.args)), ("", dict(request.kwargs))]):
-            self.took_packed.setdefault(fingerprint_of(packed_tensors(packed)), call.path)
-
     def _enter_outputs(
         self, request: OpRequest, outcome: OpOutcome, producer: int
     ) -> list[Tracked]:
         specs = outcome.signature.outputs
-        return [
-            self.table.add(tensor, spec, producer, None)
-            if alias is None
-            else self._enter_alias(request, alias, tensor, spec, producer)
-            for tensor, spec, alias in zip(outcome.outputs, specs, outcome.alias_of, strict=True)
-        ]
-
-    def _enter_alias(
-        self, request: OpRequest, alias: int, tensor: Tensor, spec: TensorSpec, producer: int
-    ) -> Tracked:
-        """An operand that is returned, or what looks into its memory."""
-        operand, tracked = request.tensors[alias], request.tracked[alias]
-        if (operand if tracked.proxy is None else tracked.proxy) is tensor:
-            return self.table.rewrite(operand, spec, producer)
-        return self.table.add(tensor, spec, producer, tracked)
+        entered = []
+        for tensor, spec, alias in zip(outcome.outputs, specs, outcome.alias_of, strict=True):
+            if alias is None:
+                entered.append(self.table.add(tensor, spec, producer, None))
+                continue
+            operand, tracked = request.tensors[alias], request.tracked[alias]
+            computed_with = operand if tracked.proxy is None else tracked.proxy
+            if computed_with is tensor:  # an operand is returned
+                entered.append(self.table.rewrite(operand, spec, producer))
+            else:
+                entered.append(self.table.add(tensor, spec, producer, tracked))
+        return entered
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
         """Return the model's own tensor if an operator returns one of its operands, not its proxy.
@@ -421,14 +412,15 @@ class Recorder(TorchDispatchMode):
             return "checkpoint"
         node = current_node()
         self._nodes[index] = None if node is None else node._sequence_nr()
-        return (
-            "engine"
-            if request.op is _ADD and self._sums_up_gradients(request, index)
-            else "function"
-        )
+        if request.op is _ADD and self._sums_up_gradients(request, index):
+            return "engine"
+        return "function"
 
     def _sums_up_gradients(self, request: OpRequest, index: int) -> bool:
-        """The engine adds what a node has just made to what it was handed by another one, which that node itself never sees."""
+        """Return whether the engine adds two gradients.
+
+        It adds what a node has just made to what another one made, which this node never sees.
+        """
         producers = [self.table.records[tracked.index].producer for tracked in request.tracked]
         if len(producers) != 2 or any(producer not in self._nodes for producer in producers):
             return False
@@ -438,11 +430,19 @@ class Recorder(TorchDispatchMode):
         )
 
     def _owner(self) -> Call:
-        """The call whose gradient is being computed, else the model's, for example for the loss."""
-        node = current_node() if self._phase == "backward" else None
-        return self.tree.owner_of(node) or self.tree.root
+        """Return the call whose gradient is computed, else the model's, for example for a loss."""
+        node = None
+        if self._phase == "backward":
+            node = current_node()
+        owner = self.tree.owner_of(node)
+        if owner is None:
+            owner = self.tree.root
+        return owner
 
 
 def _is_inside_checkpoint() -> bool:
-    """During the backward pass: gradients are watched, or, while a result is put away for them, were a moment ago."""
+    """Return whether a checkpoint recomputes its part, asked during the backward pass.
+
+    Gradients are enabled then, or were just before a result was saved for them.
+    """
     return torch.is_grad_enabled() or keeps_for_gradients()

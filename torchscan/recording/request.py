@@ -37,7 +37,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRequest(Inputs):
-    """A pass as requested: the module, its inputs (shapes, or complete arguments), and how to run it."""
+    """A pass as requested: the module, its inputs (shapes or complete arguments), and options."""
 
     mode: Mode = "eval"
     execute: Execute = "auto"
@@ -138,17 +138,13 @@ def _what_instead(given: object) -> str:
 
 def require_visible_kernels(inventory: Inventory) -> None:
     """Refuse frozen scripts with nodes that run oneDNN without a call of an operator."""
-    hidden = next(filter(_hides_kernels, filter(is_frozen, inventory.modules.values())), None)
-    if hidden is not None:
-        raise InputError(
-            f"{type_name_of(hidden)} was optimized by torch.jit.optimize_for_inference, which "
-            "hides its kernels from torch's dispatcher: give the model from before that call"
-        )
-
-
-def _hides_kernels(module: nn.Module) -> bool:
-    graph: Any = module.graph
-    return bool(graph.findAllNodes("prim::ConstantMKLDNNTensor"))
+    for module in filter(is_frozen, inventory.modules.values()):
+        graph: Any = module.graph
+        if graph.findAllNodes("prim::ConstantMKLDNNTensor"):
+            raise InputError(
+                f"{type_name_of(module)} was optimized by torch.jit.optimize_for_inference, which "
+                "hides its kernels from torch's dispatcher: give the model from before that call"
+            )
 
 
 def check_request(request: PassRequest) -> None:

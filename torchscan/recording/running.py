@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import GeneratorType
 from typing import Any
@@ -179,7 +179,8 @@ class PassRun:
             call = partial(interruptible, root)
             output = recorder.tree.run(root, call, arguments.args, arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
-                self._exhaust(output)
+                with recorder.tree.resumed():
+                    interruptible(deque, output, maxlen=0)
             if request.has_backward:
                 loss = interruptible(loss_of, output, request.backward)
         if request.drops_output:
@@ -192,10 +193,6 @@ class PassRun:
             differentiate(loss, recorder, self._substitutes)
         _wait_for((output, loss))
         return output, loss
-
-    def _exhaust(self, generator: Iterator[Any]) -> None:
-        with self.recorder.tree.resumed():
-            interruptible(deque, generator, maxlen=0)
 
     def _hand_over(self, output: Any) -> None:
         """Note which memory of the output the next pass gets."""

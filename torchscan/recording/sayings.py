@@ -18,12 +18,12 @@ class HigherOrderError(NotImplementedError):
 class Saying(Enum):
     """The cause of an exception."""
 
-    #: gradients were asked for in inference mode, or a tensor made in it was used for some; or one starts from known values,
-    #: which only inference mode leaves on the CPU
+    #: gradients were requested in inference mode, or use a tensor made in it, or start from known
+    #: values, which only inference mode leaves on the CPU
     NEEDS_GRAPH = auto()
     #: a custom operator does not say what shape it returns
     NO_SHAPE_FUNCTION = auto()
-    #: an operator takes functions: torchscan raises an error of its own, and older versions of torch one before
+    #: an operator takes functions: torchscan raises an error, older versions of torch before it
     TAKES_FUNCTIONS = auto()
     #: a custom operator has no gradient
     NO_GRADIENT = auto()
@@ -72,19 +72,19 @@ _FEATURES = (
         r"normalized_shape=\[(?P<taken>\d+)\].* input of size[^\d]*\[(?:\d+, )*(?P<given>\d+)\]"
     ),
 )
-_CHANNELS = (re.compile(r"running_mean should contain (?P<given>\d+) elements not (?P<taken>\d+)"),)
+_CHANNELS = re.compile(r"running_mean should contain (?P<given>\d+) elements not (?P<taken>\d+)")
 
 
 def features_in(error: BaseException) -> Features | None:
     """Return the sizes that do not match, if the text of an exception has both."""
-    for pattern in (*_FEATURES, *_CHANNELS):
-        found = pattern.search(str(error))
+    text = str(error)
+    for pattern in _FEATURES:
+        found = pattern.search(text)
         if found is not None:
-            return (
-                int(found["taken"]),
-                int(found["given"]),
-                "channels" if pattern in _CHANNELS else "features",
-            )
+            return int(found["taken"]), int(found["given"]), "features"
+    found = _CHANNELS.search(text)
+    if found is not None:
+        return int(found["taken"]), int(found["given"]), "channels"
     return None
 
 

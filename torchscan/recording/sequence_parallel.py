@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from torchscan.errors import Argument, Give, InputError
-from torchscan.recording.sharding import heads_of, repeat_heads
+from torchscan.recording.attention_heads import heads_of, repeat_heads
 from torchscan.recording.training.float8 import Float8Linear
 from torchscan.recording.training.float8_tensor_parallel import (
     gather_input_in_8_bits,

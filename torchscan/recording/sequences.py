@@ -1,4 +1,4 @@
-"""The tokens that a pass is given: how many there are, and the same pass with another number of them."""
+"""The number of tokens that a pass takes, and the same pass with another number of them."""
 
 from __future__ import annotations
 
@@ -55,27 +55,34 @@ def length_of(request: PassRequest) -> int:
 
 
 def with_length(request: PassRequest, length: int) -> PassRequest:
-    """Tokens, and what there is for each of them (masks, positions, labels), begin again where they end."""
+    """Return the same pass with another number of tokens, which begin again where they end.
+
+    So do tensors with a value for each token: masks, positions, labels.
+    """
     known = length_of(request)
-    args, kwargs = copy_arguments(
-        (request.args, request.kwargs),
-        lambda tensor: _stretched(tensor, known, length) if _is_of_tokens(tensor) else tensor,
-    )
+
+    def stretched(tensor: Tensor) -> Tensor:
+        return _stretched(tensor, known, length) if _is_of_tokens(tensor) else tensor
+
+    args, kwargs = copy_arguments((request.args, request.kwargs), stretched)
     return replace(request, args=args, kwargs=kwargs)
 
 
 def _is_of_tokens(tensor: Tensor) -> bool:
-    return (
-        not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided
-    )
+    if tensor.is_floating_point() or tensor.is_complex():
+        return False
+    return tensor.layout is torch.strided
 
 
 def _stretched(tensor: Tensor, known: int, length: int) -> Tensor:
-    """In each dimension, but the first, that has the known length."""
+    """Return a tensor of another length along each dimension of this one, except the first."""
     places = [place for place, size in enumerate(tensor.shape) if place and size == known]
-    size = [length if place in places else each for place, each in enumerate(tensor.shape)]
+    size = list(tensor.shape)
+    for place in places:
+        size[place] = length
     if tensor.is_meta or torch.Size(size).numel() > CONCRETE_INTEGERS:
         return torch.empty(size, dtype=tensor.dtype, device=_META)
     for place in places:
-        tensor = tensor.index_select(place, torch.arange(length, device=tensor.device) % known)
+        indices = torch.arange(length, device=tensor.device) % known
+        tensor = tensor.index_select(place, indices)
     return tensor

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchscan.errors import Argument, Give, InputError, RecordError, Text, TorchscanError
-from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.patches import overridden
+from torchscan.recording.attention_heads import heads_of, repeat_heads
+from torchscan.recording.models_without_data import (
+    ASKING_FOR_DATA,
+    ON_NO_DEVICE,
+    build_without_data,
+    copy_without_data,
+    first_line,
+)
 from torchscan.recording.training.float8_all_gather import gather_in_8_bits
 from torchscan.torch_versions import (
-    WithoutData,
     is_divided_unevenly,
     is_sharded_by_fsdp,
     is_sharded_type,
     is_wrapped_by_ddp,
-    making_fakes,
     sum_up_in_python,
 )
 
@@ -29,19 +31,6 @@ if TYPE_CHECKING:
 
 #: shards a model on torch's DeviceMesh; its name is missing where signatures are shown
 Apply = Callable[[nn.Module, Any], object]
-
-#: what torch raises where a tensor without data is asked for values
-_ASKING_FOR_DATA = (
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "tolist() is not supported for tensor subclasses",
-)
-
-
-#: what training scripts do and a plan does not
-_ON_NO_DEVICE = (
-    "; a plan has no device and provides the mesh: leave out .cuda(), device_ids and other meshes"
-)
 
 #: parameters that are named in a message
 _NAMED = 3
@@ -56,32 +45,33 @@ def sharded(
     dtype: torch.dtype | None = None,
     change: Callable[[nn.Module], None] | None = None,
 ) -> nn.Module:
-    """The model of this process; one that exists is copied, in another type if one is given.
+    """Return the model of this rank; one that exists is copied, in another type if one is given.
 
     A ``change`` of the copy comes before ``apply``: layers are changed, then sharded.
     """
     if isinstance(build, nn.Module):
         _refuse_lazy(build)
-        model = _without_data(build, dtype)
+        model = copy_without_data(build, dtype)
     else:
-        model = _built(build)
+        model = build_without_data(build)
         _refuse_lazy(model)
     if change is not None:
         change(model)
     before = _shapes(model)
-    made = _apply_to(model, apply, mesh)
-    if made is not None and not isinstance(made, nn.Module):
+    returned = _apply_to(model, apply, mesh)
+    if returned is not None and not isinstance(returned, nn.Module):
         raise InputError(
-            f"apply(model, mesh) returned a {type(made).__name__}: return a model, or nothing"
+            f"apply(model, mesh) returned a {type(returned).__name__}: return a model, or nothing"
         )
-    found = (
-        model if made is None or any(made is each for each in model.modules()) else made
-    )  # fully_shard(part) returns it
-    gather_in_8_bits(found)
+    # fully_shard(part) returns a part of the model.
+    is_part = any(returned is each for each in model.modules())
+    if isinstance(returned, nn.Module) and not is_part:
+        model = returned
+    gather_in_8_bits(model)
     if training:
-        _require_summed(found, mesh, is_as_before=_shapes(found) == before)
-        _let_ddp_talk(found)
-    return found
+        _require_summed(model, mesh, is_as_before=_shapes(model) == before)
+        _let_ddp_talk(model)
+    return model
 
 
 def _apply_to(model: nn.Module, apply: Apply, mesh: DeviceMesh) -> object:
@@ -91,13 +81,14 @@ def _apply_to(model: nn.Module, apply: Apply, mesh: DeviceMesh) -> object:
     except TorchscanError:
         raise
     except Exception as error:
-        line = _line(error)
-        advice = _ON_NO_DEVICE if "CUDA" in line.upper() or "device_ids" in line else ""
+        line = first_line(error)
+        is_about_devices = "CUDA" in line.upper() or "device_ids" in line
+        advice = ON_NO_DEVICE if is_about_devices else ""
         raise InputError(f"apply(model, mesh) failed: {line}{advice}") from error
 
 
 def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Tensor parallelism along ``tp``, as transformers does by the plan that a model brings along."""
+    """Return the model in tensor parallelism along ``tp``, by its own plan for transformers."""
     brought: Any = model
     if "tp" not in (mesh.mesh_dim_names or ()):
         return model
@@ -135,92 +126,6 @@ def _tied_parameters(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def _line(error: Exception) -> str:
-    said = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {said}"
-
-
-class Heads(NamedTuple):
-    """The heads of attention of all processes."""
-
-    queries: int
-    keys: int
-    #: key-value heads after those that several processes need were repeated
-    repeated: int
-
-
-def heads_of(model: nn.Module, size: int) -> Heads | None:
-    """Return the heads of which each process has some, or None if a config has none.
-
-    If there are fewer key-value heads than processes, several of these have the same one.
-    """
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    queries, keys = (
-        getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads")
-    )
-    if isinstance(queries, int) and queries % size:
-        raise _indivisible(queries, "heads", size)
-    if not isinstance(keys, int):
-        return None
-    repeated = size if size % keys == 0 else keys
-    if repeated % size:
-        raise _indivisible(keys, "key-value heads", size)
-    return Heads(queries, keys, repeated) if isinstance(queries, int) else None
-
-
-def _indivisible(heads: int, label: str, size: int) -> InputError:
-    return InputError(
-        f"{heads} {label} cannot be divided among tp {size}", ": choose a tp that divides them"
-    )
-
-
-def repeat_heads(model: nn.Module, heads: Heads | None, styles: Mapping[str, str]) -> None:
-    """Repeat key-value heads as often as processes need them, as engines do.
-
-    Attention stays as it is where the plan, ``styles`` by path, does not divide keys by heads.
-    """
-    if heads is None or heads.repeated <= heads.keys:
-        return
-    for path, each in model.named_modules():
-        if isinstance(getattr(each, "kv_b_proj", None), nn.Linear):
-            continue  # latent attention has one head for all, which each device computes
-        projections: list[Any] = [getattr(each, name, None) for name in ("k_proj", "v_proj")]
-        if not all(isinstance(found, nn.Linear) for found in projections):
-            if hasattr(each, "num_key_value_groups"):
-                raise InputError(
-                    f"{path} has no k_proj and v_proj whose {heads.keys} heads can be repeated "
-                    f"for tp {heads.repeated}",
-                    ": choose a tp that divides them",
-                )
-            continue
-        if styles.get(f"{path}.k_proj") == "colwise":
-            _repeat_heads_of(each, projections, heads)
-
-
-def _repeat_heads_of(attention: Any, projections: list[Any], heads: Heads) -> None:
-    """Repeat the key-value heads of one module, whose projections are those of keys and values."""
-    times = heads.repeated // heads.keys
-    norm = getattr(attention, "k_norm", None)
-    width = getattr(getattr(norm, "weight", None), "shape", None)
-    if heads.keys > 1 and width == (projections[0].out_features,):
-        _repeat_rows(norm, times)
-    for projection in projections:
-        _repeat_rows(projection, times)
-        projection.out_features *= times
-    attention.num_key_value_groups = heads.queries // heads.repeated
-    if hasattr(attention, "num_key_value_heads"):
-        attention.num_key_value_heads = heads.repeated
-
-
-def _repeat_rows(module: Any, times: int) -> None:
-    with torch.no_grad():
-        for name, tensor in list(module._parameters.items()):
-            if tensor is not None:
-                repeated = tensor.repeat(times, *[1] * (tensor.dim() - 1))
-                module._parameters[name] = nn.Parameter(repeated, tensor.requires_grad)
-
-
 def _let_ddp_talk(model: nn.Module) -> None:
     if not is_wrapped_by_ddp(model):
         return
@@ -232,66 +137,8 @@ def _let_ddp_talk(model: nn.Module) -> None:
         ) from error
 
 
-def _built(build: Callable[[], nn.Module]) -> nn.Module:
-    if not callable(build):
-        raise InputError(
-            Argument("module"),
-            f" is a {type(build).__name__}: give the model, or a function that returns it",
-        )
-    try:
-        with making_fakes(), overridden(nn.Module, "_apply", _converting):
-            model = build()
-    except Exception as error:
-        if type(error).__name__ not in _ASKING_FOR_DATA:
-            raise InputError(
-                "module() failed: "
-                f"{_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
-            ) from error
-        raise InputError(
-            f"module() reads values, and a plan has none ({error}): build the model before, and "
-            "give that"
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise InputError(f"module() returned a {type(model).__name__}: return the model")
-    is_on_meta = any(each.device.type == "meta" for each in tensors_of(model))
-    return _without_data(model, None) if is_on_meta else model
-
-
-def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """``model.bfloat16()`` puts new tensors in the place of those without data, which torch cannot swap."""
-    thread = threading.get_ident()
-
-    def convert(
-        module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True
-    ) -> nn.Module:
-        if threading.get_ident() != thread:
-            return apply(module, change, recurse)
-        made: dict[int, Tensor] = {}
-        for each in module.modules() if recurse else [module]:
-            for tensors in (each._parameters, each._buffers):
-                tensors |= {
-                    name: _changed(tensor, change, made)
-                    for name, tensor in tensors.items()
-                    if tensor is not None
-                }
-        return module
-
-    return convert
-
-
-def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int, Tensor]) -> Tensor:
-    """A tensor that is shared stays shared."""
-    if id(tensor) not in made:
-        with torch.no_grad():
-            found = change(tensor)
-        made[id(tensor)] = (
-            nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
-        )
-    return made[id(tensor)]
-
-
 def _refuse_lazy(model: nn.Module) -> None:
-    """Raise if a parameter gets its shape from a first pass, which comes after the model is sharded."""
+    """Raise if a parameter gets its shape from a first pass, for which sharding is too early."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, tensor in tensors if nn.parameter.is_lazy(tensor)]
     if lazy:
@@ -301,36 +148,6 @@ def _refuse_lazy(model: nn.Module) -> None:
         )
 
 
-def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
-    made = WithoutData(making_fakes())
-    kept: dict[int, Any] = {
-        id(each): _pretender(each, made, dtype)
-        for each in tensors_of(module)
-        if _has_no_use_for_data(each)
-    }
-    try:
-        return copy.deepcopy(module, kept)
-    except Exception as error:
-        raise InputError(
-            f"{type(module).__name__} cannot be copied ({error}): give a function that builds it"
-        ) from error
-
-
-def _has_no_use_for_data(tensor: Tensor) -> bool:
-    return tensor.is_meta or tensor.is_floating_point()
-
-
-def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> Tensor:
-    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    found = made.tensor(tensor.shape, tensor.stride(), kind, torch.device("cpu"))
-    return (
-        nn.Parameter(found, requires_grad=tensor.requires_grad)
-        if isinstance(tensor, nn.Parameter)
-        else found
-    )
-
-
 def _shapes(model: nn.Module) -> list[torch.Size]:
     return [each.shape for each in model.parameters()]
 
@@ -338,12 +155,9 @@ def _shapes(model: nn.Module) -> list[torch.Size]:
 def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Raise an InputError if gradients are not reduced in a training step on the mesh."""
     parameters = dict(model.named_parameters())
-    left = [
-        name
-        for name, each in parameters.items()
-        if each.requires_grad and not is_sharded_type(type(each))
-    ]
-    is_alone = not any(is_sharded_type(type(each)) for each in parameters.values())
+    whole = {name: each for name, each in parameters.items() if not is_sharded_type(type(each))}
+    left = [name for name, each in whole.items() if each.requires_grad]
+    is_alone = len(whole) == len(parameters)
     if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError(
             "apply did not shard the model, so each rank trains alone: call fully_shard(model) in "
@@ -361,8 +175,7 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
 _CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
 _NEEDS_CUDA: Text = (
     "attention over sharded heads or sequences (context parallelism) needs a GPU, because torch "
-    "has "
-    "it for CUDA kernels only: give ",
+    "has it for CUDA kernels only: give ",
     Give("device", "NVIDIA H200"),
     ", for example",
 )
@@ -374,7 +187,7 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
     if isinstance(error.__cause__, InputError):  # it says already what to give
         return InputError(*error.__cause__.parts)
     cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
-    if any(name in cause for name in _ASKING_FOR_DATA):
+    if any(name in cause for name in ASKING_FOR_DATA):
         return InputError(
             f"forward() reads a value (by .item(), for example), and a plan has none: {line}"
         )
@@ -385,7 +198,9 @@ def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputErr
         for name, each in model.named_parameters()
         if is_divided_unevenly(each)
     ]
-    odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
+    odd = ""
+    if uneven:
+        odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; "
     return InputError(
         f"rank {rank} cannot run its part of the model: {line}",
         advice=(

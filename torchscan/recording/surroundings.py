@@ -28,7 +28,7 @@ _MAX_LEVELS = 1_200
 
 
 def refuse_tracers() -> None:
-    """Raise an InputError if a tracer writes down all that torch does: no pass can step out of it."""
+    """Raise an InputError if a tracer records all that torch does: no pass can step out of it."""
     tracer = traces()
     if tracer is not None:
         raise InputError(
@@ -37,7 +37,7 @@ def refuse_tracers() -> None:
 
 
 def leave_surroundings(undo: Undo) -> None:
-    """Leave modes, transformations, hooks for gradients and anomaly detection until the pass ends."""
+    """Leave modes, transforms, hooks for gradients and anomaly detection until the pass ends."""
     for context in (
         without_functorch,
         without_python_dispatcher,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -21,32 +21,37 @@ from torchscan.torch_versions import (
     set_default_device,
 )
 
-#: what is assigned to
+#: switches that are attributes
 _ATTRIBUTES = (
-    *(
-        f"backends.cudnn.{name}"
-        for name in ("enabled", "benchmark", "benchmark_limit", "deterministic", "allow_tf32")
-    ),
-    *(f"backends.mkldnn.{name}" for name in ("enabled", "deterministic", "allow_tf32")),
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.benchmark_limit",
+    "backends.cudnn.deterministic",
+    "backends.cudnn.allow_tf32",
+    "backends.mkldnn.enabled",
+    "backends.mkldnn.deterministic",
+    "backends.mkldnn.allow_tf32",
     "backends.cuda.matmul.allow_tf32",
     "backends.cuda.matmul.allow_fp16_accumulation",
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
-    *("backends.opt_einsum.enabled", "backends.opt_einsum.strategy", "backends.quantized.engine"),
+    "backends.opt_einsum.enabled",
+    "backends.opt_einsum.strategy",
+    "backends.quantized.engine",
     "utils.deterministic.fill_uninitialized_memory",
 )
 
-#: what is read by one function, and given to another as it was read
+#: switches that one function reads, and another one sets to the value that was read
 _FUNCTIONS = (
     ("get_default_dtype", "set_default_dtype"),
     ("get_num_threads", "set_num_threads"),
     ("is_warn_always_enabled", "set_warn_always"),
     ("get_float32_matmul_precision", "set_float32_matmul_precision"),
     ("backends.mha.get_fastpath_enabled", "backends.mha.set_fastpath_enabled"),
-    *(
-        (f"backends.cuda.{kind}_sdp_enabled", f"backends.cuda.enable_{kind}_sdp")
-        for kind in ("flash", "mem_efficient", "math", "cudnn")
-    ),
+    ("backends.cuda.flash_sdp_enabled", "backends.cuda.enable_flash_sdp"),
+    ("backends.cuda.mem_efficient_sdp_enabled", "backends.cuda.enable_mem_efficient_sdp"),
+    ("backends.cuda.math_sdp_enabled", "backends.cuda.enable_math_sdp"),
+    ("backends.cuda.cudnn_sdp_enabled", "backends.cuda.enable_cudnn_sdp"),
     (
         "backends.cuda.fp16_bf16_reduction_math_sdp_allowed",
         "backends.cuda.allow_fp16_bf16_reduction_math_sdp",
@@ -61,13 +66,18 @@ _FUNCTIONS = (
     ),
 )
 
-#: the newer way to say what ``allow_tf32`` says. They come last: general ones before the special ones, whose value they change
-_PRECISIONS = tuple(
-    f"backends.{part}fp32_precision"
-    for part in (
-        *("", "cudnn.", "cudnn.conv.", "cudnn.rnn."),
-        *("mkldnn.", "mkldnn.conv.", "mkldnn.rnn.", "cuda.matmul.", "mkldnn.matmul."),
-    )
+#: attributes that replace ``allow_tf32``, and come last; a general one before the special ones,
+#: whose value it changes
+_PRECISIONS = (
+    "backends.fp32_precision",
+    "backends.cudnn.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.mkldnn.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
 )
 
 _UNREADABLE = object()
@@ -81,21 +91,24 @@ class _Switch(NamedTuple):
 
 
 def keep_switches(undo: Undo) -> None:
-    """All are as before afterwards, and in between two of them suit a record."""
-    for switches, is_of_process in ((_of_thread(), False), (_of_process(), True)):
-        undo.push(
-            partial(_put_back, switches, [_value_of(switch) for switch in switches]),
-            is_of_process=is_of_process,
-        )
+    """Restore all switches afterwards, and set two of them for recording."""
+    undo.push(_restoring(_of_thread()), is_of_process=False)
+    undo.push(_restoring(_of_process()))
     # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
     torch.backends.mha.set_fastpath_enabled(False)
     undo.enter(as_written)
 
 
-def _put_back(switches: Sequence[_Switch], before: Sequence[Any]) -> None:
-    for switch, value in zip(switches, before, strict=True):
-        if value is not _UNREADABLE and _value_of(switch) != value:
-            switch.write(value)
+def _restoring(switches: Sequence[_Switch]) -> Callable[[], None]:
+    """Return a function that sets the switches to their present values."""
+    before = [_value_of(switch) for switch in switches]
+
+    def restore() -> None:
+        for switch, value in zip(switches, before, strict=True):
+            if value is not _UNREADABLE and _value_of(switch) != value:
+                switch.write(value)
+
+    return restore
 
 
 def _value_of(switch: _Switch) -> Any:
@@ -123,28 +136,17 @@ def _of_thread() -> tuple[_Switch, ...]:
 
 @cache
 def _of_process() -> tuple[_Switch, ...]:
-    return tuple(_those_of_process())
-
-
-def _those_of_process() -> Iterator[_Switch]:
-    """All that this version of torch has."""
+    """Return the switches of the process that this version of torch has."""
     for module in ("torch.backends.opt_einsum", "torch.utils.deterministic"):
         importlib.import_module(module)
-    yield from (_attribute(path) for path in _ATTRIBUTES if _exists(path))
-    yield from (
-        _Switch(attrgetter(read)(torch), attrgetter(write)(torch))
-        for read, write in _FUNCTIONS
-        if _exists(read)
-    )
-    yield _Switch(
-        _determinism, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-    )
-    yield _Switch(_anomalies, lambda value: torch.set_anomaly_enabled(*value))
-    yield _Switch(attention_order, set_attention_order)
-    yield _Switch(
-        lambda: dict(vars(print_options())), lambda value: vars(print_options()).update(value)
-    )
-    yield from (_attribute(path) for path in _PRECISIONS if _exists(path))
+    switches = [_attribute(path) for path in _ATTRIBUTES if _exists(path)]
+    for read, write in _FUNCTIONS:
+        if _exists(read):
+            switches.append(_Switch(attrgetter(read)(torch), attrgetter(write)(torch)))
+    switches += [_determinism(), _anomaly_detection()]
+    switches += [_Switch(attention_order, set_attention_order), _printing()]
+    switches += [_attribute(path) for path in _PRECISIONS if _exists(path)]
+    return tuple(switches)
 
 
 def _exists(path: str) -> bool:
@@ -164,13 +166,15 @@ def _attribute(path: str) -> _Switch:
 
 
 def _autocast_on(device: str) -> _Switch:
-    def write(value: tuple[bool, torch.dtype]) -> None:
-        torch.set_autocast_enabled(device, value[0])
-        torch.set_autocast_dtype(device, value[1])
+    def read() -> tuple[bool, torch.dtype]:
+        return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
-    return _Switch(
-        lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write
-    )
+    def write(value: tuple[bool, torch.dtype]) -> None:
+        is_enabled, dtype = value
+        torch.set_autocast_enabled(device, is_enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+    return _Switch(read, write)
 
 
 def autocast_contexts() -> int:
@@ -184,7 +188,10 @@ def autocast_contexts() -> int:
 
 
 def _set_autocast_contexts(number: int) -> None:
-    """An interrupt can come where one begins or ends. Outside all of them, torch keeps no casts."""
+    """Open or close contexts: an interrupt can come while one begins or ends.
+
+    Outside of all contexts, torch keeps no casts.
+    """
     for _ in range(autocast_contexts() - number):
         torch.autocast_decrement_nesting()
     for _ in range(number - autocast_contexts()):
@@ -193,12 +200,36 @@ def _set_autocast_contexts(number: int) -> None:
         torch.clear_autocast_cache()
 
 
-def _determinism() -> tuple[bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+def _determinism() -> _Switch:
+    def read() -> tuple[bool, bool]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    def write(value: tuple[bool, bool]) -> None:
+        is_enabled, warns_only = value
+        torch.use_deterministic_algorithms(is_enabled, warn_only=warns_only)
+
+    return _Switch(read, write)
 
 
-def _anomalies() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+def _anomaly_detection() -> _Switch:
+    def read() -> tuple[bool, bool]:
+        return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    def write(value: tuple[bool, bool]) -> None:
+        is_enabled, checks_nan = value
+        torch.set_anomaly_enabled(is_enabled, checks_nan)
+
+    return _Switch(read, write)
+
+
+def _printing() -> _Switch:
+    def read() -> dict[str, Any]:
+        return dict(vars(print_options()))
+
+    def write(value: dict[str, Any]) -> None:
+        vars(print_options()).update(value)
+
+    return _Switch(read, write)

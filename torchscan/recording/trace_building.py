@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,19 +65,23 @@ def _trace_with(
 ) -> Trace:
     request, attempt, recorder = run.request, run.attempt, run.recorder
     storages = recorder.table.storages.records()
+    batch_size = request.batch_size if request.from_shapes else None
+    processes = None
+    if run.inventory.is_sharded:
+        processes = _processes_of(run.inventory)
     provenance = Provenance(
         execution=attempt.name,
         reasons=attempt.reasons,
         mode=request.mode,
         backward=request.has_backward,
-        batch_size=request.batch_size if request.from_shapes else None,
+        batch_size=batch_size,
         inputs=tuple(recorder.inputs),
         assumptions=tuple(run.assumptions),
         unrecorded_modules=tuple(sorted(recorder.tree.unrecorded_modules)),
         unreadable_weights=tuple(unread),
         torchscan_version=__version__,
         torch_version=torch.__version__,
-        processes=_processes_of(run.inventory) if run.inventory.is_sharded else None,
+        processes=processes,
     )
     return Trace(
         modules=recorder.module_calls(),
@@ -111,21 +115,15 @@ def _processes_of(inventory: Inventory) -> Processes:
     """Return this rank, the mesh and the placements of sharded parameters."""
     from torch.distributed import get_rank
 
-    sharded: dict[str, Any] = {
-        slot.path: slot.tensor for slot in inventory.slots if is_sharded_type(type(slot.tensor))
-    }
     mesh: dict[str, int] = {}
-    for tensor in sharded.values():
-        mesh |= _sizes_of(tensor.device_mesh)
-    return Processes(get_rank(), mesh, {path: _placed(each) for path, each in sharded.items()})
-
-
-def _sizes_of(mesh: Any) -> Mapping[str, int]:
-    names = mesh.mesh_dim_names or map(str, range(mesh.ndim))
-    return dict(zip(names, mesh.shape, strict=True))
-
-
-def _placed(tensor: Any) -> str:
-    names = _sizes_of(tensor.device_mesh)
-    pairs = zip(names, tensor.placements, strict=True)
-    return ", ".join(f"{name}: {placement}" for name, placement in pairs)
+    placements: dict[str, str] = {}
+    for slot in inventory.slots:
+        tensor: Any = slot.tensor
+        if not is_sharded_type(type(tensor)):
+            continue
+        of_tensor = tensor.device_mesh
+        names = list(of_tensor.mesh_dim_names or map(str, range(of_tensor.ndim)))
+        mesh.update(zip(names, of_tensor.shape, strict=True))
+        pairs = zip(names, tensor.placements, strict=True)
+        placements[slot.path] = ", ".join(f"{name}: {placement}" for name, placement in pairs)
+    return Processes(get_rank(), mesh, placements)

@@ -1,8 +1,8 @@
-"""Putting back what a pass changes, whatever is raised on the way.
+"""Changes that a pass undoes at its end, whatever is raised on the way.
 
-Each change is written down before it is made. A step that puts it back can be taken at any time, and twice: so what one
-exception interrupts is done when it is caught, and only then is the exception raised again. Signals, which raise wherever the
-program happens to be, do so only while the model runs, and wait otherwise.
+Each step is stored before its change is made, and can be taken at any time, and twice. So a step
+that an exception interrupts is completed when it is caught, and only then is it raised again.
+Signals, which raise exceptions anywhere, do so only while the model runs, and wait otherwise.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ class Undo:
     ) -> None:
         """Enter a context, to be left with all others."""
         entered: list[contextlib.AbstractContextManager[object]] = []
-        self.push(
-            lambda: entered and entered.pop().__exit__(None, None, None),
-            is_of_process=is_of_process,
-        )
-        entered.append((manager := make(), manager.__enter__())[0])
+
+        def leave() -> None:
+            if entered:
+                entered.pop().__exit__(None, None, None)
+
+        self.push(leave, is_of_process=is_of_process)
+        manager = make()
+        manager.__enter__()
+        entered.append(manager)
 
     def now(self) -> None:
         """Take all steps, also if one of them fails: what was raised first is raised at the end."""
@@ -66,7 +70,7 @@ class Undo:
 
 
 def _take(step: _UndoAction, raised: list[BaseException]) -> None:
-    """Once more if it was interrupted."""
+    """Take a step, and once more if it was interrupted."""
     for _ in range(2):
         try:
             step.take()
@@ -75,7 +79,7 @@ def _take(step: _UndoAction, raised: list[BaseException]) -> None:
             raised.append(error)
 
 
-# -- one pass at a time --------------------------------------------------------------------------------------------------
+# -- one pass at a time ----------------------------------------------------------------------------
 
 _turns = threading.RLock()
 _current: Undo | None = None
@@ -88,16 +92,14 @@ def run_at_end_of_pass(take: Callable[[], object], *, is_of_process: bool = True
 
 
 def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call what is the user's; a signal may interrupt it."""
-    return (
-        call(*args, **kwargs)
-        if _current is None
-        else _current.interrupts.let_in(call, *args, **kwargs)
-    )
+    """Call a function of the user, which signals may interrupt."""
+    if _current is None:
+        return call(*args, **kwargs)
+    return _current.interrupts.let_in(call, *args, **kwargs)
 
 
 def deliver_interrupts() -> None:
-    """Torchscan's code is done: answer the signals that came meanwhile."""
+    """Handle the signals that have come while torchscan's code ran."""
     if _current is not None and is_recording():
         _current.interrupts.deliver()
 
@@ -108,25 +110,24 @@ def is_recording() -> bool:
 
 
 def put_back_after(body: Callable[[Undo], T]) -> T:
-    """Call ``body``, then take all steps that it wrote down. The passes of several threads take turns."""
+    """Call ``body``, then take all steps that it has stored.
+
+    Passes of several threads take turns.
+    """
+    global _current
     undo = Undo()
     try:
         try:
-            _take_turn(undo)
+            undo.push(_end_turn)
+            _turns.acquire()
+            _current = undo
             undo.interrupts.wait(undo)
             return body(undo)
         finally:
             undo.now()
-    finally:  # what interrupted that is over
+    finally:  # again, because a signal may have interrupted that
         undo.now()
         undo.interrupts.tell_at_end()
-
-
-def _take_turn(undo: Undo) -> None:
-    global _current
-    undo.push(_end_turn)
-    _turns.acquire()
-    _current = undo
 
 
 def _end_turn() -> None:
@@ -137,11 +138,13 @@ def _end_turn() -> None:
 
 
 def _in_child() -> None:
-    """A fork copies locks as they are, and none of the other threads that hold them."""
+    """Undo a pass of another thread, which a fork does not copy, while it copies its locks."""
     global _turns, _current
     if is_recording():
-        return  # it was this thread that forked
-    undo, _current, _turns = _current, None, threading.RLock()
+        return  # this thread has forked
+    undo = _current
+    _current = None
+    _turns = threading.RLock()
     if undo is not None:
         undo.in_child()
 
@@ -150,9 +153,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-# -- signals -------------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
-#: what programs answer in Python, often with an exception: Ctrl-C, requests to end, timers
+#: signals that programs handle in Python, often with an exception: Ctrl-C, requests to end, timers
 _NAMES = (
     "SIGINT",
     "SIGTERM",
@@ -175,9 +178,10 @@ WAITING: list[int] = []
 
 
 class Interrupts:
-    """Signals that a handler in Python answers (Ctrl-C). They wait while code of torchscan's runs.
+    """Signals with a handler in Python, such as Ctrl-C, which wait while torchscan's code runs.
 
-    The model's own code, called by :meth:`let_in`, is interrupted at once. Only the main thread gets any.
+    They interrupt the model's own code, called by :meth:`let_in`, at once. Only the main thread
+    gets signals.
     """
 
     def __init__(self) -> None:
@@ -185,10 +189,16 @@ class Interrupts:
         self._may_come_in = False
 
     def wait(self, undo: Undo) -> None:
-        """From now on, until everything else is put back."""
+        """Let signals wait from now on, until all other changes are undone."""
         if threading.current_thread() is not threading.main_thread():
             return
-        undo.push(self._reinstate)
+
+        def reinstate() -> None:
+            for number, handler in self._handlers.items():
+                if signal.getsignal(number) == self._receive:  # other code has not replaced it
+                    signal.signal(number, handler)
+
+        undo.push(reinstate)
         for number in _ANSWERED:
             handler = signal.getsignal(number)
             if callable(handler):
@@ -206,7 +216,10 @@ class Interrupts:
             self._may_come_in = before
 
     def deliver(self) -> None:
-        """Have those answered that wait. If the answer is an exception, no other comes before everything is put back."""
+        """Handle the signals that wait.
+
+        If a handler raises an exception, no other signal is handled until all is undone.
+        """
         while WAITING and self._may_come_in:
             self._answer(WAITING.pop(0), sys._getframe())
 
@@ -225,11 +238,6 @@ class Interrupts:
         self._may_come_in = False
         self._handlers[number](number, frame)
         self._may_come_in = True
-
-    def _reinstate(self) -> None:
-        for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, handler)
 
 
 def _is_of_model(frame: FrameType | None) -> bool:

@@ -1,9 +1,10 @@
-"""Weights that a pass unpacks: how many numbers the integers hold that a model stores them in.
+"""Weights that a pass unpacks: the number of elements in the integers that a model stores.
 
-A model that was quantised keeps a weight as integers of 8 to 32 bits, each of which holds one or several numbers, and makes the
-weight of them before it is multiplied, or has a kernel that does. So what a pass computes from parameters and buffers alone is
-followed up to the products that take it: the largest integers that went into an operand, or the part of them that was read,
-hold as many numbers as it has. The smaller ones hold scales and zero points.
+A quantized model keeps a weight as integers of 8 to 32 bits, each of which holds one or several
+elements, and unpacks them before a product, or in its kernel. So values that a pass computes from
+parameters and buffers alone are followed up to the products that take them. The largest integers
+behind an operand, or the part of them that was read, hold as many elements as the operand has.
+Smaller ones hold scales and zero points.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from torchscan.torch_versions import aten
 from torchscan.trace.events import OpCall, ParameterRecord
 from torchscan.trace.trace import Trace
 
-#: what weights are packed in; indices, which are no weights, are of 64 bits
+#: types that weights are packed in; indices, which are not weights, have 64 bits
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
-#: operators that pick by an index: of a code book a number for each, which is a value; of a table a row, which is none
+#: operators that pick by an index: from a code book an element for each, else rows of a table
 _LOOKUPS = frozenset(
     map(str, (aten.index, aten.embedding, aten.index_select, aten.gather, aten.take))
 )
@@ -45,10 +46,10 @@ def with_quantized(
         modules: the modules by path.
     """
     known = list(records)
-    for at, slot in enumerate(slots):
+    for index, slot in enumerate(slots):
         layer = modules.get(slot.owner)
         if isinstance(layer, QuantizedLinear) and slot.name == "weight":
-            known[at] = _holding(known[at], layer.in_features * layer.out_features)
+            known[index] = _holding(known[index], layer.in_features * layer.out_features)
     return tuple(known)
 
 
@@ -62,14 +63,13 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot], modules: Mapping[str, nn.
         slots: the places of parameters and buffers.
         modules: the modules by path; of torchscan's own packed layers, the numbers are known.
     """
-    packed = {
-        trace.parameters[at].storages[0]: trace.parameters[at].identity
-        for at, slot in enumerate(slots)
-        if slot.tensor.dtype in _INTEGERS
-        and slot.tensor.numel() > 1
-        and trace.parameters[at].storages
-        and not isinstance(modules.get(slot.owner), QuantizedLinear)
-    }
+    packed = {}
+    for index, slot in enumerate(slots):
+        if slot.tensor.dtype not in _INTEGERS or slot.tensor.numel() <= 1:
+            continue
+        record = trace.parameters[index]
+        if record.storages and not isinstance(modules.get(slot.owner), QuantizedLinear):
+            packed[record.storages[0]] = record.identity
     if not packed:
         return trace
     flow = _Flow(trace, packed)
@@ -77,7 +77,7 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot], modules: Mapping[str, nn.
     return _counted(trace, slots, flow)
 
 
-#: by the position of a packed parameter or buffer, the tensors as which it was read: it, or views of it
+#: by the position of a packed parameter or buffer, the tensors that were read: it, or views of it
 _Sources = Mapping[int, frozenset[int]]
 
 
@@ -92,56 +92,62 @@ class _Flow:
         self.packed = frozenset(packed.values())
         kept = ("parameter", "buffer", "constant")
         self._sources: dict[int, _Sources] = {
-            at: {} for at, each in enumerate(trace.storages) if each.kind in kept
+            index: {} for index, each in enumerate(trace.storages) if each.kind in kept
         }
-        #: by parameter how many numbers are in an element of it
+        #: by parameter the number of weight elements in an element of it
         self._in_each: dict[int, Fraction] = {}
-        #: those that went into an operator of which nobody knows what it does
+        #: parameters and buffers that went into an unknown operator
         self.lost: set[int] = set()
 
     @property
     def held(self) -> dict[int, int]:
         """Number of elements in each packed parameter, also in parts that this pass did not use."""
+        parameters = self._trace.parameters
         return {
-            at: round(self._trace.parameters[at].numel * each) for at, each in self._in_each.items()
+            index: round(parameters[index].numel * each) for index, each in self._in_each.items()
         }
 
     def follow(self) -> None:
-        """All calls of the forward pass, in their order."""
+        """Follow all calls of the forward pass, in their order."""
         for op in self._trace.ops:
             if op.phase == "forward" and not op.signature.is_view:
                 self._step(op)
 
     def _step(self, op: OpCall) -> None:
+        outputs = [self._trace.tensors[output].storage for output in op.outputs]
         is_constant = all(self._trace.tensors[each].storage in self._sources for each in _read(op))
         if not is_constant:
             self._consume(op)
-        made = self._values(op) if is_constant else None
-        for output in op.outputs:
-            storage = self._trace.tensors[output].storage
-            if made is None:
+            for storage in outputs:
                 self._sources.pop(storage, None)
-            else:
-                self._sources[storage] = _joined([self._sources.get(storage, {}), made])
+            return
+
+        values = self._values(op)
+        for storage in outputs:
+            self._sources[storage] = _joined([self._sources.get(storage, {}), values])
 
     def _sources_of(self, tensor: int) -> _Sources:
         storage = self._trace.tensors[tensor].storage
         own = self._packed.get(storage)
-        return self._sources.get(storage, {}) if own is None else {own: frozenset({tensor})}
+        if own is None:
+            return self._sources.get(storage, {})
+        return {own: frozenset({tensor})}
 
     def _values(self, op: OpCall) -> _Sources:
-        """The packed weights of which it has the values, not only the places."""
-        is_lookup = op.signature.operator in _LOOKUPS
-        size = op.signature.outputs[0].numel if op.signature.outputs else 0
-        taken = (
-            each
-            for place, each in enumerate(_read(op))
-            if not (is_lookup and place) or self._trace.tensors[each].spec.numel == size
-        )
-        return _joined(map(self._sources_of, taken))
+        """Return the packed weights whose values are in a result, not only positions by them."""
+        operands = _read(op)
+        if op.signature.operator in _LOOKUPS:
+            tensors = self._trace.tensors
+            size = op.signature.outputs[0].numel if op.signature.outputs else 0
+            operands = [
+                each
+                for place, each in enumerate(operands)
+                if place == 0 or tensors[each].spec.numel == size
+            ]
+        return _joined(map(self._sources_of, operands))
 
     def _consume(self, op: OpCall) -> None:
-        """An operator that also takes what depends on the inputs."""
+        """Note the weights in an operator that also takes values that depend on the inputs."""
         operands = [each for each in dict.fromkeys(op.inputs) if self._sources_of(each)]
         if not operands:
             return
@@ -149,45 +155,39 @@ class _Flow:
         if found.state == "unknown":
             self.lost.update(*map(self._sources_of, operands))
         elif found.cost.macs:
-            self._multiplied(op, max(operands, key=self._bytes_of), found.cost.macs)
+            tensors = self._trace.tensors
+            largest = max(operands, key=lambda each: tensors[each].spec.stored_bytes)
+            self._multiplied(op, largest, found.cost.macs)
 
     def _multiplied(self, op: OpCall, operand: int, macs: int) -> None:
-        """Note the numbers of an operand: its elements, or of a packed one those that a row multiplies."""
-        storage, spec = self._trace.tensors[operand].storage, self._trace.tensors[operand].spec
-        out = op.signature.outputs[0]
-        whole = self._trace.storages[storage].size // spec.dtype.itemsize
-        numbers = (
-            whole if spec.dtype not in _INTEGERS else macs * out.shape[-1] // max(out.numel, 1)
-        )
+        """Note the elements of an operand, or of a packed one those that a row multiplies."""
+        tensors, parameters = self._trace.tensors, self._trace.parameters
+        storage, spec = tensors[operand].storage, tensors[operand].spec
+        if spec.dtype in _INTEGERS:
+            out = op.signature.outputs[0]
+            elements = macs * out.shape[-1] // max(out.numel, 1)
+        else:
+            elements = self._trace.storages[storage].size // spec.dtype.itemsize
+
         sources = self._sources_of(operand)
-        weight = max(sources, key=lambda at: self._trace.parameters[at].stored_bytes)
-        in_each = Fraction(numbers, max(self._elements(weight, sources[weight]), 1))
+        weight = max(sources, key=lambda index: parameters[index].stored_bytes)
+        in_views = sum(tensors[each].spec.stored_numel for each in sources[weight])
+        # Two views may be two parts, or twice the complete weight.
+        num_read = min(parameters[weight].numel, in_views)
+        in_each = Fraction(elements, max(num_read, 1))
         self._in_each[weight] = max(in_each, self._in_each.get(weight, in_each))
-
-    def _elements(self, weight: int, views: frozenset[int]) -> int:
-        """Return the number of elements that were read, at most all of them.
-
-        Two views may be two parts, or twice the complete weight.
-        """
-        return min(
-            self._trace.parameters[weight].numel,
-            sum(self._trace.tensors[each].spec.stored_numel for each in views),
-        )
-
-    def _bytes_of(self, tensor: int) -> int:
-        return self._trace.tensors[tensor].spec.stored_bytes
 
 
 def _joined(sources: Iterable[_Sources]) -> _Sources:
-    found: dict[int, frozenset[int]] = {}
+    joined: dict[int, frozenset[int]] = {}
     for each in sources:
-        for at, views in each.items():
-            found[at] = found.get(at, frozenset()) | views
-    return found
+        for index, views in each.items():
+            joined[index] = joined.get(index, frozenset()) | views
+    return joined
 
 
 def _read(op: OpCall) -> list[int]:
-    """The inputs of which more matters than shape and type."""
+    """Return the inputs whose values matter, and not only shape and type."""
     ignored = ONLY_SPEC_MATTERS.get(op.signature.op)
     return [each for place, each in enumerate(op.inputs) if place != ignored]
 
@@ -195,18 +195,18 @@ def _read(op: OpCall) -> list[int]:
 def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
     held = flow.held
     parameters = tuple(_holding(each, held.get(each.identity)) for each in trace.parameters)
-    unknown = [
-        at
-        for at, slot in enumerate(slots)
-        if at in flow.packed
-        and at not in held
-        and _may_hold_more(trace.parameters[at], at, slot, flow)
-    ]
-    notes = [
-        Note.of("packing-unknown", path=slots[at].path, elements=trace.parameters[at].numel)
-        for at in unknown
-    ]
-    unread = [Note.of("packed-numbers", path=slots[at].path) for at in unknown]
+    notes = []
+    unread = []
+    for index, slot in enumerate(slots):
+        record = trace.parameters[index]
+        if index not in flow.packed or index in held or record.identity != index:
+            continue
+        # A product must have taken parameters. A buffer is as a rule a position or a mask, unless
+        # a kernel takes it.
+        if slot.is_buffer and index not in flow.lost:
+            continue
+        notes.append(Note.of("packing-unknown", path=slot.path, elements=record.numel))
+        unread.append(Note.of("packed-numbers", path=slot.path))
     before = trace.provenance
     provenance = replace(
         before,
@@ -222,10 +222,3 @@ def _holding(record: ParameterRecord, numbers: int | None) -> ParameterRecord:
         return record
     local = round(Fraction(numbers * record.local_numel, max(record.numel, 1)))
     return record._replace(numel=numbers, local_numel=local, is_buffer=False)
-
-
-def _may_hold_more(record: ParameterRecord, at: int, slot: Slot, flow: _Flow) -> bool:
-    """A parameter of integers that no product has taken; a buffer is as a rule a place or a mask, unless a kernel takes it."""
-    return record.identity == at and (
-        at in flow.lost or (not slot.is_buffer and slot.tensor.dtype in _INTEGERS)
-    )

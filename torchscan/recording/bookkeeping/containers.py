@@ -1,4 +1,4 @@
-"""Finding the tensors in whatever people pass to a model and get back from it."""
+"""Containers: the tensors in them, copies of arguments, and items read without foreign code."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import operator
+import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-#: containers beyond this many items, and what is reached after this many objects, are not looked into
-LARGEST_CONTAINER, MAX_OBJECTS = 10_000, 200_000
+#: containers with more items are not looked into
+LARGEST_CONTAINER = 10_000
+#: a search for objects stops after this number of them
+MAX_OBJECTS = 200_000
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_BUILT_IN = (OrderedDict, dict, *_SEQUENCES)  # the more special ones first
-_CONTAINERS = (list, tuple, dict)
-_HOLDERS = (torch.ScriptObject, *_CONTAINERS)
-
-#: equal where the weights in two objects are
-Fingerprint = tuple[str, ...]
-_MAX_VALUES = 1000
+_BUILT_IN = (OrderedDict, dict, *_SEQUENCES)  # subclasses before their bases
 
 #: types of values that hold nothing, and those of dicts, mostly empty tables of hooks
 ATOMS = frozenset(
@@ -34,9 +32,11 @@ _SHARED = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch
 
 
 def plain_type_of(container: Any) -> Any:
-    """The type whose methods read and write the container, whatever a subclass makes of them."""
+    """Return the built-in type whose methods read and write the container, past its subclass."""
     kind = type(container)
-    return kind if kind in _BUILT_IN else next(each for each in _BUILT_IN if issubclass(kind, each))
+    if kind in _BUILT_IN:
+        return kind
+    return next(each for each in _BUILT_IN if issubclass(kind, each))
 
 
 def plain_len(container: Any) -> int:
@@ -45,12 +45,48 @@ def plain_len(container: Any) -> int:
 
 
 def plain_items(container: Any) -> Iterator[Any]:
-    """The items, or the keys."""
+    """Return the items, or the keys, without calling methods of a subclass."""
     return iter(plain_type_of(container).__iter__(container))
 
 
+def copy_items(container: Any) -> Any:
+    """Return the items as a dict, set or list, without calling methods of a subclass."""
+    if type(container) in TABLES:
+        return dict(container)
+    methods = plain_type_of(container)
+    if methods in (dict, OrderedDict):
+        return dict(methods.items(container))
+    if methods is set:
+        return set(plain_items(container))
+    return list(plain_items(container))
+
+
+def refill(container: Any, items: Any) -> None:
+    """Replace the items of a container, without calling methods of a subclass."""
+    methods = plain_type_of(container)
+    methods.clear(container)
+    if methods in (list, deque):
+        methods.extend(container, items)
+    else:
+        methods.update(container, items)
+
+
+def has_same_items(now: Any, before: Any) -> bool:
+    """Return whether items are identical; whether they are equal, tensors would compute."""
+    if len(now) != len(before):
+        return False
+    if isinstance(now, dict) and not all(map(operator.is_, now.values(), before.values())):
+        return False
+    if isinstance(now, set):
+        return set(map(id, now)) == set(map(id, before))
+    return all(map(operator.is_, now, before))
+
+
 def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Tensors in nested lists, tuples, dicts and dataclasses, each with its position: ``('[0].mask', tensor)``."""
+    """Yield the tensors in nested lists, tuples, dicts and dataclasses, each with its position.
+
+    A position is the path to it, for example ``[0].mask``.
+    """
     if issubclass(type(value), Tensor):
         yield name, value  # type: ignore[misc] # asked for its class, an object may raise
     else:
@@ -59,7 +95,10 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]
 
 
 def held_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All that :func:`copy_arguments` copies: also tensors in the attributes of objects, each once."""
+    """Return all tensors that :func:`copy_arguments` copies, each once, with their positions.
+
+    Those in the attributes of objects are among them.
+    """
     return _held(value, name, set())
 
 
@@ -85,30 +124,38 @@ def _steps_below(value: object) -> list[tuple[str, object]]:
 
 
 def _attributes_of(value: object) -> dict[str, Any]:
-    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    return {
-        **getattr(value, "__dict__", {}),
-        **{name: getattr(value, name, None) for name in slots},
-    }
+    attributes: dict[str, Any] = {**getattr(value, "__dict__", {})}
+    for kind in type(value).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            attributes[name] = getattr(value, name, None)
+    return attributes
 
 
 def arguments_named(
     module: type, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a module was called with, by the names that its ``forward`` has for them."""
-    known = _parameters_of(getattr(module, "forward", None)) if args else ()
-    for at, value in enumerate(args):
-        yield from named_tensors(value, known[at] if at < len(known) else f"args[{at}]")
+    """Yield the tensors that a module was called with, and the names that ``forward`` has."""
+    known: tuple[str, ...] = ()
+    if args:
+        known = _parameters_of(getattr(module, "forward", None))
+    for index, value in enumerate(args):
+        if index < len(known):
+            yield from named_tensors(value, known[index])
+        else:
+            yield from named_tensors(value, f"args[{index}]")
     for name, value in kwargs.items():
         yield from named_tensors(value, name)
 
 
 def _parameters_of(forward: object) -> tuple[str, ...]:
-    """The positional parameters after ``self``, as far as Python code says."""
-    code = None
+    """Return the positional parameters after ``self``, or none if it is not Python code."""
+    code: types.CodeType | None = None
     with contextlib.suppress(Exception):
-        code = getattr(inspect.unwrap(forward), "__code__", None)  # type: ignore[arg-type]
-    return () if code is None else code.co_varnames[1 : code.co_argcount]
+        function = inspect.unwrap(forward)  # type: ignore[arg-type]
+        code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
+    return code.co_varnames[1 : code.co_argcount]
 
 
 def _steps_into(value: object) -> Iterator[tuple[str, object]]:
@@ -119,30 +166,30 @@ def _steps_into(value: object) -> Iterator[tuple[str, object]]:
     kind = type(value)
     with contextlib.suppress(Exception):
         if issubclass(kind, Mapping):
-            yield from ((f"[{key!r}]", item) for key, item in value.items())  # type: ignore[attr-defined]
+            for key, item in value.items():  # type: ignore[attr-defined]
+                yield f"[{key!r}]", item
         elif issubclass(kind, list | tuple):
-            yield from ((f"[{index}]", item) for index, item in enumerate(plain_items(value)))
+            for index, item in enumerate(plain_items(value)):
+                yield f"[{index}]", item
         elif dataclasses.is_dataclass(kind):
-            yield from (
-                (f".{field.name}", getattr(value, field.name, None))
-                for field in dataclasses.fields(kind)
-            )
+            for field in dataclasses.fields(kind):
+                yield f".{field.name}", getattr(value, field.name, None)
 
 
-def tensors_in(value: object) -> list[Tensor]:
-    """The tensors of :func:`named_tensors`, with a short way for the two commonest cases."""
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors of :func:`named_tensors`, with a short cut for the two commonest cases."""
     kind = type(value)
     if issubclass(kind, Tensor):
-        return [value]  # type: ignore[list-item]
-    if kind is tuple and len(value) == 1 and issubclass(type(value[0]), Tensor):  # type: ignore[arg-type, index]
-        return [value[0]]  # type: ignore[index]
+        return [value]
+    if kind is tuple and len(value) == 1 and issubclass(type(value[0]), Tensor):
+        return [value[0]]
     return [tensor for _, tensor in named_tensors(value)]
 
 
 def copy_arguments(value: Any, own: Callable[[Tensor], Tensor]) -> Any:
-    """A deep copy with ``own(tensor)`` for each tensor: a model that writes to what it was handed writes to the copy.
+    """Return a deep copy with ``own(tensor)`` for each tensor, which the model may write to.
 
-    Modules and functions are shared, and so is what refuses to be copied (a lock, a generator).
+    Modules and functions are shared, and so are objects that cannot be copied, such as a lock.
     """
     shared: dict[int, Any] = {}
     _share(value, shared, set(), own)
@@ -150,7 +197,7 @@ def copy_arguments(value: Any, own: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _copy(value: Any, shared: dict[int, Any]) -> Any:
-    """Plain containers item by item, so that one item that cannot be copied does not keep the others from it."""
+    """Copy plain containers item by item, so that one that cannot be copied does not matter."""
     if id(value) in shared:
         return shared[id(value)]
     if type(value) is list:
@@ -164,7 +211,7 @@ def _copy(value: Any, shared: dict[int, Any]) -> Any:
     if type(value) is tuple:
         return shared.setdefault(id(value), tuple(_copy(item, shared) for item in value))
     if type(value) is object:
-        return value  # a mark, told by its identity
+        return value  # a marker, which is compared by identity
     try:
         return copy.deepcopy(value, shared)
     except Exception:
@@ -174,7 +221,7 @@ def _copy(value: Any, shared: dict[int, Any]) -> Any:
 def _share(
     value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]
 ) -> None:
-    """Enter every tensor and module below ``value`` into ``shared``, a memo of :func:`copy.deepcopy`."""
+    """Enter the tensors and modules below ``value`` into a memo of :func:`copy.deepcopy`."""
     kind = type(value)
     if issubclass(kind, _SHARED) or id(value) in seen:
         return
@@ -188,108 +235,13 @@ def _share(
             _share(item, shared, seen, own)
 
 
-def _parts_of(value: object) -> list[object]:
+def _parts_of(value: Any) -> list[object]:
     """Return the objects below an object, or none if reading them raises an error."""
     try:
-        return _items_or_attributes_of(value)
+        if issubclass(type(value), Mapping):
+            return list(value.values())
+        if issubclass(type(value), _SEQUENCES):
+            return list(plain_items(value))
+        return list(_attributes_of(value).values())
     except Exception:
         return []
-
-
-def _items_or_attributes_of(value: Any) -> list[object]:
-    if issubclass(type(value), Mapping):
-        return list(value.values())
-    if issubclass(type(value), _SEQUENCES):
-        return list(plain_items(value))
-    return list(_attributes_of(value).values())
-
-
-def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
-    """Objects with weights in a kernel's own format, in lists, tuples and dicts however nested, each with its position."""
-    waiting, seen = deque(_worth_a_look(named)), set[int]()
-    while waiting and len(seen) < MAX_OBJECTS:
-        name, value = waiting.popleft()
-        if _is_packed(value):
-            yield name, value
-        elif (
-            issubclass(type(value), _CONTAINERS)
-            and plain_len(value) <= LARGEST_CONTAINER
-            and id(value) not in seen
-        ):
-            seen.add(id(value))
-            pairs = (
-                dict.items(value)
-                if issubclass(type(value), dict)
-                else enumerate(plain_items(value))
-            )
-            waiting.extend((f"{name}[{key!r}]", item) for key, item in _worth_a_look(pairs))
-
-
-def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    return [
-        (name, value)
-        for name, value in named
-        if type(value) not in ATOMS and issubclass(type(value), _HOLDERS)
-    ]
-
-
-def _is_packed(value: object) -> bool:
-    """Return whether a value is a packed TorchScript object.
-
-    Only its type is read, because a proxy may raise when it is asked for its class. A ScriptModule
-    is not packed: it has its parameters where all modules have them.
-    """
-    return issubclass(type(value), torch.ScriptObject) and not issubclass(
-        type(value), torch.ScriptModule
-    )
-
-
-def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
-    """The weights, each once, in an object that holds them in a kernel's own format, as quantised layers do.
-
-    None if it doesn't hand them out.
-    """
-    try:
-        return list(
-            {tensor._cdata: tensor for tensor in _unpacked(packed) if _is_weight(tensor)}.values()
-        )
-    except (
-        RuntimeError,
-        TypeError,
-        AttributeError,
-    ):  # each class of such objects has its own reasons
-        return None
-
-
-def fingerprint_of(weights: Sequence[Tensor] | None) -> Fingerprint | None:
-    """Return values that identify packed weights, because torch passes a new object each time."""
-    return None if weights is None else tuple(map(_values_of, weights))
-
-
-def _values_of(tensor: Tensor) -> str:
-    """Its type, shape and some values, which no two layers that were trained have in common."""
-    values = (tensor.int_repr() if tensor.is_quantized else tensor).flatten()
-    return f"{tensor.dtype} {list(tensor.shape)} {values[:: values.numel() // _MAX_VALUES + 1].tolist()}"
-
-
-def _unpacked(value: object) -> list[Tensor]:
-    if isinstance(value, torch.ScriptObject):
-        return (
-            _as_packed(_unpacked(value.unpack()))
-            if hasattr(value, "unpack")
-            else _unpacked(value.__getstate__())
-        )
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _unpacked(item)]
-    return [value] if isinstance(value, Tensor) else []
-
-
-def _as_packed(tensors: list[Tensor]) -> list[Tensor]:
-    """The weight comes first. If it isn't quantised, it is packed in half precision, although it is unpacked in single."""
-    return [
-        tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors[:1]
-    ] + tensors[1:]
-
-
-def _is_weight(tensor: Tensor) -> bool:
-    return tensor.is_quantized or tensor.is_floating_point() or tensor.is_complex()

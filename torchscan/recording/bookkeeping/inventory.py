@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.once import once
-from torchscan.recording.bookkeeping.containers import (
-    ATOMS,
+from torchscan.recording.bookkeeping.containers import ATOMS
+from torchscan.recording.bookkeeping.packed_weights import (
     Fingerprint,
     fingerprint_of,
     packed_objects,
@@ -20,7 +20,7 @@ from torchscan.recording.bookkeeping.containers import (
 from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_sharded_type
 from torchscan.trace.events import TensorKind, stored_size
 
-#: what each module has, parameters, buffers, other modules and tables of hooks: nothing that is packed
+#: the attributes of each module, such as parameters and tables of hooks: none of them is packed
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))
 
 
@@ -52,30 +52,38 @@ class PackedSize(NamedTuple):
     #: a meta tensor of as many bytes
     memory: Tensor
 
+    @classmethod
+    def of(cls, tensor: Tensor) -> PackedSize:
+        """Return the size of an unpacked parameter."""
+        size = stored_size(tensor.numel(), tensor.dtype)
+        return cls(tensor.numel(), torch.empty(size, dtype=torch.uint8, device="meta"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedObject:
-    """An object that holds parameters in a kernel's own format, as quantised layers do."""
+    """An object that holds parameters in a kernel's own format, as quantized layers do."""
 
     owner: str
     name: str
     #: equal where a module holds an object of another one
     identity: int
-    #: None: it doesn't hand them out
+    #: None if the object does not give access to its weights
     sizes: tuple[PackedSize, ...] | None
-    #: None: nor can it be told from others
+    #: None if it cannot be told from others
     fingerprint: Fingerprint | None
 
     @property
     def path(self) -> str:
-        """That of the attribute."""
+        """The path of the attribute."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 def type_name_of(module: nn.Module) -> str:
-    """The class name; a ScriptModule's is that of the class it was made from."""
+    """Return the class name, for a ScriptModule that of the class it was made from."""
     kind = type(module)
-    return str(module.original_name) if issubclass(kind, torch.jit.ScriptModule) else kind.__name__
+    if issubclass(kind, torch.jit.ScriptModule):
+        return str(module.original_name)
+    return kind.__name__
 
 
 def is_frozen(module: nn.Module) -> bool:
@@ -87,7 +95,10 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Each module once, under its first path, as ``named_modules()`` has them; that one needs a call for each level."""
+    """Yield each module once, under its first path, as ``named_modules()`` does.
+
+    That method needs a call for each level of nesting.
+    """
     seen: set[int] = set()
     waiting: list[tuple[str, nn.Module | None]] = [("", module)]
     while waiting:
@@ -110,9 +121,11 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
 
 
 def device_of(module: nn.Module) -> torch.device | None:
-    """That of the first tensor of a model, if it has any."""
+    """Return the device of the first tensor of a model, or None if it has none."""
     first = next(tensors_of(module), None)
-    return None if first is None else first.device
+    if first is None:
+        return None
+    return first.device
 
 
 def is_pretended(module: nn.Module) -> bool:
@@ -136,7 +149,7 @@ class Inventory:
         self._paths = {id(each): path for path, each in self.modules.items()}
 
     def path_of(self, module: nn.Module) -> str | None:
-        """The path of a module; None if the model does not own it."""
+        """Return the path of a module, or None if the model does not own it."""
         return self._paths.get(id(module))
 
     @once
@@ -152,28 +165,31 @@ class Inventory:
     @once
     def all_slots(self) -> tuple[Slot, ...]:
         """Every parameter and buffer slot of every module."""
-        return tuple(
-            Slot(path, name, f"{path}.{name}" if path else name, tensor, tensors is module._buffers)
-            for path, module in self.modules.items()
-            for tensors in (module._parameters, module._buffers)
-            if tensors
-            for name, tensor in tensors.items()
-            if tensor is not None
-        )
+        slots = []
+        for path, module in self.modules.items():
+            prefix = f"{path}." if path else ""
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    slots.append(Slot(path, name, prefix + name, parameter, False))
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    slots.append(Slot(path, name, prefix + name, buffer, True))
+        return tuple(slots)
 
     @once
     def packed(self) -> tuple[PackedObject, ...]:
         """The objects that hold parameters in a kernel's own format."""
-        return tuple(
-            _packed_object(path, name, packed)
-            for path, module in self.modules.items()
-            if (attributes := _attributes_of_its_own(module))
-            for name, packed in packed_objects(attributes)
-        )
+        packed = []
+        for path, module in self.modules.items():
+            attributes = _attributes_of_its_own(module)
+            if attributes:
+                for name, each in packed_objects(attributes):
+                    packed.append(_packed_object(path, name, each))
+        return tuple(packed)
 
     @once
     def _kinds(self) -> frozenset[type]:
-        """The types of its tensors, which are few."""
+        """The types of the model's tensors, which are few."""
         return frozenset([type(slot.tensor) for slot in self.slots])
 
     @property
@@ -184,9 +200,11 @@ class Inventory:
     @property
     def without_data(self) -> WithoutData | None:
         """The way in which tensors without data were created, or None if all have data."""
-        return next(
-            (made for slot in self.slots if (made := WithoutData.of(slot.tensor)) is not None), None
-        )
+        for slot in self.slots:
+            made = WithoutData.of(slot.tensor)
+            if made is not None:
+                return made
+        return None
 
     @property
     def is_sharded(self) -> bool:
@@ -217,15 +235,13 @@ def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:
 
 def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedObject:
     weights = packed_tensors(packed)
+    sizes = None
+    if weights is not None:
+        sizes = tuple([PackedSize.of(each) for each in weights])
     return PackedObject(
         owner=owner,
         name=name,
         identity=id(packed),
-        sizes=None if weights is None else tuple(map(_size_of, weights)),
+        sizes=sizes,
         fingerprint=fingerprint_of(weights),
     )
-
-
-def _size_of(tensor: Tensor) -> PackedSize:
-    size = stored_size(tensor.numel(), tensor.dtype)
-    return PackedSize(tensor.numel(), torch.empty(size, dtype=torch.uint8, device="meta"))

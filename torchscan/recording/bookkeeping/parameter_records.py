@@ -7,8 +7,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
+from torchscan.recording.bookkeeping.packed_weights import Fingerprint
 from torchscan.recording.bookkeeping.storages import bytes_of
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
 from torchscan.torch_versions import local_part
@@ -18,23 +18,31 @@ from torchscan.trace.events import ParameterRecord
 def parameter_records(
     inventory: Inventory, table: TensorTable, took_packed: Container[Fingerprint | None]
 ) -> tuple[ParameterRecord, ...]:
-    """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
+    """Return a record of each slot, in the order of the inventory, then one of each packed weight.
+
+    Args:
+        inventory: the modules and slots of the model.
+        table: the tensors that the pass met.
+        took_packed: the packed weights that operators took.
+    """
     first: dict[int, int] = {}
-    identities = [
-        first.setdefault(slot.tensor._cdata, position)
-        for position, slot in enumerate(inventory.slots)
-    ]
-    # before the table is asked for the memory of those that are not used
-    known = [table.memory_of(slot.tensor) for slot in inventory.slots]
-    used = [
-        number is not None or _is_used(table, slot)
-        for number, slot in zip(known, inventory.slots, strict=True)
-    ]
-    plain = [
-        _record_of(*each, table)
-        for each in zip(inventory.slots, identities, known, used, strict=True)
-    ]
-    return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
+    identities = []
+    known = []
+    used = []
+    # All of them before the table is asked for the memory of those that are not used.
+    for position, slot in enumerate(inventory.slots):
+        storage = table.memory_of(slot.tensor)
+        identities.append(first.setdefault(slot.tensor._cdata, position))
+        known.append(storage)
+        used.append(storage is not None or _is_used(table, slot))
+
+    records = []
+    for slot, identity, storage, is_used in zip(
+        inventory.slots, identities, known, used, strict=True
+    ):
+        records.append(_record_of(slot, identity, storage, is_used, table))
+    records += _packed_records(inventory.packed, len(records), table, took_packed)
+    return tuple(records)
 
 
 def _packed_records(
@@ -44,33 +52,34 @@ def _packed_records(
     took_packed: Container[Fingerprint | None],
 ) -> Iterator[ParameterRecord]:
     first: dict[tuple[int, int], tuple[int, Tensor]] = {}
-    parameters = (
-        (each, place, size) for each in packed for place, size in enumerate(each.sizes or ())
-    )
-    for position, (each, place, size) in enumerate(parameters, before):
-        identity, memory = first.setdefault((each.identity, place), (position, size.memory))
-        storage, _ = table.storages.find_or_add(memory, "parameter", each.path)
-        yield ParameterRecord(
-            owner=each.owner,
-            name=f"{each.name}[{place}]",
-            identity=identity,
-            is_buffer=False,
-            requires_grad=False,
-            numel=size.numel,
-            local_numel=size.numel,
-            stored_bytes=size.memory.numel(),
-            is_used=each.fingerprint in took_packed,
-            storages=(storage,),
-        )
+    position = before
+    for each in packed:
+        for place, size in enumerate(each.sizes or ()):
+            identity, memory = first.setdefault((each.identity, place), (position, size.memory))
+            storage, _ = table.storages.find_or_add(memory, "parameter", each.path)
+            yield ParameterRecord(
+                owner=each.owner,
+                name=f"{each.name}[{place}]",
+                identity=identity,
+                is_buffer=False,
+                requires_grad=False,
+                numel=size.numel,
+                local_numel=size.numel,
+                stored_bytes=size.memory.numel(),
+                is_used=each.fingerprint in took_packed,
+                storages=(storage,),
+            )
+            position += 1
 
 
 def rank_share(records: Sequence[ParameterRecord]) -> Note | None:
     """Return a note of the parameters that this rank holds, or None if it holds all."""
     distinct = {each.identity: each for each in records if not each.is_buffer}.values()
-    held, all_ = sum(each.local_numel for each in distinct), sum(each.numel for each in distinct)
-    if held == all_:
+    held = sum(each.local_numel for each in distinct)
+    params = sum(each.numel for each in distinct)
+    if held == params:
         return None
-    return Note.of("rank-share", held=held, params=all_)
+    return Note.of("rank-share", held=held, params=params)
 
 
 def unseen_parameters(
@@ -81,52 +90,54 @@ def unseen_parameters(
     Objects may not give access to their weights, modules may be lazy or frozen, and operators may
     use packed weights that no module shows.
     """
+    unreadable = [each for each in inventory.packed if each.sizes is None]
+    notes = [Note.of("unreadable-weights", path=each.path) for each in unreadable]
+
+    owners = [slot.owner for slot in inventory.lazy_slots]
+    notes += [Note.of("lazy-module", path=path) for path in dict.fromkeys(owners)]
+
+    modules = inventory.modules.items()
+    notes += [Note.of("frozen-weights", path=path) for path, each in modules if is_frozen(each)]
+
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
-    unreadable = [each.path for each in inventory.packed if each.sizes is None]
-    lazy = dict.fromkeys(slot.owner for slot in inventory.lazy_slots)
-    frozen = [path for path, each in inventory.modules.items() if is_frozen(each)]
-    return [
-        *(Note.of("unreadable-weights", path=path) for path in unreadable),
-        *(Note.of("lazy-module", path=path) for path in lazy),
-        *(Note.of("frozen-weights", path=path) for path in frozen),
-        *(Note.of("hidden-weights", path=path) for path in sorted(hidden)),
-    ]
+    notes += [Note.of("hidden-weights", path=path) for path in sorted(hidden)]
+    return notes
 
 
 def _is_used(table: TensorTable, slot: Slot) -> bool:
     """Return whether memory that a tensor subclass wraps was used."""
-    return type(slot.tensor) not in PLAIN_TYPES and any(
-        table.memory_of(part) is not None for part in _parts_of(slot.tensor)
-    )
+    if type(slot.tensor) in PLAIN_TYPES:
+        return False
+    return any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
 
 
 def _record_of(
     slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable
 ) -> ParameterRecord:
-    owner, name, _, tensor, is_buffer = slot
-    requires_grad, numel = tensor.requires_grad, tensor.numel()
+    tensor = slot.tensor
     if type(tensor) in PLAIN_TYPES:
-        local, size = tensor, bytes_of(tensor)
-        storages: tuple[int, ...] = (table.foreign_storage(tensor) if known is None else known,)
+        local = tensor
+        size = bytes_of(tensor)
+        if known is None:
+            known = table.foreign_storage(tensor)
+        storages: tuple[int, ...] = (known,)
     else:
         parts = _parts_of(tensor)
-        local, size, storages = (
-            local_part(tensor),
-            sum(map(bytes_of, parts)),
-            tuple(map(table.foreign_storage, parts)),
-        )
+        local = local_part(tensor)
+        size = sum(map(bytes_of, parts))
+        storages = tuple(map(table.foreign_storage, parts))
     return ParameterRecord(
-        owner,
-        name,
-        identity,
-        is_buffer,
-        requires_grad,
-        numel,
-        local.numel(),
-        size,
-        is_used,
-        storages,
+        owner=slot.owner,
+        name=slot.name,
+        identity=identity,
+        is_buffer=slot.is_buffer,
+        requires_grad=tensor.requires_grad,
+        numel=tensor.numel(),
+        local_numel=local.numel(),
+        stored_bytes=size,
+        is_used=is_used,
+        storages=storages,
     )
 
 
@@ -135,5 +146,10 @@ def _parts_of(tensor: Tensor) -> list[Tensor]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
-    held = (getattr(tensor, name) for name in flatten()[0])  # a mesh of devices among them, say
-    return [part for each in held if isinstance(each, Tensor) for part in _parts_of(each)]
+    names, *_ = flatten()
+    parts = []
+    for name in names:
+        held = getattr(tensor, name)  # for example a mesh of devices
+        if isinstance(held, Tensor):
+            parts += _parts_of(held)
+    return parts

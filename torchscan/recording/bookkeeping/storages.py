@@ -1,7 +1,7 @@
-"""Blocks of memory during a pass: how large each is, which operator call made it, and when it was let go of.
+"""Blocks of memory during a pass: the size of each, the call that made it, and when it was freed.
 
-When a block is let go of is not worked out but observed: whatever holds a tensor (the model's code, a container, autograd until
-the backward pass has used it) holds its memory in a pass on shapes alone just as it does on data.
+When a block is freed is observed and not computed: the model's code, containers, and autograd until
+the backward pass, hold a tensor in a pass on shapes alone just as they do in a pass on data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorS
 
 
 class _StorageWatch(weakref.ref[object]):
-    """Tells when memory is let go of, by a callback in C: what a signal raises in one in Python would be lost."""
+    """A weak reference to memory, with a callback in C.
+
+    An exception that a signal raises in a callback in Python would be lost.
+    """
 
     __slots__ = ("number", "pointer")
 
@@ -24,46 +27,54 @@ class _StorageWatch(weakref.ref[object]):
     pointer: int
 
 
-#: a block of memory: its size, the clock of the record when it was met, what it holds, and its name
+#: a block of memory: its size, the number of operator calls before it, what it holds, and its name
 _Block = tuple[int, int, StorageKind, str]
-#: what outlives each pass, because its original state is kept: nobody need tell when it is let go of
+#: kinds that outlive each pass, because their original state is kept, and need no watch
 _KEPT = ("parameter", "buffer")
+#: kinds that the pass makes
+_MADE = ("intermediate", "gradient", "gathered")
 
 
 class Storages:
     """Every block of memory that the pass met, by number. None is kept alive by this."""
 
     def __init__(self) -> None:
-        #: operator calls made so far: the clock of the record
+        #: operator calls made so far: the clock of the pass
         self._now = 0
         self._blocks: list[_Block] = []
         self._died: dict[int, int] = {}
-        #: by number how many more tensors' memory keeps a block alive than its own: what functions were handed instead
+        #: number of other storages that keep a block alive, because functions got them instead
         self._more_holders: dict[int, int] = {}
         self._of_pointer: dict[int, int] = {}
         self._watches: dict[int, _StorageWatch] = {}
-        #: those that told, and were not looked at yet
+        #: watches of freed memory that were not handled yet
         self._gone: list[_StorageWatch] = []
         self._leaves_out_host = False
 
     def records(self) -> tuple[StorageRecord, ...]:
         """Return a record of each storage."""
-        return tuple(map(self._record, range(len(self._blocks)), self._blocks))
-
-    def _record(self, number: int, block: _Block) -> StorageRecord:
-        size, seen, kind, name = block
-        died = self._died.get(number)
-        return StorageRecord(size, seen if _is_born(kind, died) else None, died, kind, name)
+        records = []
+        for number, (size, seen, kind, name) in enumerate(self._blocks):
+            died = self._died.get(number)
+            born = None
+            # Constants that outlive the pass are the model's, and were there before.
+            if kind in _MADE or (kind == "constant" and died is not None):
+                born = seen
+            records.append(StorageRecord(size, born, died, kind, name))
+        return tuple(records)
 
     def find(self, tensor: Tensor) -> int | None:
-        """The number of the memory of a tensor, if it was met."""
+        """Return the number of the memory of a tensor, or None if it was not met."""
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
         return self._of_pointer.get(tensor._cdata if storage is None else storage._cdata)
 
     def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> tuple[int, bool]:
-        """The number of memory that was there before the pass, or that was made out of sight; and whether it is new."""
+        """Return the number of memory that no operator call made, and whether it is new.
+
+        It was there before the pass, or was made where operators are not recorded.
+        """
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
@@ -71,9 +82,17 @@ class Storages:
         known = self._of_pointer.get(pointer)
         if known is not None:
             return known, False
-        size = _size_without_storage(tensor) if storage is None else storage.nbytes()
+
+        if storage is not None:
+            size = storage.nbytes()
+        elif is_functorch_wrapped(tensor):  # by vmap or grad: the memory is elsewhere
+            size = 0
+        else:
+            size = bytes_of(tensor)
+        if self._is_left_out(tensor):
+            size = 0
         number = len(self._blocks)
-        self._blocks.append((0 if self._is_left_out(tensor) else size, self._now, kind, name))
+        self._blocks.append((size, self._now, kind, name))
         if kind in _KEPT:
             self._of_pointer[pointer] = number
         else:
@@ -81,21 +100,24 @@ class Storages:
         return number, True
 
     def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
-        """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own.
+        """Return the number of memory that an operator call made.
 
-        Some operators say that they return new memory, and return that of an operand: FSDP2's, before it gathers.
+        If the tensor has no storage of its own, its spec has the size. Some operators say that they
+        return new memory, and return that of an operand: those of FSDP2, before it gathers.
         """
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
-        known = None if storage is None else self._watches.get(storage._cdata)
-        if known is not None:
-            return known.number
+        if storage is not None:
+            known = self._watches.get(storage._cdata)
+            if known is not None:
+                return known.number
+
         number = len(self._blocks)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        self._blocks.append(
-            (0 if self._is_left_out(tensor) else size, producer, "intermediate", "")
-        )
+        if self._is_left_out(tensor):
+            size = 0
+        self._blocks.append((size, producer, "intermediate", ""))
         if storage is None:
             self._hold(tensor, tensor._cdata, number)
         else:
@@ -103,14 +125,17 @@ class Storages:
         return number
 
     def add_told(self, size: int, seen: int, died: int, kind: StorageKind, name: str) -> int:
-        """Memory that is known of without having been there: what happens to it is what happened to other memory."""
+        """Return the number of memory that was not there: its life is derived from other memory."""
         number = len(self._blocks)
         self._blocks.append((size, seen, kind, name))
         self._died[number] = died
         return number
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
-        """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
+        """Note that the pass computes with ``tensor`` in place of a block.
+
+        With ``holds``, the tensor keeps the block alive.
+        """
         self._settle()
         storage = _storage_of(tensor)
         pointer = tensor._cdata if storage is None else storage._cdata
@@ -121,8 +146,9 @@ class Storages:
             self._of_pointer.setdefault(pointer, number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
-        """Say what it has turned out to be."""
-        self._blocks[number] = (*self._blocks[number][:2], kind, name)
+        """Note the kind and the name of a block, which show later than the block itself."""
+        size, seen, _, _ = self._blocks[number]
+        self._blocks[number] = (size, seen, kind, name)
 
     def leave_out_host(self, is_left_out: bool = True) -> None:
         """Leave out tensors with data from now on, or no longer: they are in the host's memory.
@@ -135,11 +161,12 @@ class Storages:
         return self._leaves_out_host and not tensor.is_meta
 
     def is_elsewhere(self, number: int) -> None:
-        """It takes no memory on the device of the pass."""
-        self._blocks[number] = (0, *self._blocks[number][1:])
+        """Note that a block takes no memory on the device of the pass."""
+        _, seen, kind, name = self._blocks[number]
+        self._blocks[number] = (0, seen, kind, name)
 
     def grow(self, number: int, size: int) -> None:
-        """It holds at least so many bytes."""
+        """Note that a block holds at least so many bytes."""
         before, seen, kind, name = self._blocks[number]
         self._blocks[number] = (max(before, size), seen, kind, name)
 
@@ -159,32 +186,33 @@ class Storages:
         if number not in self._died:
             self.call_it(number, "gathered", "")
             return None
+        gathered = len(self._blocks)
         self._blocks.append((storage.nbytes(), self._now, "gathered", ""))
-        self._watches[storage._cdata].number = self._of_pointer[storage._cdata] = (
-            len(self._blocks) - 1
-        )
-        return len(self._blocks) - 1
+        self._watches[storage._cdata].number = gathered
+        self._of_pointer[storage._cdata] = gathered
+        return gathered
 
     def advance(self, ops: int) -> None:
-        """So many operator calls have been made."""
+        """Set the number of operator calls so far."""
         if self._gone:
             self._settle()
         self._now = ops
 
     def end(self) -> None:
-        """The pass is over: what is let go of from now on is let go of after its end."""
+        """End the pass: memory that is freed from now on is freed after its end."""
         self._settle()
         self._watches.clear()
 
     def _hold(self, memory: Tensor | torch.UntypedStorage, pointer: int, number: int) -> None:
-        """Notice when it is let go of. What was at this address before must have been settled."""
+        """Notice when memory is freed. An earlier block at this address must have been settled."""
         watch = _StorageWatch(memory, self._gone.append)
-        watch.number, watch.pointer = number, pointer
+        watch.number = number
+        watch.pointer = pointer
         self._of_pointer[pointer] = number
         self._watches[pointer] = watch
 
     def _settle(self) -> None:
-        """Write down what was let go of since the last operator call."""
+        """Note the memory that was freed since the last operator call."""
         while self._gone:
             watch = self._gone.pop()
             others = self._more_holders.get(watch.number, 0)
@@ -195,26 +223,12 @@ class Storages:
             del self._of_pointer[watch.pointer], self._watches[watch.pointer]
 
 
-def _is_born(kind: StorageKind, died: int | None) -> bool:
-    """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
-    return kind in ("intermediate", "gradient", "gathered") or (
-        kind == "constant" and died is not None
-    )
-
-
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Return the storage, or None for sparse tensors and those inside of vmap or grad."""
     try:
         return tensor.untyped_storage()
-    except (
-        NotImplementedError,
-        RuntimeError,
-    ):  # sparse tensors, those inside vmap or grad: no storage of their own
+    except (NotImplementedError, RuntimeError):
         return None
-
-
-def _size_without_storage(tensor: Tensor) -> int:
-    """Return 0 for a tensor that vmap or grad wraps, whose memory is elsewhere, else its bytes."""
-    return 0 if is_functorch_wrapped(tensor) else bytes_of(tensor)
 
 
 def bytes_of(tensor: Tensor) -> int:
@@ -230,11 +244,9 @@ def sparsity_of(tensor: Tensor) -> Sparsity | None:
     if tensor.layout is torch.sparse_coo:
         return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return Sparsity(
-            tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes
-        )
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return Sparsity(
-            tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes
-        )
-    return None
+        index_bytes = tensor.crow_indices().nbytes + tensor.col_indices().nbytes
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        index_bytes = tensor.ccol_indices().nbytes + tensor.row_indices().nbytes
+    else:
+        return None
+    return Sparsity(tensor.values().numel(), index_bytes)

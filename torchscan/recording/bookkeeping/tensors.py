@@ -1,11 +1,9 @@
-"""Telling tensors apart during a pass: which is which, what shares memory, what stands in for what."""
+"""The table of tensors in a pass: their identity, shared memory, and proxies that replace them."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +24,6 @@ from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 CONCRETE_INTEGERS = 2**22
 #: floating-point tensors made from known values keep theirs up to this many elements
 CONCRETE_FLOATS = 2**18
-#: and those that were given as arguments
-GIVEN_FLOATS = 2**16
 #: … or none do, not even those without elements
 NO_FLOATS = -1
 
@@ -37,9 +33,9 @@ PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 
 def are_plain(types: Collection[type]) -> bool:
     """Return whether tensors of these types wrap no other tensors. They may have no data."""
-    return PLAIN_TYPES.issuperset(types) or all(
-        each in PLAIN_TYPES or is_fake_type(each) for each in types
-    )
+    if PLAIN_TYPES.issuperset(types):
+        return True
+    return all(each in PLAIN_TYPES or is_fake_type(each) for each in types)
 
 
 _NAMELESS: tuple[TensorKind, str] = ("constant", "")
@@ -87,8 +83,9 @@ class Tracked:
 class TensorTable:
     """Every tensor that the pass met, by object.
 
-    A tensor that no operator of the pass produced is *foreign*: it is the user's, so it is read but never written.
-    Tensors are held weakly, so a real pass needs no more memory than it would without a record.
+    A tensor that no operator of the pass produced is *foreign*: it is the user's, so it is read but
+    never written. Tensors are held weakly, so a real pass needs no more memory than one that is not
+    recorded.
     """
 
     def __init__(self, needs_proxy: Callable[[Tensor, TensorSpec, TensorKind], bool]) -> None:
@@ -115,7 +112,10 @@ class TensorTable:
         self._specs = other._specs
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
-        """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
+        """Set the kind and name that a tensor gets if the pass meets it.
+
+        They are stored by the address of its C++ side, which survives a change of Python wrapper.
+        """
         self._names.setdefault(tensor._cdata, (kind, name))
 
     def enter_copy(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
@@ -123,9 +123,9 @@ class TensorTable:
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage, _ = self.storages.find_or_add(tensor, kind, name)
-            self._enter(
-                tensor, self.spec_of(tensor), storage, None, kind, name, None
-            ).is_from_pass = True
+            spec = self.spec_of(tensor)
+            tracked = self._enter(tensor, spec, storage, None, kind, name, None)
+            tracked.is_from_pass = True
 
     def enter_constant(self, tensor: Tensor) -> None:
         """Enter the memory of a tensor that torch has made of a Python number or list."""
@@ -143,8 +143,11 @@ class TensorTable:
     def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:
         """Enter a tensor of our own that functions are handed in place of one that is not."""
         known = self.find(original)
-        replaced = None if substitute.is_meta else self._replaced.get(known.storage)
-        proxy = None if replaced is None else _make_proxy(substitute, known.spec, replaced)
+        proxy = None
+        if not substitute.is_meta:
+            replaced = self._replaced.get(known.storage)
+            if replaced is not None:
+                proxy = _make_proxy(substitute, known.spec, replaced)
         tracked = Tracked(substitute, known.index, known.spec, known.storage, proxy)
         tracked.is_from_pass = True
         self._tracked[id(substitute)] = tracked
@@ -165,7 +168,7 @@ class TensorTable:
         return storage
 
     def end(self) -> None:
-        """The pass is over: what is let go of from now on is let go of after its end."""
+        """End the pass: memory that is freed from now on is freed after its end."""
         self.storages.end()
 
     def is_from_pass(self, tensor: Tensor) -> bool:
@@ -175,25 +178,28 @@ class TensorTable:
 
     def find_leaked(self) -> list[TensorSpec]:
         """Return the meta tensors of the pass that are still referenced."""
-        made = (
-            tracked
+        return [
+            tracked.spec
             for tracked in self._tracked.values()
-            if tracked.is_produced and not tracked.is_concrete
-        )
-        return [tracked.spec for tracked in made if tracked.reference() is not None]
+            if tracked.is_produced and not tracked.is_concrete and tracked.reference() is not None
+        ]
 
     def memory_of(self, tensor: Tensor) -> int | None:
-        """The number of the memory of a tensor, if an operator of the pass touched it."""
+        """Return the number of the memory of a tensor, or None if no operator touched it."""
         tracked = self._tracked.get(id(tensor))
-        known = tracked is not None and tracked.reference() is tensor
-        return tracked.storage if tracked is not None and known else self.storages.find(tensor)
+        if tracked is not None and tracked.reference() is tensor:
+            return tracked.storage
+        return self.storages.find(tensor)
 
     def was_written(self, tensor: Tensor) -> bool:
         """Return whether the pass wrote to the proxy of this tensor of the user's."""
         return self.storages.find(tensor) in self._written
 
     def find(self, tensor: Tensor) -> Tracked:
-        """The entry of a tensor; one that is met for the first time is foreign and gets its entry now."""
+        """Return the entry of a tensor.
+
+        One that is met for the first time is foreign, and gets its entry now.
+        """
         tracked = self._tracked.get(id(tensor))
         if tracked is not None and tracked.reference() is tensor:
             return tracked
@@ -201,12 +207,11 @@ class TensorTable:
             return self._adopt(tensor)
 
     def name_of_buffer(self, tracked: Tracked) -> str | None:
-        """The path of a buffer without values that could have some."""
+        """Return the path of a buffer without values that could have some, else None."""
         record = self.records[tracked.index]
-        is_without = (
-            record.kind == "buffer" and not tracked.is_concrete and not record.spec.is_arithmetic
-        )
-        return record.name if is_without else None
+        if record.kind != "buffer" or tracked.is_concrete or record.spec.is_arithmetic:
+            return None
+        return record.name
 
     def give_values(self, tensor: Tensor, values: Tensor) -> None:
         """Compute with these values.
@@ -216,56 +221,69 @@ class TensorTable:
         self._replace_storage(self.find(tensor).storage, values.untyped_storage())
 
     def enter_constant_with(self, tensor: Tensor, values: Tensor) -> None:
-        """Enter a meta tensor that the pass has made of these."""
+        """Enter a meta tensor that the pass has made from these values."""
         self.find(tensor).is_from_pass = True
         self.give_values(tensor, values)
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """Return the tensor to read for a tensor: its proxy, to which the pass may have written."""
         known = self.find(tensor)
-        return tensor if known.proxy is None or not known.is_concrete else known.proxy
+        if known.proxy is None or not known.is_concrete:
+            return tensor
+        return known.proxy
 
     def add(
         self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None
     ) -> Tracked:
-        """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
-        storage = (
-            self.storages.add_made(tensor, spec, producer) if alias_of is None else alias_of.storage
-        )
+        """Enter a tensor that an operator of the pass returned; a view has its base's storage."""
+        if alias_of is None:
+            storage = self.storages.add_made(tensor, spec, producer)
+        else:
+            storage = alias_of.storage
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
         tracked.is_produced = tracked.is_from_pass = True
         return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
-        """Note that an operator wrote to a tensor, or returned it as it is: a new version, made by that operator."""
+        """Note that an operator wrote to a tensor, or returned it as it is.
+
+        The tensor has a new version, made by that operator.
+        """
         tracked = self.find(tensor)
         old = self.records[tracked.index]
         tracked.index = len(self.records)
         tracked.spec = spec
         if spec is not old.spec:
             self.storages.grow(tracked.storage, spec.stored_bytes)
-        if (
-            tracked.proxy is not None
-            and has_strides(tracked.proxy)
-            and not _look_alike(tensor, tracked.proxy)
-        ):
-            self._show(tensor, tracked.proxy, tracked.storage)
+        proxy = tracked.proxy
+        if proxy is not None and has_strides(proxy):
+            is_same = tensor.shape == proxy.shape and tensor.stride() == proxy.stride()
+            if not is_same:
+                self._show(tensor, proxy, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
     def note_size(self, tensor: Tensor) -> None:
-        """The memory of a tensor was let go of, or is there again: as another block, into which others look, too."""
-        before, now = self.storages.find(tensor), self.storages.resized(tensor)
+        """Note that the memory of a tensor was freed, or is there again, as another block.
+
+        All tensors that share the memory have the new block.
+        """
+        before = self.storages.find(tensor)
+        now = self.storages.resized(tensor)
         if before is None or now is None:
             return
         for tracked in [*self._sharing(before)]:
             record = self.records[tracked.index]
-            tracked.index, tracked.storage = len(self.records), now
+            tracked.index = len(self.records)
+            tracked.storage = now
             self.records.append(record._replace(storage=now, producer=None))
         self._last_of_storage[now] = self._last_of_storage.pop(before)
 
     def protect(self, tensor: Tensor) -> bool:
-        """Before a write: let a copy stand in for memory of the user's, in all tensors that look into it. Whether it is new."""
+        """Replace memory of the user by a copy, before the pass writes to it.
+
+        This is done for all tensors that share the memory. Return whether the copy is new.
+        """
         storage = self.find(tensor).storage
         if storage not in self._foreign:
             return False
@@ -276,7 +294,7 @@ class TensorTable:
         return True
 
     def forget_values(self, tensor: Tensor) -> None:
-        """From now on only the shapes are known of all tensors that look into the memory of ``tensor``."""
+        """Forget the values of a tensor, and of all tensors that share its memory."""
         self._replace_storage(self.find(tensor).storage, None)
 
     def compute_without_data(self, tensor: Tensor, without_data: WithoutData) -> None:
@@ -289,14 +307,13 @@ class TensorTable:
         for tracked in [*self._sharing(storage)]:
             original = tracked.reference()
             if original is not None:
-                proxy = without_data.tensor(
-                    tracked.spec.shape, tracked.spec.stride, tracked.spec.dtype, original.device
-                )
+                spec = tracked.spec
+                proxy = without_data.tensor(spec.shape, spec.stride, spec.dtype, original.device)
                 tracked.replace(proxy)
                 self.storages.stands_for(proxy, storage)
 
     def generator_for(self, generator: torch.Generator) -> torch.Generator:
-        """A copy to draw from, so that the user's own stays where it is."""
+        """Return a copy to draw from, so that the user's own generator does not advance."""
         if generator not in self._generators:
             self._generators[generator] = generator.clone_state()
         return self._generators[generator]
@@ -313,41 +330,47 @@ class TensorTable:
         self._last_of_storage[tracked.storage] = tracked
 
     def _sharing(self, storage: int) -> Iterator[Tracked]:
-        """All that look into this memory."""
+        """Yield all tensors that share this memory."""
         tracked: Tracked | None = self._last_of_storage[storage]
         while tracked is not None:
             yield tracked
             tracked = tracked.shares_with
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
-        """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
+        """Return the spec of a tensor; equal specs are one object, whose identity can be a key."""
         if tensor.layout is not torch.strided or tensor.is_nested:
-            return self._spec_without_strides(tensor)
+            shape, sparsity = shape_of(tensor), sparsity_of(tensor)
+            spec = TensorSpec(shape, tensor.dtype, (), sparsity, is_nested=tensor.is_nested)
+            return self._specs.setdefault((spec,), spec)
+
         key = (tensor.shape, tensor.dtype, tensor.stride())
-        spec = self._specs.get(key)
-        if spec is None:
-            spec = self._specs[key] = TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.stride())
+        known = self._specs.get(key)
+        if known is not None:
+            return known
+        spec = TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.stride())
+        self._specs[key] = spec
         return spec
 
-    def _spec_without_strides(self, tensor: Tensor) -> TensorSpec:
-        spec = TensorSpec(
-            shape_of(tensor), tensor.dtype, (), sparsity_of(tensor), is_nested=tensor.is_nested
-        )
-        return self._specs.setdefault((spec,), spec)
-
     def _show(self, tensor: Tensor, proxy: Tensor, storage: int) -> None:
-        """Give the model's tensor the shape that an operator gave its stand-in (``resize_``, ``out=``).
+        """Give the model's tensor the shape that an operator gave its proxy, by ``resize_`` or so.
 
-        Where the stand-in has no values, the memory is there to be seen, not to be touched.
+        If the proxy has no values, the tensor's memory is for its size alone: it is never touched.
         """
         if tensor.device == proxy.device:
-            memory, offset = proxy.untyped_storage(), proxy.storage_offset()
+            memory = proxy.untyped_storage()
+            offset = proxy.storage_offset()
         else:
-            memory, offset = (
-                torch.UntypedStorage(_span_of(proxy) * proxy.element_size(), device=tensor.device),
-                0,
-            )
-        run_at_end_of_pass(partial(_put_back, tensor, tensor.data))
+            size = _span_of(proxy) * proxy.element_size()
+            memory = torch.UntypedStorage(size, device=tensor.device)
+            offset = 0
+
+        data = tensor.data
+
+        def put_back() -> None:
+            with without_torch_function():
+                tensor.data = data
+
+        run_at_end_of_pass(put_back)
         with torch.no_grad():
             tensor.set_(memory, offset, proxy.shape, proxy.stride())
         self.storages.stands_for(tensor, storage, holds=True)
@@ -375,9 +398,8 @@ class TensorTable:
         name: str,
         producer: int | None,
     ) -> Tracked:
-        tracked = self._tracked[id(tensor)] = Tracked(
-            tensor, len(self.records), spec, storage, proxy
-        )
+        tracked = Tracked(tensor, len(self.records), spec, storage, proxy)
+        self._tracked[id(tensor)] = tracked
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._share(tracked)
         if proxy is not None:
@@ -385,7 +407,7 @@ class TensorTable:
         return tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
-        """The number of its memory; if that is met for the first time, it is the user's."""
+        """Return the number of a tensor's memory; it is foreign if it is met for the first time."""
         return self._foreign_storage(tensor, *self._names.get(tensor._cdata, _NAMELESS))
 
     def _foreign_storage(self, tensor: Tensor, kind: TensorKind, name: str) -> int:
@@ -396,8 +418,13 @@ class TensorTable:
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
-    """That of the elements in a row where a tensor is nested: its own has symbols in it, or there is none."""
-    return (tensor.numel(),) if tensor.is_nested else tuple(tensor.shape)
+    """Return the shape, or of a nested tensor that of all elements in a row.
+
+    The shape of a nested tensor has symbols in it, or there is none.
+    """
+    if tensor.is_nested:
+        return (tensor.numel(),)
+    return tuple(tensor.shape)
 
 
 def has_strides(tensor: Tensor) -> bool:
@@ -409,105 +436,42 @@ def kind_of(tensor: Tensor) -> str:
     """Return how its elements are stored, in a word."""
     if tensor.is_quantized:
         return "quantized"
-    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-
-
-def _look_alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.stride() == other.stride()
+    if tensor.is_nested:
+        return "nested"
+    return str(tensor.layout).removeprefix("torch.")
 
 
 def _span_of(tensor: Tensor) -> int:
     """Return the number of elements between the first and the last one, both included."""
     if not tensor.numel():
         return 0
-    return 1 + sum(
-        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    last = 0
+    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * step
+    return last + 1
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Dense memory with strides, of no subclass."""
-    dense = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
-    return dense and type(tensor) in (Tensor, nn.Parameter)
+    """Return whether a tensor has dense memory with strides, and is not of a subclass."""
+    is_dense = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+    return is_dense and type(tensor) in (Tensor, nn.Parameter)
 
 
-def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
-    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU.
-
-    What has a device and no data stays so.
-    """
-    without_data = WithoutData.of(tensor) if is_fake_type(type(tensor)) else None
-    if without_data is not None and has_strides(tensor):
-        return without_data.tensor(
-            tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        ).requires_grad_(tensor.requires_grad)
-    if not is_plain(tensor):
-        return tensor
-    keeps_values = (
-        tensor.device.type == "cpu"
-        and not _is_arithmetic(tensor)
-        and tensor.numel() <= CONCRETE_INTEGERS
-    )
-    if on_meta and not keeps_values:
-        made = meta_copy(tensor)
-    else:
-        made = _copy_of(tensor.detach())
-    vars(made).update(vars(tensor))
-    if not tensor.requires_grad:
-        return made
-    with torch.enable_grad():
-        leaf = made.requires_grad_()
-        return (
-            leaf if tensor.is_leaf else leaf.view_as(leaf)
-        )  # a tensor that is not a leaf may be written to
-
-
-def values_of(tensor: Tensor) -> Tensor | None:
-    """Return a copy of an argument's values if a pass should compute with them, as with a mask."""
-    is_known = (
-        is_plain(tensor)
-        and tensor.device.type == "cpu"
-        and tensor.is_contiguous()
-        and not tensor.requires_grad
-    )
-    return tensor.detach().clone() if is_known and tensor.numel() <= GIVEN_FLOATS else None
-
-
-def _copy_of(tensor: Tensor) -> Tensor:
-    """With the strides of the original, unless it is a small part of a large memory block."""
-    storage = tensor.untyped_storage()
-    if storage.nbytes() > 2 * tensor.numel() * tensor.element_size():
-        return tensor.clone()
-    return _same_view(tensor, storage.clone())
-
-
-def _same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
-    """A view of another memory block, as ``tensor`` is one of its own."""
+def same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    """Return the view of another storage that ``tensor`` is of its own."""
     view = torch.empty(0, dtype=tensor.dtype, device=storage.device)
     return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _is_arithmetic(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A meta tensor like this one (or of another type), of no graph."""
+    """Return a meta tensor like this one, or of another type, which belongs to no graph."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta"
     )
 
 
-def uninitialized(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a parameter or buffer without a shape, as this one is, on a device (or of another type)."""
-    kind: Any = (
-        nn.UninitializedParameter if isinstance(tensor, nn.Parameter) else nn.UninitializedBuffer
-    )
-    return kind(requires_grad=tensor.requires_grad, device=device, dtype=dtype or tensor.dtype)  # type: ignore[no-any-return]
-
-
 def meta_tensor(spec: TensorSpec) -> Tensor:
-    """A meta tensor of this spec."""
+    """Return a meta tensor of this spec."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
@@ -517,9 +481,6 @@ def _make_proxy(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """
     with making_ordinary_tensors():
-        return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
-
-
-def _put_back(tensor: Tensor, data: Tensor) -> None:
-    with without_torch_function():
-        tensor.data = data
+        if storage is None:
+            return meta_tensor(spec)
+        return same_view(tensor, storage)

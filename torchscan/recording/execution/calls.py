@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.containers import packed_tensors
+from torchscan.recording.bookkeeping.packed_weights import packed_tensors
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.aliases import alias_positions
 from torchscan.recording.execution.assumptions import Assumed

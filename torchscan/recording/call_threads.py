@@ -1,0 +1,100 @@
+"""The threads of a call tree: which ones it follows, and which calls own the nodes of each."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch.autograd.graph import Node
+
+from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, engine, next_node
+
+if TYPE_CHECKING:
+    from torchscan.recording.call_tree import Call
+
+#: whether calls in the current thread are followed; those in other threads are noted as missed
+ThreadPolicy = Callable[[], bool]
+
+_is_grad_enabled = torch.is_grad_enabled
+_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
+
+
+def only_this_thread() -> ThreadPolicy:
+    """Follow the thread that asks for this policy."""
+    followed = threading.get_ident()
+    return lambda: threading.get_ident() == followed
+
+
+def with_autograd_threads() -> ThreadPolicy:
+    """Follow this thread, and those in which autograd runs a backward pass.
+
+    On CUDA, checkpoints run modules there.
+    """
+    followed = threading.get_ident()
+    return lambda: threading.get_ident() == followed or is_in_backward_pass()
+
+
+def is_in_backward_pass() -> bool:
+    """Return whether autograd's engine runs in this thread."""
+    return backward_pass() != NO_BACKWARD_PASS
+
+
+class CallThread:
+    """The state of one thread: the innermost open call, and the owners of its nodes."""
+
+    __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
+
+    def __init__(self, *, is_home: bool) -> None:
+        #: True for the thread in which the tree was made
+        self.is_home = is_home
+        self.current: Call | None = None
+        #: from which numbers on nodes belong to which calls
+        self._numbers: list[int] = []
+        self._owners: list[Call] = []
+        #: in a thread of autograd's: the backward pass in which it made the first of them
+        self.interrupted = NO_BACKWARD_PASS
+
+    def owner_of(self, node: Node | None) -> Call | None:
+        """Return the call that owns a node of this thread, or None for leaves and older nodes."""
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if number >= _NUMBER_OF_LEAVES:
+            return None
+        position = bisect.bisect_right(self._numbers, number)
+        if position == 0:
+            return None
+        return self._owners[position - 1]
+
+    def assign_nodes_to(self, call: Call | None) -> None:
+        """Assign the nodes that this thread creates from now on to ``call``.
+
+        In a thread of autograd's engine, this lasts until its backward pass ends.
+        """
+        if call is None or not _is_grad_enabled():
+            return
+        if not self.is_home and not self._numbers and is_in_backward_pass():
+            self.interrupted = backward_pass()
+            engine().queue_callback(self.forget_nodes)
+        number = next_node()
+        if self._numbers and self._numbers[-1] == number:  # the call before has made none
+            self._owners[-1] = call
+        else:
+            self._numbers.append(number)
+            self._owners.append(call)
+
+    def forget_nodes(self) -> None:
+        """Forget which calls own the nodes of this thread."""
+        self._numbers.clear()
+        self._owners.clear()
+
+    def runs_its_own_nodes(self) -> bool:
+        """Return whether autograd runs nodes that were created in this thread.
+
+        Otherwise its threads run nodes of the forward pass, until a checkpoint starts a backward
+        pass of the part that it has recomputed.
+        """
+        return self.is_home or (bool(self._numbers) and backward_pass() != self.interrupted)

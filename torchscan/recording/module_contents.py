@@ -1,0 +1,281 @@
+"""The contents of a model's modules, kept before a pass and restored after it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import warn_user
+from torchscan.recording.bookkeeping.containers import (
+    ATOMS,
+    LARGEST_CONTAINER,
+    MAX_OBJECTS,
+    TABLES,
+    copy_items,
+    has_same_items,
+    plain_items,
+    plain_len,
+    plain_type_of,
+    refill,
+)
+from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.kept_gradients import KeptGradients
+from torchscan.recording.plain_state import (
+    has_plain_state,
+    num_bytes_to_copy,
+    objects_in,
+    steps_for,
+)
+from torchscan.recording.tensor_state import TensorState
+
+#: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
+_MAX_COPIED = 2**28
+#: a flag of classes that Python code has made: only their objects can get another class
+_IS_HEAP_TYPE = 1 << 9
+
+_HARMLESS = frozenset(
+    {"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"}
+)
+_STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
+_NO_STATE = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+)
+
+
+class Snapshot:
+    """The contents of modules: attributes, items of containers, attributes of objects, generators.
+
+    Models keep objects for the next call, such as a mask, a grid of positions or a list of states.
+    After a pass on shapes these would be meta tensors. No code of other classes runs here:
+    containers are read and written with the methods of the plain types.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
+        self._seen: set[int] = set()
+        self._containers: list[tuple[Any, Any]] = []
+        self._empty: list[dict[Any, Any]] = []
+        self._tensors: list[TensorState] = []
+        self._generators: list[tuple[torch.Generator, Tensor]] = []
+        #: modules and objects that could get another class, each with its own
+        self._types: list[tuple[Any, type]] = []
+        #: functions that restore numbers and bytes in rows, random generators and iterators
+        self._steps: list[Callable[[], object]] = []
+        #: bytes of the arrays among them
+        self._copied = 0
+        #: objects with attributes in slots, each with the values of those that are set
+        self._slotted: list[tuple[Any, dict[str, Any]]] = []
+        modules = list(modules)
+        self._classes = [(each, dict(vars(each))) for each in _classes_of_user(modules)]
+
+        parametrize = sys.modules.get("torch.nn.utils.parametrize")
+        self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
+        self._seen.update(map(id, modules))
+        for module in modules:
+            self._types.append((module, type(module)))
+            self._keep(vars(module), dict(vars(module)))
+        for _, attributes in self._classes:
+            self._wait_for(attributes.values())
+        self._take_waiting()
+        self.gradients = KeptGradients(each.tensor for each in self._tensors if each.is_leaf)
+
+    def restore(self, table: TensorTable) -> None:
+        """Restore all that has changed, also if a part of it cannot be restored."""
+        attempts = _Attempts()
+        for value, kind in self._types:
+            if type(value) is not kind:
+                attempts.run(object.__setattr__, value, "__class__", kind)
+        self._restore_containers(attempts)
+        for value, attributes in self._slotted:
+            attempts.run(_restore_slots, value, attributes)
+        for restore in self._steps:
+            attempts.run(restore)
+        for kind, attributes in self._classes:
+            attempts.run(_restore_class, kind, attributes)
+        for tensor in self._tensors:
+            attempts.run(tensor.restore, table)
+        attempts.run(self.gradients.restore, table)
+        for generator, state in self._generators:
+            attempts.run(generator.set_state, state)
+        attempts.report()
+
+    def _restore_containers(self, attempts: _Attempts) -> None:
+        for filled in filter(None, self._empty):
+            attempts.run(refill, filled, ())
+        for container, items in self._containers:
+            # Reading a container must run no code but Python's own.
+            readable = container
+            if type(container) not in TABLES and type(container) is not plain_type_of(container):
+                readable = copy_items(container)
+            if not has_same_items(readable, items):
+                attempts.run(refill, container, items)
+
+    def _take_waiting(self) -> None:
+        """Keep the contents of the objects that wait, and of those in them, near ones first."""
+        while self._waiting and len(self._seen) < MAX_OBJECTS:
+            value = self._waiting.popleft()
+            if id(value) in self._seen:
+                continue
+            self._seen.add(id(value))
+            if type(value) in PLAIN_TYPES:
+                self._tensors.append(TensorState(value))
+                continue
+            try:
+                self._take(value)
+            except Exception:
+                # Some objects raise an error for every question; a tensor must not be left out.
+                if issubclass(type(value), Tensor):
+                    raise
+        self._waiting.clear()
+
+    def _take(self, value: Any) -> None:
+        kind = type(value)
+        if issubclass(kind, Tensor):
+            if not nn.parameter.is_lazy(value):
+                self._tensors.append(TensorState(value))
+        elif issubclass(kind, dict | list | set | deque):
+            self._take_container(value)
+        elif issubclass(kind, tuple | frozenset):
+            if plain_len(value) <= LARGEST_CONTAINER:
+                self._wait_for(plain_items(value))
+        elif issubclass(kind, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        elif has_plain_state(kind):
+            size = num_bytes_to_copy(value)
+            if self._copied + size <= _MAX_COPIED:
+                self._copied += size
+                self._steps.extend(steps_for(value))
+            self._wait_for(objects_in(value))
+        elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
+            self._take_object(value)
+
+    def _take_object(self, value: Any) -> None:
+        kind = type(value)
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except Exception:
+            attributes = None
+        if type(attributes) is dict:
+            if kind.__flags__ & _IS_HEAP_TYPE:
+                self._types.append((value, kind))
+            self._take_container(attributes)
+
+        slots = _slots_of(value)
+        if slots:
+            self._slotted.append((value, slots))
+            self._wait_for(slots.values())
+
+    def _take_container(self, container: Any) -> None:
+        if type(container) in TABLES:
+            size = len(container)
+        else:
+            size = plain_len(container)
+        if size <= LARGEST_CONTAINER:
+            self._keep(container, copy_items(container))
+
+    def _keep(self, container: Any, items: Any) -> None:
+        self._containers.append((container, items))
+        self._wait_for(items.values() if type(items) is dict else items)
+
+    def _wait_for(self, values: Iterable[Any]) -> None:
+        """Enter objects to look into, except those that hold nothing that could change.
+
+        Most of what a module has is an empty table of hooks, or holds nothing.
+        """
+        for value in values:
+            kind = type(value)
+            if kind in TABLES and not value:
+                self._empty.append(value)
+            elif kind not in ATOMS and not (kind is tuple and ATOMS.issuperset(map(type, value))):
+                self._waiting.append(value)
+
+
+class _Attempts:
+    """Steps that restore something; one that fails does not keep the others from being taken."""
+
+    def __init__(self) -> None:
+        self._failures: list[BaseException] = []
+
+    def run(self, step: Callable[..., object], *arguments: Any) -> None:
+        """Take a step."""
+        try:
+            step(*arguments)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def report(self) -> None:
+        """Raise an interruption, or warn about parts that could not be restored."""
+        for failure in self._failures:
+            if not isinstance(failure, Exception):
+                raise failure
+        if self._failures:
+            warn_user(
+                f"{len(self._failures)} part(s) of the model could not be restored, so the model "
+                f"may have changed: build it again ({self._failures[0]!r})"
+            )
+
+
+def _classes_of_user(modules: Iterable[nn.Module]) -> set[type]:
+    """Return the classes of modules, and their bases, that are not torch's."""
+    classes: set[type] = set()
+    for kind in set(map(type, modules)):
+        classes.update(base for base in kind.__mro__ if not base.__module__.startswith("torch."))
+    return classes
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """Return the attributes in slots that are set, by name."""
+    members = {
+        name: member
+        for base in type(value).__mro__
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType and base.__flags__ & _IS_HEAP_TYPE
+    }
+    slots = {}
+    for name, member in members.items():
+        try:
+            slots[name] = member.__get__(value)
+        except AttributeError:
+            continue
+    return slots
+
+
+def _restore_slots(value: Any, attributes: dict[str, Any]) -> None:
+    now = _slots_of(value)
+    for name in now.keys() - attributes.keys():
+        _member_of(value, name).__delete__(value)
+    for name, before in attributes.items():
+        if name not in now or now[name] is not before:
+            _member_of(value, name).__set__(value, before)
+
+
+def _member_of(value: Any, name: str) -> Any:
+    return next(vars(base)[name] for base in type(value).__mro__ if name in vars(base))
+
+
+def _is_live(kind: type) -> bool:
+    """Return whether a class has state that must not be set back.
+
+    Locks, queues, threads, files, loggers and classes made of them have.
+    """
+    homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
+    return not homes.isdisjoint(_STANDARD_LIBRARY)
+
+
+def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
+    """Restore class attributes that a forward pass assigned: a table that all instances share."""
+    now = dict(vars(kind))
+    for name in now.keys() - attributes.keys():
+        type.__delattr__(kind, name)
+    for name, value in attributes.items():
+        if now.get(name) is not value:
+            setattr(kind, name, value)
