@@ -26,7 +26,7 @@ from torchscan.analyses.mesh_parts import (
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
-from torchscan.ranks.plan import RankQuestion
+from torchscan.ranks.rank_recording import RankQuestion
 from torchscan.ranks.ring_passes import record_ring
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.expert_parallel import divide_experts

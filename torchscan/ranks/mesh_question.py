@@ -21,7 +21,7 @@ from torchscan.precisions import Precision
 from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
 from torchscan.ranks.mesh_candidates import MeshStep
 from torchscan.ranks.mesh_options import MeshOptions
-from torchscan.ranks.plan import RankQuestion, planned
+from torchscan.ranks.rank_recording import RankQuestion, planned
 from torchscan.ranks.sharding_kinds import ShardingPlan
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.bookkeeping.inventory import type_name_of
