@@ -18,9 +18,10 @@ from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import Precision
-from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
+from torchscan.ranks.local_passes import LocalQuestion
 from torchscan.ranks.mesh_candidates import MeshStep
 from torchscan.ranks.mesh_options import MeshOptions
+from torchscan.ranks.parameter_shapes import StorageSizes
 from torchscan.ranks.rank_recording import RankQuestion, planned
 from torchscan.ranks.sharding_kinds import ShardingPlan
 from torchscan.ranks.short_models import LayeredModel

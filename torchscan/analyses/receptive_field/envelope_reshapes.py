@@ -11,7 +11,7 @@ from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, 
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DimRun:
     """Dimensions that a reshape derives from others."""
 
     olds: list[int]
@@ -20,16 +20,16 @@ class Run:
     same: tuple[int, int] | None
 
 
-def find_runs(shape: Shape, new: Shape) -> list[Run]:
+def find_runs(shape: Shape, new: Shape) -> list[DimRun]:
     """Return the shortest runs of dimensions that a reshape joins or splits."""
-    runs: list[Run] = []
+    runs: list[DimRun] = []
     for olds, news in blocks(shape, new):
         large_olds = [dim for dim in olds if shape[dim] != 1]
         large_news = [dim for dim in news if new[dim] != 1]
         same = None
         if len(large_olds) == len(large_news) == 1:
             same = (large_olds[0], large_news[0])
-        runs.append(Run(olds, news, same))
+        runs.append(DimRun(olds, news, same))
     return runs
 
 
@@ -71,7 +71,7 @@ class _Loss:
 
 
 def after_reshape(
-    envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[Run]
+    envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[DimRun]
 ) -> tuple[Envelope, bool]:
     """Return the envelope after a reshape.
 
@@ -89,7 +89,7 @@ def after_reshape(
     return after, is_hull or loss.is_hull
 
 
-def _renumber(term: Term, shape: Shape, new: Shape, runs: Sequence[Run]) -> Term | None:
+def _renumber(term: Term, shape: Shape, new: Shape, runs: Sequence[DimRun]) -> Term | None:
     """Return the term after a reshape that leaves the dimensions that it depends on as they are.
 
     None if the reshape does not.
@@ -112,7 +112,9 @@ def _renumber(term: Term, shape: Shape, new: Shape, runs: Sequence[Run]) -> Term
     return Term(term.base, tuple(dims))
 
 
-def _reshape(term: Term, shape: Shape, new: Shape, runs: Sequence[Run], loss: _Loss) -> list[Term]:
+def _reshape(
+    term: Term, shape: Shape, new: Shape, runs: Sequence[DimRun], loss: _Loss
+) -> list[Term]:
     """Return the terms after a reshape.
 
     Dimensions are joined by writing their digits one after the other, and split between digits or
@@ -131,7 +133,7 @@ def _reshape(term: Term, shape: Shape, new: Shape, runs: Sequence[Run], loss: _L
     return [each for dims in ways for each in normal(term.base, dims)]
 
 
-def _digits_of_run(term: Term, shape: Shape, run: Run) -> Digits:
+def _digits_of_run(term: Term, shape: Shape, run: DimRun) -> Digits:
     """Return the digits of a run without those of one value, or no digits if it has no lines."""
     if all(term.dims[dim] is None for dim in run.olds):
         return ()
