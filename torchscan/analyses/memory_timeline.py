@@ -91,7 +91,10 @@ class MemoryTimeline:
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of memory with their lifetimes, in the order of ``trace.storages``."""
         after_end = len(self._trace.ops) + 1
-        ends = [after_end if each.died is None else each.died for each in self._trace.storages]
+        ends = [after_end] * len(self._trace.storages)
+        for number, storage in enumerate(self._trace.storages):
+            if storage.died is not None:
+                ends[number] = storage.died
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)

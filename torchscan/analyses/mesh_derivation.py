@@ -231,10 +231,12 @@ class StageDerivation:
         for part in parts:
             if part not in self._sums:
                 self._sums[part] = sum_units(unit.size for unit in self.units(part))
+        costs = [self._cost(part) for part in parts]
+        units = [self._sums[part] for part in parts]
         return DerivedMemory(
-            costs=[self._cost(part) for part in parts],
+            costs=costs,
             parts=parts,
-            units=[self._sums[part] for part in parts],
+            units=units,
             root=root,
             optimizer=self._model.optimizer,
             layout=self._layout,

@@ -145,13 +145,14 @@ class PipelinePlan(Result):
         for action in self.actions:
             ends = {"start": action.start, "end": action.end}
             actions.append({"rank": action.rank, **action.task._asdict(), **ends})
+        ranks = [asdict(each) for each in self.ranks]
         return {
             **plain,
             "mesh": None if self.mesh is None else dict(self.mesh),
             "assumptions": to_plain(self.assumptions),
             "warnings": to_plain(self.warnings),
             "stages": stages,
-            "ranks": [asdict(each) for each in self.ranks],
+            "ranks": ranks,
             "actions": actions,
         }
 
@@ -247,7 +248,8 @@ def most_at_once(stages: Mapping[int, StageMemory], tasks: Sequence[Task]) -> tu
     gradients of parameters are computed.
     """
     held = sum(each.resident_bytes for each in stages.values())
-    last = "weight" if any(task.direction == "weight" for task in tasks) else "backward"
+    directions = {task.direction for task in tasks}
+    last = "weight" if "weight" in directions else "backward"
     kept, flying, most = 0, 0, 0
     peak = held + max(each.optimizer_bytes for each in stages.values())
     for task in tasks:

@@ -49,10 +49,11 @@ class RankPlan:
         """Return plain data that JSON can hold, without the trace."""
         names = ("rank", "local_params", "macs", "flops", "sent_bytes")
         plain = {name: getattr(self, name) for name in names}
+        collectives = [asdict(each) for each in self.collectives]
         return {
             **plain,
             "place": dict(self.place),
-            "collectives": [asdict(each) for each in self.collectives],
+            "collectives": collectives,
             "memory": self.memory.to_dict(),
             "roofline": None if self.roofline is None else self.roofline.to_dict(),
         }

@@ -145,7 +145,12 @@ class RoutedCalls:
     def _follow_picks(self, index: int, op: OpCall) -> None:
         trail = self._trail_through(op)
         if trail is not None:
-            self._enter_trail(op, self._after_slice(index, op, trail))
+            trail = self._after_slice(index, op, trail)
+            self._trails.update(dict.fromkeys(op.outputs, trail))
+            if op.signature.operator == "aten.sort":
+                # Positions come after what was sorted.
+                positions = replace(trail, are_picks=False)
+                self._trails.update(dict.fromkeys(op.outputs[1:], positions))
             if op.signature.operator == "aten.nonzero":
                 self._experts.told_by[index] = trail.router, op.inputs[0]
         self._note_routing(index, op)
@@ -224,11 +229,6 @@ class RoutedCalls:
         several = ~min(max(router, ~router) for router in routers)
         self._routers.setdefault(several, UNKNOWN)
         return several
-
-    def _enter_trail(self, op: OpCall, trail: _Trail) -> None:
-        for position, tensor in enumerate(op.outputs):
-            is_position = op.signature.operator == "aten.sort" and position
-            self._trails[tensor] = replace(trail, are_picks=False) if is_position else trail
 
     def _note_routing(self, index: int, op: OpCall) -> None:
         operator = op.signature.operator

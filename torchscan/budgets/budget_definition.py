@@ -82,9 +82,9 @@ class Budget:
 _NOT_KEYS = ("name", "limits", "step_time", "place", "folder")
 #: keys of a budget file for the limit of a real step
 STEP_TIME_KEYS = ("max_step_time", "measured_on", "step_time_tolerance")
-_FIELDS = [each.name for each in fields(Budget) if each.name not in _NOT_KEYS]
 #: all keys of a budget file but limits
-KEYS = [*STEP_TIME_KEYS, *("input" if name == "inputs" else name for name in _FIELDS)]
+KEYS = [*STEP_TIME_KEYS, *(each.name for each in fields(Budget) if each.name not in _NOT_KEYS)]
+KEYS[KEYS.index("inputs")] = "input"
 
 #: the words of a budget file for arguments
 BUDGET_FILE = FileSpelling({*KEYS, *(each.name for each in fields(GenerationBudget))})

@@ -111,12 +111,14 @@ class MeshQuestion:
 
         Mixed precision is FSDP's, which gathers weights in 16 bits.
         """
-        is_mixed = self.precision == "bf16-mixed"
+        dtype, sizes = self.dtype, StorageSizes()
+        if self.precision == "bf16-mixed":
+            dtype, sizes = torch.bfloat16, _MIXED
         return LocalQuestion(
             model=self.model,
             fabric=self.fabric,
-            dtype=torch.bfloat16 if is_mixed else self.dtype,
-            sizes=_MIXED if is_mixed else StorageSizes(),
+            dtype=dtype,
+            sizes=sizes,
             step=lambda sequences: self._step(sequences, self.length, self.recipe.of_step),
             change=lambda model, layers: change_model(
                 model, replace(self.recipe, checkpoint=False), layers
@@ -187,12 +189,10 @@ class MeshQuestion:
             self._divide(model, devices)
         if "cp" in names:
             divide_context(model, devices["cp"])
-        is_mixed = self.precision == "bf16-mixed"
-        plan = ShardingPlan(
-            sharding=step.sharding,
-            gathered=torch.bfloat16 if is_mixed else None,
-            reduced=torch.float32 if is_mixed else None,
-        )
+        gathered, reduced = None, None
+        if self.precision == "bf16-mixed":
+            gathered, reduced = torch.bfloat16, torch.float32
+        plan = ShardingPlan(sharding=step.sharding, gathered=gathered, reduced=reduced)
         return plan.shard_data(model, devices)
 
 

@@ -215,6 +215,8 @@ class _MeshComparison:
             assumptions[Note.of("transfers-not-timed")] = None
         if isinstance(question.recipe.lora, int):
             assumptions[ADAPTERS_AS_IN_PEFT] = None
+        parameters = dict.fromkeys(question.module.parameters())
+        choices = tuple(each.choice for each in ranked)
         return MeshSearch(
             device=question.device.name,
             num_gpus=num_gpus,
@@ -227,8 +229,8 @@ class _MeshComparison:
             compiled=question.recipe.compiled,
             flops=question.flops,
             error_margin=self._recorded.error_margin or self._derived.passes.error_margin,
-            params=sum(each.numel() for each in dict.fromkeys(question.module.parameters())),
-            choices=tuple(each.choice for each in ranked),
+            params=sum(each.numel() for each in parameters),
+            choices=choices,
             refused=self._refused,
             num_steps=self._derived.num_steps or len(ranked),
             num_traces=self._derived.passes.num_traces + self._recorded.num_traces,

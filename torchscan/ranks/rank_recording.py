@@ -119,10 +119,11 @@ def rank_plan(
         times = 1 if op.phase == "optimizer" else passes
         macs += times * cost.macs
         flops += times * cost.flops
+    local_params = sum(each.local_numel for each in held_in(trace))
     return RankPlan(
         rank=rank,
         place=place,
-        local_params=sum(each.local_numel for each in held_in(trace)),
+        local_params=local_params,
         macs=macs,
         flops=flops,
         collectives=repeat_collectives(collectives_of(trace, fabric, names), passes),
@@ -181,12 +182,13 @@ def plan_of(mesh: Mapping[str, int], asked: RankQuestion, found: Sequence[RankPl
         warnings += first.roofline.warnings
     # A plan shows the share of each rank itself.
     assumptions = [each for each in assumptions if each.code != "rank-share"]
+    params = sum(each.numel for each in held_in(first.trace))
     return Plan(
         mesh=dict(mesh),
         device=device,
         training=asked.training,
         batch_size=asked.batch_size if asked.input_shape is not None else None,
-        params=sum(each.numel for each in held_in(first.trace)),
+        params=params,
         ranks=tuple(found),
         assumptions=tuple(dict.fromkeys(assumptions)),
         warnings=tuple(dict.fromkeys(warnings)),

@@ -58,6 +58,8 @@ class ModuleGraphs:
         """Follow the pass; ``failed`` is the call of a module that it failed in."""
         self._trace = trace
         self._flow = Flow(trace)
+        #: by call, the number of its kind, if it is known
+        self._kinds: list[int] | None = None
         #: the calls that a failed pass was in
         self._failed: set[int] = set()
         while failed is not None:
@@ -75,11 +77,9 @@ class ModuleGraphs:
         def is_view(op: int) -> bool:
             return self._trace.ops[op].signature.is_view
 
+        if self._kinds is None:
+            self._kinds = kinds_of(self._trace)
         return with_repeats_folded(with_operators_folded(graph, is_view), self._kinds)
-
-    @cached_property
-    def _kinds(self) -> list[int]:
-        return kinds_of(self._trace)
 
     def _find_node(self, path: str, call: int) -> int:
         index = self._by_name.get((path, call))

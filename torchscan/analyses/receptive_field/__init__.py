@@ -89,7 +89,10 @@ def _check_axes(
                 Argument("axes"),
                 f" of {name!r} are {tuple(dims)}, and it has {ranks[name]} dimensions: give others",
             )
-    return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
+    checked: dict[str, tuple[int, ...]] = {}
+    for name, dims in axes.items():
+        checked[name] = tuple(dim % ranks[name] for dim in dims)
+    return checked
 
 
 def _is_spatial(

@@ -77,6 +77,8 @@ def further(field: AxisField, low: int, high: int) -> AxisField:
     padding = field.padding
     if padding is not None:
         padding -= low
+    starts = [start + low for start in field.starts if start is not None]
+    sizes = [size - low - high for size in field.sizes]
     return AxisField(
         input=field.input,
         axis=field.axis,
@@ -88,8 +90,8 @@ def further(field: AxisField, low: int, high: int) -> AxisField:
         stride=field.stride,
         padding=padding,
         rise=field.rise,
-        starts=tuple([start + low for start in field.starts if start is not None]),
-        sizes=tuple([size - low - high for size in field.sizes]),
+        starts=tuple(starts),
+        sizes=tuple(sizes),
         inside=field.inside,
         reasons=field.reasons,
         notes=field.notes,

@@ -18,7 +18,9 @@ from torchscan.analyses.receptive_field.periodic_lines import (
     NOTHING,
     ZERO,
     PeriodicLine,
+    add_to_table,
     greatest,
+    has_gaps,
     min_value,
     minimum,
     split_off_start,
@@ -132,9 +134,8 @@ def _fuse(one: Term, other: Term) -> Term | None:
 
     if period > other_period:  # numbers are added to the shorter table
         one, other, line, other_line = other, one, other_line, line
-    ahead = one.base - other.base
-    table = [value if value >= MIN_NOTHING else value + ahead for value in line.table]
-    lower = minimum(PeriodicLine(tuple(table), line.rise), other_line)
+    table = add_to_table(line.table, one.base - other.base)
+    lower = minimum(PeriodicLine(table, line.rise), other_line)
     merged = normal(other.base, (*other.dims[:dim], ((0, lower),), *other.dims[dim + 1 :]))
     return merged[0]
 
@@ -163,7 +164,10 @@ def _hull(terms: Sequence[Term], shape: Shape) -> Term:
 
     lowest = []
     for term in terms:
-        rest = [None if kept else digits for kept, digits in zip(common, term.dims, strict=True)]
+        rest = list(term.dims)
+        for dim, kept in enumerate(common):
+            if kept:
+                rest[dim] = None
         lines = _all_digits(Term(term.base, tuple(rest)), shape)
         lowest.append(term.base + sum(min_value(line, size) for size, line in lines))
     return Term(min(lowest), tuple(common))
@@ -187,13 +191,11 @@ def never_above(envelope: Envelope, shape: Shape, bound: int) -> bool:
     are_below = [top(term, shape) <= bound for term in envelope]
     if all(are_below):
         return True
-    below = [term for term, is_below in zip(envelope, are_below, strict=True) if is_below]
-    return not all(map(_has_gaps, below))
-
-
-def _has_gaps(term: Term) -> bool:
-    lines = (line for digits in term.dims if digits for _, line in digits if line)
-    return any(value >= MIN_NOTHING for line in lines for value in line.table)
+    for term, is_below in zip(envelope, are_below, strict=True):
+        lines = (line for digits in term.dims if digits for _, line in digits if line)
+        if is_below and not any(has_gaps(line.table) for line in lines):
+            return True
+    return False
 
 
 def follows(terms: Iterable[Term]) -> bool:

@@ -135,6 +135,11 @@ def _continues(value: int, later: int, step: int) -> bool:
     return later - value == step
 
 
+def add_to_table(table: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Return the table with a number added to each value that does not stand for nothing."""
+    return tuple([value if value >= MIN_NOTHING else value + number for value in table])
+
+
 def split_off_start(line: PeriodicLine) -> tuple[int, PeriodicLine | None]:
     """Return the first value of a line, and the line less that value, or None if it is zero."""
     start = line.table[0]
@@ -146,7 +151,7 @@ def split_off_start(line: PeriodicLine) -> tuple[int, PeriodicLine | None]:
         return start, PeriodicLine((0,), line.rise) if line.rise else None
     table = line.table
     if start:
-        table = tuple([value if value >= MIN_NOTHING else value - start for value in table])
+        table = add_to_table(table, -start)
     if not line.rise and not any(table):
         return start, None
     return start, PeriodicLine(table, line.rise)

@@ -159,16 +159,17 @@ def _move_ends(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
 
 
 def _shift_envelope(envelope: Envelope, dim: int, start: int, stop: int) -> Envelope:
-    return tuple([_shift(term, dim, start, stop) for term in envelope])
-
-
-def _shift(term: Term, dim: int, start: int, stop: int) -> Term:
-    """Shift a term along a dimension, so that place 0 comes to ``start``."""
-    digits = term.dims[dim]
-    if digits is None or (start == 0 and len(digits) == 1):
-        return term
-    line = through_within(joined(sized(digits, stop - start)), shifted(-start), stop)
-    return normal(term.base, (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :]))[0]
+    """Shift an envelope along a dimension, so that place 0 comes to ``start``."""
+    terms: list[Term] = []
+    for term in envelope:
+        digits = term.dims[dim]
+        if digits is None or (start == 0 and len(digits) == 1):
+            terms.append(term)
+            continue
+        line = through_within(joined(sized(digits, stop - start)), shifted(-start), stop)
+        dims = (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :])
+        terms.append(normal(term.base, dims)[0])
+    return tuple(terms)
 
 
 def _is_displaced(

@@ -95,4 +95,6 @@ class Sights:
             return None
         number, seen_low, seen_high = seen
         sight = self._kept[number]
-        return number, seen_low + low if sight.low else 0, seen_high + high if sight.high else 0
+        moved_low = seen_low + low if sight.low else 0
+        moved_high = seen_high + high if sight.high else 0
+        return number, moved_low, moved_high

@@ -140,7 +140,10 @@ class LayerField(Result):
     @property
     def rf(self) -> Short:
         """The size: one number if all axes agree, else one per axis; or the word "global"."""
-        sizes = ["global" if axis.status == "global" else axis.size for axis in self._seeing]
+        sizes: list[int | str | None] = []
+        for axis in self._seeing:
+            is_global = axis.status == "global"
+            sizes.append("global" if is_global else axis.size)
         return self._short(sizes)
 
     @property
@@ -242,7 +245,10 @@ class ReceptiveField(Result):
         """Return plain data that JSON can hold."""
         layers = []
         for layer in self.layers:
-            outputs = [[axis.to_dict() for axis in axes] for axes in layer.outputs]
+            outputs: list[list[Any]] = []
+            for axes in layer.outputs:
+                plain = [axis.to_dict() for axis in axes]
+                outputs.append(plain)
             layers.append(
                 {
                     "path": layer.path,

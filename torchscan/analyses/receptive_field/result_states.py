@@ -107,9 +107,11 @@ class ResultStates:
 
     def _without_channels(self, state: State) -> State:
         """Return a state without channels that were found since."""
-        pairs = zip(state, self._is_followed, strict=True)
-        followed = tuple([seen if is_followed else None for seen, is_followed in pairs])
-        return followed if any(followed) else self.blind
+        followed = list(state)
+        for axis, is_followed in enumerate(self._is_followed):
+            if not is_followed:
+                followed[axis] = None
+        return tuple(followed) if any(followed) else self.blind
 
     def _result(
         self,

@@ -71,9 +71,11 @@ def identity(rank: int, dim: int) -> Sight:
 
 def moved(sight: Sight, low: int, high: int) -> Sight:
     """Return the sight with these numbers added to its envelopes."""
+    moved_low = [Term(term.base + low, term.dims) for term in sight.low]
+    moved_high = [Term(term.base + high, term.dims) for term in sight.high]
     return Sight(
-        low=tuple([Term(term.base + low, term.dims) for term in sight.low]),
-        high=tuple([Term(term.base + high, term.dims) for term in sight.high]),
+        low=tuple(moved_low),
+        high=tuple(moved_high),
         reasons=sight.reasons,
         notes=sight.notes,
         inside=sight.inside,
@@ -236,7 +238,8 @@ def _sees_all(
     if "wraps" not in sight.notes:
         return False
     # as much as all of it, wherever it starts
-    span = 1 - max(top(term, shape) for term in low) - max(top(term, shape) for term in high)
+    span = 1 - max(top(term, shape) for term in low)
+    span -= max(top(term, shape) for term in high)
     return span >= glance.size - slack
 
 

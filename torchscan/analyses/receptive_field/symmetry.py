@@ -25,7 +25,11 @@ def turned(sight: Sight, turn: Turn) -> Sight:
 
 
 def _turn_envelope(envelope: Envelope, turn: Turn) -> Envelope:
-    return tuple([Term(term.base, tuple([term.dims[dim] for dim in turn])) for term in envelope])
+    terms: list[Term] = []
+    for term in envelope:
+        dims = tuple([term.dims[dim] for dim in turn])
+        terms.append(Term(term.base, dims))
+    return tuple(terms)
 
 
 def turn_between(one: Sight, other: Sight) -> Turn | None:

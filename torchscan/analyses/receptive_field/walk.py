@@ -45,12 +45,12 @@ class Walk:
 
         for tensor in {tensor for tensor, _ in axes}:
             shape = trace.tensors[tensor].spec.shape
-            state = tuple(
-                self.sights.seen(identity(len(shape), dim)) if tensor == of else None
-                for of, dim in axes
-            )
+            state = list(self._blind)
+            for position, (of, dim) in enumerate(axes):
+                if of == tensor:
+                    state[position] = self.sights.seen(identity(len(shape), dim))
             # What has no elements sees nothing.
-            self._own(tensor, self._blind if 0 in shape else state)
+            self._own(tensor, self._blind if 0 in shape else tuple(state))
 
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
         """Return what the outputs of each module call see when the call ends."""
@@ -81,9 +81,10 @@ class Walk:
         if tensor in self._derived:
             parent, op, position = self._derived[tensor]
             now = self.read(parent)
-            states = [
-                now if each == parent else self._states.get(each, self._blind) for each in op.inputs
-            ]
+            states = [self._states.get(each, self._blind) for each in op.inputs]
+            for place, operand in enumerate(op.inputs):
+                if operand == parent:
+                    states[place] = now
             state = self._results.results(op, states)[position]
         elif tensor in self._owners.get(storage, ()):
             state = self._memory[storage]

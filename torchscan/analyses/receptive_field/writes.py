@@ -115,7 +115,8 @@ def _rest(
     if start:
         parts.append((Piece(dim, 0, start), old))
     if step > 1:
-        table = [() if (place - start) % step == 0 else (place,) for place in range(step)]
+        table: list[tuple[int, ...]] = [(place,) for place in range(step)]
+        table[start % step] = ()
         others = _look_along(dim, Taps(tuple(table), step), shape)
         parts.append(follow(old, shape, Way((others,)), glance))
     if stop < shape[dim]:
@@ -126,4 +127,6 @@ def _rest(
 
 
 def _look_along(dim: int, taps: Taps, shape: Shape) -> Look:
-    return Look(tuple(Along(at, taps if at == dim else HERE) for at in range(len(shape))), shape)
+    dims = [Along(each, HERE) for each in range(len(shape))]
+    dims[dim] = Along(dim, taps)
+    return Look(tuple(dims), shape)
