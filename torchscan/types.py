@@ -28,9 +28,9 @@ from torchscan.analyses.mesh_search import MeshSearch as MeshSearch
 from torchscan.analyses.module_graph import GraphEdge as GraphEdge
 from torchscan.analyses.module_graph import GraphNode as GraphNode
 from torchscan.analyses.module_graph import ModuleGraph as ModuleGraph
-from torchscan.analyses.pipeline_schedule import PipelinePlan as PipelinePlan
-from torchscan.analyses.pipeline_schedule import PipelineRank as PipelineRank
-from torchscan.analyses.pipeline_schedule import StagePlan as StagePlan
+from torchscan.analyses.pipeline_result import PipelinePlan as PipelinePlan
+from torchscan.analyses.pipeline_result import PipelineRank as PipelineRank
+from torchscan.analyses.pipeline_result import StagePlan as StagePlan
 from torchscan.analyses.plan_result import Plan as Plan
 from torchscan.analyses.plan_result import RankPlan as RankPlan
 from torchscan.analyses.receptive_field import AxisField as AxisField

@@ -29,7 +29,7 @@ from torchscan import (
     from_json,
 )
 from torchscan.budgets import check_budget, find_budget_file, read_budgets
-from torchscan.budgets.budget_file import GenerationBudget, StepLimit
+from torchscan.budgets.budget_definition import GenerationBudget, StepLimit
 
 OLD_REPORT = Path(__file__).parents[1] / "report" / "report_of_0_1_0.json"
 NETS = """

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan import receptive_field, record, window_of
-from torchscan.analyses.receptive_field.envelopes import shape_after
+from torchscan.analyses.receptive_field.envelope_steps import shape_after
 from torchscan.ops import registry
 from torchscan.ops.windows import (
     Along,

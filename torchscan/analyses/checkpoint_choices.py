@@ -15,7 +15,8 @@ from typing import Any
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from torchscan.analyses.checkpoint_curve import SavedResult
-from torchscan.analyses.checkpoint_traces import CheckpointedTrace, LayerRun
+from torchscan.analyses.checkpoint_edit import LayerRun
+from torchscan.analyses.checkpoint_traces import CheckpointedTrace
 from torchscan.once import once
 from torchscan.recording.training.checkpoints import SELECTIVE, SavedCalls, TorchtitanPolicy
 from torchscan.trace.events import OpCall

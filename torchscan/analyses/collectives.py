@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.ops.communication import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
-from torchscan.trace.events import GroupSpec, OpCall, Phase
+from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
 
@@ -61,12 +61,10 @@ def _key(trace: Trace, op: OpCall, names: Mapping[tuple[int, ...], str]) -> _Key
     if kind is None:
         return None
     group = group_of(op.signature)
-    named = ("", 0) if group is None else (names.get(group.ranks, _name_of(group)), group.size)
-    return kind, *named, op.phase, trace.path_of(op)
-
-
-def _name_of(group: GroupSpec) -> str:
-    return group.purpose.removeprefix("mesh_") or group.name
+    if group is None:
+        return kind, "", 0, op.phase, trace.path_of(op)
+    default = group.purpose.removeprefix("mesh_") or group.name
+    return kind, names.get(group.ranks, default), group.size, op.phase, trace.path_of(op)
 
 
 def _collective(key: _Key, calls: int, size: int, seconds: float | None) -> Collective:

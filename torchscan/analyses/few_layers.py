@@ -16,16 +16,18 @@ from torchscan.analyses.roofline.exposed_collectives import Waiting, waiting
 from torchscan.analyses.roofline.links import Fabric, link_times
 from torchscan.trace.events import Phase
 
-#: where a moment of a pass is: the layer by its former path, the phase, the operator, and which of its calls there it is
+#: where a moment of a pass is: the layer by its former path, the phase, the operator, and which of
+#: its calls there it is
 _Place = tuple[str, str, str, int]
 
 
 class Short(NamedTuple):
-    """A pass in which of each kind of layers there are so many."""
+    """A pass of few layers of each kind."""
 
     rank: RankPlan
+    #: the number of layers of each kind
     numbers: Sequence[int]
-    #: by the paths of layers those that they have in the whole model
+    #: by the paths of layers, those that they have in the complete model
     paths: Mapping[str, str]
     fabric: Fabric
 
@@ -39,20 +41,19 @@ class Extrapolated:
     """
 
     def __init__(self, base: Short, more: Sequence[Short], numbers: Sequence[int]) -> None:
-        """``more``: for each kind a pass with one further layer; ``numbers``: how many there are of each in all."""
+        """Extrapolate from ``base`` to layers in these ``numbers``, by kind.
+
+        ``more`` has for each kind a pass with one further layer.
+        """
         self._base = base
         self._more = more
-        self._times = [
-            number - before for number, before in zip(numbers, base.numbers, strict=True)
-        ]
+        pairs = zip(numbers, base.numbers, strict=True)
+        self._times = [number - before for number, before in pairs]
 
     def figure(self, name: str) -> int:
         """Return a figure of a plan, such as ``local_params``, for all layers."""
-        return int(
-            self._sum(
-                getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]
-            )
-        )
+        more = [getattr(each.rank, name) for each in self._more]
+        return int(self._sum(getattr(self._base.rank, name), more))
 
     @property
     def waits(self) -> dict[Phase, Waiting]:
@@ -62,52 +63,57 @@ class Extrapolated:
         communication than all layers do.
         """
         others = [_waits(each) for each in self._more]
-        found: dict[Phase, Waiting] = {}
+        extrapolated: dict[Phase, Waiting] = {}
         for phase, base in _waits(self._base).items():
             columns = zip(base, *(each[phase] for each in others), strict=True)
-            found[phase] = Waiting(*(self._sum(first, more) for first, *more in columns))
-        return found
+            extrapolated[phase] = Waiting(*(self._sum(first, more) for first, *more in columns))
+        return extrapolated
 
     def products(self, flops: FlopsConvention) -> float:
         """Return the MACs without those that are computed again."""
         recorded = [products_of(each.rank.trace) for each in (self._base, *self._more)]
-        base, *more = (sum(map(attrgetter(flops), each)) for each in recorded)
+        base, *more = [sum(map(attrgetter(flops), each)) for each in recorded]
         return self._sum(base, more)
 
     def sent_bytes(self, num_microbatches: int) -> int:
-        """Return the bytes that a rank sends in a step of so many micro batches."""
-        base, *more = (
-            _sent_bytes(each.rank, num_microbatches) for each in (self._base, *self._more)
-        )
+        """Return the bytes that a rank sends in a step of ``num_microbatches``."""
+        sent: list[int] = []
+        for short in (self._base, *self._more):
+            of_rank = 0
+            for each in short.rank.collectives:
+                # Collectives of the optimizer run once in a step.
+                times = 1 if each.phase == "optimizer" else num_microbatches
+                of_rank += times * each.sent_bytes
+            sent.append(of_rank)
+        base, *more = sent
         return int(self._sum(base, more))
 
     @property
     def peak(self) -> dict[MemoryKind, int]:
-        """Return the live memory by kind at the peak."""
+        """The live memory by kind at the peak."""
         moments, others = _moments(self._base), [_moments(each) for each in self._more]
-        everywhere = set(moments).intersection(*others)
-        common = [place for place in moments if place in everywhere]
-        sizes = (
-            [
-                int(self._sum(size, further))
-                for size, *further in zip(
-                    moments[place], *(each[place] for each in others), strict=True
-                )
-            ]
-            for place in common
-        )
-        return dict(zip(KINDS, max(sizes, key=sum, default=[0] * len(KINDS)), strict=True))
+        peak = [0] * len(KINDS)
+        has_moment = False
+        for place, base in moments.items():
+            if not all(place in each for each in others):
+                continue
+            columns = zip(base, *(each[place] for each in others), strict=True)
+            sizes = [int(self._sum(size, more)) for size, *more in columns]
+            if not has_moment or sum(sizes) > sum(peak):
+                peak = sizes
+            has_moment = True
+        return dict(zip(KINDS, peak, strict=True))
 
     def _sum(self, base: float, more: Sequence[float]) -> float:
-        return base + sum(
-            times * (each - base) for times, each in zip(self._times, more, strict=True)
-        )
+        pairs = zip(self._times, more, strict=True)
+        return base + sum(times * (each - base) for times, each in pairs)
 
 
 def _waits(short: Short) -> dict[Phase, Waiting]:
     rank = short.rank
+    operators = () if rank.roofline is None else rank.roofline.operators
     computing: dict[Phase, float] = {}
-    for each in rank.roofline.operators if rank.roofline is not None else ():
+    for each in operators:
         if each.limiter != "links":
             computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
     links: Mapping[int, float] = link_times(rank.trace, short.fabric)
@@ -117,36 +123,31 @@ def _waits(short: Short) -> dict[Phase, Waiting]:
     return waiting(rank.trace, links, computing)
 
 
-def _sent_bytes(rank: RankPlan, num_microbatches: int) -> int:
-    """Return the bytes that a rank sends; collectives of the optimizer run once in a step."""
-    sent = 0
-    for each in rank.collectives:
-        times = 1 if each.phase == "optimizer" else num_microbatches
-        sent += times * each.sent_bytes
-    return sent
-
-
 def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:
     """Return the live memory at each place. Operators between layers count for the layer before.
 
     All-gathers of parameters are such operators.
     """
-    met: Counter[tuple[str, str, str]] = Counter()
-    found: dict[_Place, tuple[int, ...]] = {}
-    latest = ("", "")
+    num_calls: Counter[tuple[str, str, str]] = Counter()
+    moments: dict[_Place, tuple[int, ...]] = {}
+    latest_layer, latest_phase = "", ""
     for each in short.rank.memory.timeline:
         layer, inside = _former(each.layer, short.paths)
-        if (layer or latest[0], each.phase) != latest:
-            latest = (layer or latest[0], each.phase)
-            met.clear()
-        key = (f"{latest[0]}:{layer}{inside}", each.phase, each.operator)
-        found.setdefault((*key, met[key]), each.bytes_by_kind)
-        met[key] += 1
-    return found
+        nearest = layer or latest_layer
+        if (nearest, each.phase) != (latest_layer, latest_phase):
+            latest_layer, latest_phase = nearest, each.phase
+            num_calls.clear()
+        key = (f"{nearest}:{layer}{inside}", each.phase, each.operator)
+        moments.setdefault((*key, num_calls[key]), each.bytes_by_kind)
+        num_calls[key] += 1
+    return moments
 
 
 def _former(layer: str, paths: Mapping[str, str]) -> tuple[str, str]:
-    """The layer of a list that a module is in, by its path in the whole model, and where in it; else nothing and its path."""
+    """Return the layer of a list that a module is in, and the path of the module in it.
+
+    The layer has its path in the complete model. Other modules have none, and their own path.
+    """
     parts = layer.split(".")
     for end in range(len(parts), 0, -1):
         path = ".".join(parts[:end])

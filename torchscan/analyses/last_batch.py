@@ -31,7 +31,8 @@ class _Tail:
         self._trace = trace
         self._start = start
         models = [call for call in trace.modules if call.parent is None]
-        # A call that runs no operator, because the model returns a parameter, begins and ends with the part.
+        # A call that runs no operator, because the model returns a parameter, begins and ends with
+        # the part.
         self._root = min(call.index for call in models if call.end is None or call.end >= start)
         self._new_storage = self._number_storages()
         self._new_tensor: dict[int, int] = {}

@@ -112,30 +112,26 @@ class MemoryEstimate(Result):
         return self._curve_asker.answers(max_memory)
 
     def __repr__(self) -> str:
-        """A short one: the timeline has thousands of entries."""
+        """Return a short text: the timeline has thousands of entries."""
         where = f"{self.peak_operator} of {self.peak_layer or 'the model'} ({self.peak_phase})"
         return f"<MemoryEstimate: {memory(self.peak_bytes)} at {printable(where)}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data, with the timeline in columns."""
+        """Return plain data that JSON can hold, with the timeline in columns."""
+        names = ("peak_bytes", "peak_layer", "peak_operator", "peak_phase")
+        plain = {name: getattr(self, name) for name in names}
+        columns: dict[str, list[Any]] = {}
+        for name in ("operator", "layer", "phase"):
+            columns[name] = [getattr(each, name) for each in self.timeline]
+        for place, kind in enumerate(KINDS):
+            columns[kind] = [each.bytes_by_kind[place] for each in self.timeline]
+        layers = [asdict(layer) for layer in self.layers]
         return {
-            **{
-                name: getattr(self, name)
-                for name in ("peak_bytes", "peak_layer", "peak_operator", "peak_phase")
-            },
+            **plain,
             "by_kind": dict(self.by_kind),
             "peak_by_phase": dict(self.peak_by_phase),
-            "timeline": {
-                **{
-                    name: [getattr(each, name) for each in self.timeline]
-                    for name in ("operator", "layer", "phase")
-                },
-                **{
-                    kind: [each.bytes_by_kind[place] for each in self.timeline]
-                    for place, kind in enumerate(KINDS)
-                },
-            },
-            "layers": [asdict(layer) for layer in self.layers],
+            "timeline": columns,
+            "layers": layers,
             "batch_size": self.batch_size,
             "assumptions": to_plain(self.assumptions),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
@@ -146,9 +142,16 @@ class MemoryEstimate(Result):
 def estimate_of(
     trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None
 ) -> MemoryEstimate:
-    """The estimate for a record."""
+    """Return the estimate for a trace."""
     moments, totals = timeline.moments, timeline.totals
-    peak = moments[totals.index(max(totals))] if moments else _before_everything(timeline)
+    if moments:
+        peak = moments[totals.index(max(totals))]
+    else:
+        # No operator ran: only what was there before is alive.
+        bytes_by_kind = dict.fromkeys(KINDS, 0)
+        for block in timeline.blocks:
+            bytes_by_kind[block.kind] += block.size
+        peak = Moment("nothing", "", "forward", tuple(bytes_by_kind.values()))
     by_phase: dict[Phase, int] = {}
     for moment, total in zip(moments, totals, strict=True):
         if total >= by_phase.get(moment.phase, 0):
@@ -167,10 +170,3 @@ def estimate_of(
         verdict=verdict,
         unreadable_weights=trace.provenance.unreadable_weights,
     )
-
-
-def _before_everything(timeline: MemoryTimeline) -> Moment:
-    sizes = tuple(
-        sum(block.size for block in timeline.blocks if block.kind == kind) for kind in KINDS
-    )
-    return Moment("nothing", "", "forward", sizes)

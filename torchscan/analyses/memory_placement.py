@@ -1,4 +1,4 @@
-"""A pass on a device: its blocks of memory, requested from torch's allocator as a training loop does.
+"""A pass on a device: its blocks, requested from torch's allocator as a training loop does.
 
 The first step creates the state of an optimizer, in memory that activations have left. The second
 step finds it there, and needs room around it. Both are replayed from one trace.
@@ -6,18 +6,19 @@ step finds it there, and needs room around it. Both are replayed from one trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_streams import streams_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.analyses.optimizer_states import moments_of_state
 from torchscan.analyses.repeated_layers import repeat_layers
 from torchscan.analyses.step_replay import ReplayedBlock, StepReplay
 from torchscan.hardware.allocator import CachingAllocator, OutOfMemory
 from torchscan.hardware.device_specs import Device
 from torchscan.once import once
 from torchscan.ops.communication import group_of
-from torchscan.trace.events import OpCall, StorageRecord
+from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
 #: shares by which what torch reserves may be less or more, where no workspaces are in doubt: of a
@@ -104,11 +105,6 @@ class Placement:
     def _room_bytes(self) -> int:
         return self._device.memory_bytes - self._context_bytes
 
-    @property
-    def _is_close(self) -> bool:
-        least, most = self._context_range
-        return least < most and self._fits_beside(least) and not self._fits_beside(most)
-
     def _fits_beside(self, context: int) -> bool:
         room, on_device = self._device.memory_bytes - context, self._on_device
         if isinstance(on_device, CachingAllocator) and on_device.peak_reserved <= room:
@@ -116,19 +112,21 @@ class Placement:
         return isinstance(self._tried(room), CachingAllocator)
 
     def verdict(self) -> Verdict:
-        """The numbers of the estimate."""
+        """Return the values of the estimate."""
         on_device = self._on_device
         used = on_device if isinstance(on_device, CachingAllocator) else self._with_workspaces
+        least, most = self._context_range
+        is_close = least < most and self._fits_beside(least) and not self._fits_beside(most)
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
             cuda_context_bytes=self._context_bytes,
-            cuda_context_range=self._context_range,
+            cuda_context_range=(least, most),
             allocated_bytes=used.peak_allocated,
             reserved_bytes=self.reserved_bytes,
             reserved_range=self._range_around(self.reserved_bytes),
             fits=self.fits,
-            is_close=self._is_close,
+            is_close=is_close,
         )
 
     @property
@@ -162,7 +160,8 @@ class Placement:
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
         least = max(bare.peak_allocated, round((1 - less) * bare.peak_reserved))
         most = self._most_reserved(usual)
-        most = min(most, self._room_bytes) if self.fits else most
+        if self.fits:
+            most = min(most, self._room_bytes)
         return min(least, reserved), max(most, reserved)
 
     def _most_reserved(self, usual: int) -> int:
@@ -210,24 +209,26 @@ class Placement:
     @once
     def replay(self) -> StepReplay:
         """The requests of a training loop to the allocator."""
-        streams, created = streams_of(self._trace), _moments_of_state(self._trace)
+        streams, created = streams_of(self._trace), moments_of_state(self._trace)
+        blocks: list[ReplayedBlock] = []
         pairs = zip(self._trace.storages, self._timeline.blocks, strict=True)
-        blocks = [
-            ReplayedBlock(
+        for number, (storage, block) in enumerate(pairs):
+            # Memory of the model or the optimizer's state is the same in the next step.
+            stays = storage.born is None and storage.kind not in ("input", "cache")
+            replayed = ReplayedBlock(
                 block.size,
                 block.first,
                 block.end,
                 stream=streams.get(number, 0),
-                stays=_stays(storage),
+                stays=stays,
                 created=created.get(number),
             )
-            for number, (storage, block) in enumerate(pairs)
-        ]
-        workspaces = {
-            moment: size
-            for moment, op in enumerate(self._trace.ops)
-            if (size := _convolution_workspace(op))
-        }
+            blocks.append(replayed)
+        workspaces: dict[int, int] = {}
+        for moment, op in enumerate(self._trace.ops):
+            size = _convolution_workspace(op)
+            if size:
+                workspaces[moment] = size
         return StepReplay(
             blocks=blocks,
             num_moments=len(self._trace.ops),
@@ -236,56 +237,11 @@ class Placement:
         )
 
 
-def _stays(storage: StorageRecord) -> bool:
-    """Return whether memory is the same in the next step: of the model or the optimizer's state."""
-    return storage.born is None and storage.kind not in ("input", "cache")
-
-
-def _moments_of_state(trace: Trace) -> Mapping[int, int]:
-    """For each block of the optimizer's state, the operator call before which the first step makes it.
-
-    torch makes that of all parameters of a group before it computes anything for one of them. What one call updates is in one
-    group; if each call updates a single parameter, groups can't be told, and are taken for one.
-    """
-    owners = {
-        number: owner
-        for number, each in enumerate(trace.storages)
-        if (owner := _owner(each)) is not None
-    }
-    updates = [(index, op) for index, op in enumerate(trace.ops) if op.phase == "optimizer"]
-    first: dict[str, int] = {}
-    is_at_once = False
-    for index, op in updates:
-        updated = {
-            owners[storage]
-            for tensor in op.inputs
-            if (storage := trace.tensors[tensor].storage) in owners
-        }
-        is_at_once |= len(updated) > 1
-        for each in updated:
-            first.setdefault(each, index)
-    start = updates[0][0] if updates else 0
-    states = {
-        number: owner
-        for number, owner in owners.items()
-        if trace.storages[number].kind == "optimizer state"
-    }
-    return {
-        number: first.get(owner, start) if is_at_once else start for number, owner in states.items()
-    }
-
-
-def _owner(storage: StorageRecord) -> str | None:
-    """The parameter that it is, or whose gradient or state it is."""
-    if storage.kind == "optimizer state":
-        return storage.name.rpartition(".")[0] or None
-    return storage.name if storage.kind in ("parameter", "gradient") else None
-
-
 def _convolution_workspace(op: OpCall) -> int:
-    """CuDNN computes channels-last. If the input has another layout, it copies all operands and the result.
+    """Return the bytes of copies that cuDNN makes of operands and result for channels-last.
 
-    Kernels for groups, depthwise ones among them, take any layout as it is.
+    It makes none if the input has that layout. Kernels for groups, depthwise ones among them, take
+    any layout as it is.
     """
     signature = op.signature
     if signature.operator not in _CONVOLUTIONS or signature.arguments["groups"] > 1:

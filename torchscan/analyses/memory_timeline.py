@@ -67,10 +67,10 @@ class LayerMemory:
 class MemoryTimeline:
     """The memory of a recorded pass over time.
 
-    If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of them. It doesn't while
-    operators are being recorded, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
-    With ``compiled``, blocks are those of the compiled model, or of its ``layers`` if each is
-    compiled by itself.
+    If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of
+    them. It doesn't while operators are being recorded, so a trace has a new block there. With
+    ``in_place_sums`` it takes the old one's place. With ``compiled``, blocks are those of the
+    compiled model, or of its ``layers`` if each is compiled by itself.
     """
 
     def __init__(
@@ -91,7 +91,10 @@ class MemoryTimeline:
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of memory with their lifetimes, in the order of ``trace.storages``."""
         after_end = len(self._trace.ops) + 1
-        ends = [after_end if each.died is None else each.died for each in self._trace.storages]
+        ends = [after_end] * len(self._trace.storages)
+        for number, storage in enumerate(self._trace.storages):
+            if storage.died is not None:
+                ends[number] = storage.died
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
@@ -107,18 +110,17 @@ class MemoryTimeline:
     @once
     def moments(self) -> tuple[Moment, ...]:
         """The live memory at each operator call."""
-        columns = [
-            _alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind])
-            for kind in KINDS
-        ]
+        blocks_by_kind: dict[MemoryKind, list[Block]] = {kind: [] for kind in KINDS}
+        for block in self.blocks:
+            blocks_by_kind[block.kind].append(block)
+        columns = [_sum_alive(len(self._trace.ops), each) for each in blocks_by_kind.values()]
         paths = [call.path for call in self._trace.modules]
         rows = zip(self._trace.ops, zip(*columns, strict=True), strict=True)
-        return tuple(
-            [
-                Moment(op.signature.operator, paths[op.module_call], op.phase, sizes)
-                for op, sizes in rows
-            ]
-        )
+        moments = [
+            Moment(op.signature.operator, paths[op.module_call], op.phase, sizes)
+            for op, sizes in rows
+        ]
+        return tuple(moments)
 
     @once
     def totals(self) -> tuple[int, ...]:
@@ -129,36 +131,36 @@ class MemoryTimeline:
     def layers(self) -> tuple[LayerMemory, ...]:
         """Every module that was called, in order of first call."""
         kept, peaks = self._kept_by_call(), self._peak_by_call()
-        found: dict[str, LayerMemory] = {}
+        by_path: dict[str, LayerMemory] = {}
         for call in self._trace.modules:
-            known = found.get(call.path)
-            found[call.path] = LayerMemory(
+            activation_bytes, peak_bytes = kept[call.index], peaks[call.index]
+            known = by_path.get(call.path)
+            if known is not None:
+                activation_bytes += known.activation_bytes
+                peak_bytes = max(peak_bytes, known.peak_bytes)
+            by_path[call.path] = LayerMemory(
                 path=call.path,
                 type_name=call.type_name,
                 depth=call.depth,
-                activation_bytes=kept[call.index] + (known.activation_bytes if known else 0),
-                peak_bytes=max(peaks[call.index], known.peak_bytes if known else 0),
+                activation_bytes=activation_bytes,
+                peak_bytes=peak_bytes,
             )
-        return tuple(found.values())
+        return tuple(by_path.values())
 
     def _kind(self, storage: StorageRecord, end: int) -> MemoryKind:
         if storage.kind in _STANDING:
             return _STANDING[storage.kind]
-        return (
-            "activations"
-            if storage.born is not None and self._is_kept(storage.born, end)
-            else "temporary"
-        )
+        if storage.born is not None and self._is_kept(storage.born, end):
+            return "activations"
+        return "temporary"
 
     def _is_kept(self, born: int, end: int) -> bool:
         """Return whether a block outlives the calls around it.
 
         It may come from the forward pass or from its recomputation.
         """
-        made_by, last_seen_by = (
-            self._trace.ops[born],
-            self._trace.ops[min(end, len(self._trace.ops)) - 1],
-        )
+        ops = self._trace.ops
+        made_by, last_seen_by = ops[born], ops[min(end, len(ops)) - 1]
         if made_by.origin == "checkpoint":
             return last_seen_by.origin != "checkpoint"
         if not self._trace.provenance.backward:
@@ -167,11 +169,12 @@ class MemoryTimeline:
 
     @once
     def _ends_of_calls(self) -> list[int]:
-        """For each module call, the moment after its last operator in the forward pass."""
+        """The moment after the last operator of the forward pass, by module call."""
         ends = [0] * len(self._trace.modules)
         for call in reversed(self._trace.modules):
             own = [index + 1 for index in call.ops if self._trace.ops[index].phase == "forward"]
-            ends[call.index] = max((*own, *(ends[child] for child in call.children)), default=0)
+            of_children = [ends[child] for child in call.children]
+            ends[call.index] = max(own + of_children, default=0)
         return ends
 
     def _kept_by_call(self) -> list[int]:
@@ -188,33 +191,33 @@ class MemoryTimeline:
 
     def _peak_by_call(self) -> list[int]:
         totals = self.totals
-        peaks = [
-            max([totals[index] for index in call.ops], default=0) for call in self._trace.modules
-        ]
+        peaks = [0] * len(self._trace.modules)
+        for call in self._trace.modules:
+            peaks[call.index] = max([totals[index] for index in call.ops], default=0)
         for call in reversed(self._trace.modules):
             if call.parent is not None:
                 peaks[call.parent] = max(peaks[call.parent], peaks[call.index])
         return peaks
 
 
-def _alive(moments: int, blocks: Sequence[Block]) -> Iterator[int]:
-    """Bytes alive at each moment."""
-    changes = [0] * (moments + 2)
+def _sum_alive(num_moments: int, blocks: Sequence[Block]) -> Iterator[int]:
+    """Return the bytes that are alive at each moment."""
+    changes = [0] * (num_moments + 2)
     for block in blocks:
         changes[block.first] += block.size
         changes[block.end] -= block.size
-    return accumulate(changes[:moments])
+    return accumulate(changes[:num_moments])
 
 
 def _end_where_summed(trace: Trace, ends: list[int]) -> None:
     """End the block of one operand at the sum if autograd adds gradients in place."""
     for index, op in enumerate(trace.ops):
-        if op.origin == "engine":
-            replaced = next(
-                (each for each in op.inputs if _is_free_to_write(trace, each, index, ends)), None
-            )
-            if replaced is not None:
-                ends[trace.tensors[replaced].storage] = index
+        if op.origin != "engine":
+            continue
+        for tensor in op.inputs:
+            if _is_free_to_write(trace, tensor, index, ends):
+                ends[trace.tensors[tensor].storage] = index
+                break
 
 
 def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int]) -> bool:
@@ -223,9 +226,7 @@ def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int])
     It may if the tensor is freed with the sum and is not a view of a larger block.
     """
     record = trace.tensors[tensor]
-    is_whole = (
-        trace.storages[record.storage].size
-        == trace.tensors[trace.ops[sum_].outputs[0]].spec.stored_bytes
-    )
+    result = trace.tensors[trace.ops[sum_].outputs[0]]
+    is_whole = trace.storages[record.storage].size == result.spec.stored_bytes
     is_view = record.producer is not None and trace.ops[record.producer].signature.is_view
     return is_whole and not is_view and ends[record.storage] == sum_ + 1

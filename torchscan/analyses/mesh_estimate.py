@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from torchscan.analyses.memory_blocks import MemoryKind
 from torchscan.analyses.mesh_derivation import LocalModel, StageDerivation
 from torchscan.analyses.mesh_layout import MeshLayout
-from torchscan.analyses.mesh_parts import AFTER, BEFORE
 from torchscan.analyses.model_products import FlopsConvention
+from torchscan.analyses.part_costs import AFTER, BEFORE
 from torchscan.analyses.pipeline_moments import peak_of, rank_moments
 from torchscan.analyses.pipeline_schedule import Schedule, StageTimes, ideal_bubble
 from torchscan.analyses.pipeline_times import passes_time, split_evenly

@@ -11,11 +11,21 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from torchscan.analyses.memory_blocks import KINDS
+from torchscan.analyses.memory_blocks import KINDS, MemoryKind
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.model_products import products_of
+from torchscan.analyses.part_costs import (
+    AFTER,
+    BEFORE,
+    AttentionCosts,
+    AttentionShapes,
+    OptimizerCosts,
+    PartCosts,
+    PassCosts,
+    RingCosts,
+)
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.exposed_collectives import is_in_background
@@ -24,117 +34,8 @@ from torchscan.ops.communication import COLLECTIVES, group_of, sent_bytes, whole
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
-#: the parts outside of layers
-BEFORE, AFTER = "before", "after"
 #: kinds of memory that a pass allocates; other kinds stay from step to step
-_OF_PASS = [KINDS.index(kind) for kind in ("inputs", "activations", "temporary", "gathered")]
-_Costs = TypeVar("_Costs", bound=tuple[Any, ...])
-
-
-class PassCosts(NamedTuple):
-    """A forward or backward pass of a part, for one micro batch."""
-
-    #: seconds of computation
-    computing: float = 0.0
-    #: seconds of collectives whose result the computation waits for
-    waited_for: float = 0.0
-    #: seconds of collectives that overlap with computation
-    behind: float = 0.0
-    #: largest number of bytes at once, beyond what earlier parts saved
-    peak_bytes: float = 0.0
-
-
-class AttentionShapes(NamedTuple):
-    """Heads, length and width of the operands of attention, for one sequence on one rank."""
-
-    query: tuple[int, ...] = ()
-    key: tuple[int, ...] = ()
-    value: tuple[int, ...] = ()
-
-
-class AttentionCosts(NamedTuple):
-    """Seconds of the attention operators of a part."""
-
-    forward: float = 0.0
-    #: of the backward pass, without those of what is computed again
-    backward: float = 0.0
-    #: times that the backward pass computes the attention again
-    again: float = 0.0
-
-
-class RingCosts(NamedTuple):
-    """Attention of which each rank has a part of each sequence."""
-
-    forward: PassCosts
-    backward: PassCosts
-    #: bytes sent in both passes
-    forward_sent: float
-    backward_sent: float
-
-
-class PartCosts(NamedTuple):
-    """A part of the model on one rank, for one micro batch."""
-
-    forward: PassCosts = PassCosts()
-    backward: PassCosts = PassCosts()
-    #: seconds of the backward pass that compute gradients of parameters only
-    weight_gradients: float = 0.0
-    #: bytes that the forward pass saves for the backward pass
-    saved_bytes: float = 0.0
-    #: bytes among these of the result of the layer before
-    received_bytes: float = 0.0
-    #: bytes that the backward pass creates and gradients of parameters need, which stay until these
-    #: are computed
-    pending_bytes: float = 0.0
-    #: bytes of the result
-    output_bytes: float = 0.0
-    #: bytes that tensor parallelism sends
-    sent_bytes: float = 0.0
-    #: MACs as computed once, and with all scores of attention
-    macs: float = 0.0
-    dense_macs: float = 0.0
-    attention: AttentionCosts = AttentionCosts()
-
-    def in_ring(self, ring: RingCosts) -> PartCosts:
-        """Return the costs with attention over parts of sequences instead of its own."""
-        alone, again = self.attention, self.attention.again
-        forward, backward = self.forward, self.backward
-        replaced = alone.backward + again * alone.forward
-        repeated = again * ring.forward.computing
-        return self._replace(
-            forward=forward._replace(
-                computing=max(0.0, forward.computing - alone.forward) + ring.forward.computing,
-                waited_for=forward.waited_for + ring.forward.waited_for,
-            ),
-            backward=backward._replace(
-                computing=max(0.0, backward.computing - replaced)
-                + ring.backward.computing
-                + repeated,
-                waited_for=backward.waited_for
-                + ring.backward.waited_for
-                + again * ring.forward.waited_for,
-            ),
-            sent_bytes=self.sent_bytes + (1 + again) * ring.forward_sent + ring.backward_sent,
-        )
-
-
-class OptimizerCosts(NamedTuple):
-    """The optimizer, for each byte of a trained parameter."""
-
-    seconds: float
-    state_bytes: float
-    temporary_bytes: float
-
-
-def on_line(start: _Costs, end: _Costs, place: float) -> _Costs:
-    """Return the costs at a position on the line through the costs at 0 and at 1."""
-    values: list[Any] = []
-    for first, second in zip(start, end, strict=True):
-        if isinstance(first, tuple):
-            values.append(on_line(first, second, place))
-        else:
-            values.append(max(0.0, first + place * (second - first)))
-    return type(start)(*values)
+_OF_PASS: tuple[MemoryKind, ...] = ("inputs", "activations", "temporary", "gathered")
 
 
 class LocalTrace:
@@ -153,14 +54,11 @@ class LocalTrace:
         timeline = MemoryTimeline(trace, compiled=roofline.compiled, layers=compiled_layers)
         self._moments = timeline.moments
         self._live = [0] * len(self._moments)
-        for kind in _OF_PASS:
+        for place in map(KINDS.index, _OF_PASS):
             for index, moment in enumerate(self._moments):
-                self._live[index] += moment.bytes_by_kind[kind]
-        self._blocks = [
-            (storage, block)
-            for storage, block in enumerate(timeline.blocks)
-            if KINDS.index(block.kind) in _OF_PASS
-        ]
+                self._live[index] += moment.bytes_by_kind[place]
+        blocks = enumerate(timeline.blocks)
+        self._blocks = [(storage, block) for storage, block in blocks if block.kind in _OF_PASS]
 
     def parts(self) -> dict[str, PartCosts]:
         """Return the costs of each part, by the path of its layer."""
@@ -269,12 +167,11 @@ class LocalTrace:
         for index in weights:
             inputs = self._trace.ops[index].inputs
             storages.update(self._trace.tensors[each].storage for each in inputs)
-        made = {storage: block for storage, block in self._blocks if storage in storages}
-        return sum(
-            block.size
-            for block in made.values()
-            if self._trace.ops[block.first].phase == "backward"
-        )
+        pending = 0
+        for storage, block in self._blocks:
+            if storage in storages and self._trace.ops[block.first].phase == "backward":
+                pending += block.size
+        return pending
 
     def _pass(self, own: Sequence[int], phase: Phase, saved: int) -> PassCosts:
         here = [index for index in own if self._trace.ops[index].phase == phase]
@@ -324,7 +221,6 @@ class LocalTrace:
         return AttentionCosts(forward, backward, again / max(1, calls))
 
     def _sum(self, indices: Sequence[int]) -> float:
-        """Return the seconds in which some calls compute."""
         return math.fsum(self._seconds.get(index, 0.0) for index in indices)
 
     def is_weight_gradient(self, index: int) -> bool:

@@ -175,16 +175,17 @@ class MeshSearch(Result):
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         plain["error_margin"] = None if self.error_margin is None else self.error_margin.share
-        choices = [
-            {each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices
-        ]
-        made = [
-            {**each, "mesh": dict(each["mesh"]), "by_kind": dict(each["by_kind"])}
-            for each in choices
-        ]
+        choices: list[dict[str, Any]] = []
+        for choice in self.choices:
+            values: dict[str, Any] = {
+                each.name: getattr(choice, each.name) for each in fields(choice)
+            }
+            values["mesh"] = dict(choice.mesh)
+            values["by_kind"] = dict(choice.by_kind)
+            choices.append(values)
         return {
             **plain,
-            "choices": made,
+            "choices": choices,
             "refused": to_plain(self.refused),
             "assumptions": to_plain(self.assumptions),
         }

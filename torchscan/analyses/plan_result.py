@@ -46,15 +46,14 @@ class RankPlan:
         return sum(each.sent_bytes for each in self.collectives)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data, without the trace."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("rank", "local_params", "macs", "flops", "sent_bytes")
-        }
+        """Return plain data that JSON can hold, without the trace."""
+        names = ("rank", "local_params", "macs", "flops", "sent_bytes")
+        plain = {name: getattr(self, name) for name in names}
+        collectives = [asdict(each) for each in self.collectives]
         return {
             **plain,
             "place": dict(self.place),
-            "collectives": [asdict(each) for each in self.collectives],
+            "collectives": collectives,
             "memory": self.memory.to_dict(),
             "roofline": None if self.roofline is None else self.roofline.to_dict(),
         }
@@ -130,17 +129,16 @@ class Plan(Result):
         return self.largest_rank.roofline
 
     def __repr__(self) -> str:
-        """A short one: there are thousands of operators."""
+        """Return a short text: there are thousands of operators."""
         where = " × ".join(f"{name} {size:,}" for name, size in self.mesh.items())
-        each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
-        return f"<Plan of {printable(where)}: {each} and {memory(self.sent_bytes)} sent per rank>"
+        params = f"{count(self.local_params)} of {count(self.params)} parameters"
+        peak, sent = memory(self.memory.peak_bytes), memory(self.sent_bytes)
+        return f"<Plan of {printable(where)}: {params}, {peak} and {sent} sent per rank>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("device", "training", "batch_size", "num_ranks", "params")
-        }
+        """Return plain data that JSON can hold."""
+        names = ("device", "training", "batch_size", "num_ranks", "params")
+        plain = {name: getattr(self, name) for name in names}
         notes = {name: to_plain(getattr(self, name)) for name in ("assumptions", "warnings")}
         return {
             "mesh": dict(self.mesh),

@@ -19,32 +19,35 @@ def kinds_of(trace: Trace) -> list[int]:
     known: dict[tuple[Any, ...], int] = {}
     kinds = [0] * len(trace.modules)
     for call in reversed(trace.modules):  # children come after their parents
-        below = tuple(
-            (trace.modules[child].path.removeprefix(call.path), kinds[child])
-            for child in call.children
-        )
-        run = tuple(
-            id(trace.ops[op].signature) for op in call.ops if trace.ops[op].phase == "forward"
-        )
-        ends = tuple(id(trace.tensors[tensor].spec) for tensor in (*call.inputs, *call.outputs))
-        kinds[call.index] = known.setdefault((call.type_name, below, run, ends), len(known))
+        children: list[tuple[str, int]] = []
+        for child in call.children:
+            path = trace.modules[child].path.removeprefix(call.path)
+            children.append((path, kinds[child]))
+        ops = [trace.ops[index] for index in call.ops]
+        run = tuple([id(op.signature) for op in ops if op.phase == "forward"])
+        ends = tuple([id(trace.tensors[index].spec) for index in (*call.inputs, *call.outputs)])
+        kind = (call.type_name, tuple(children), run, ends)
+        kinds[call.index] = known.setdefault(kind, len(known))
     return kinds
 
 
 def is_next(one: str, other: str) -> bool:
     """Return whether a name is the next one of a numbered list."""
-    before, after = map(NUMBERED.fullmatch, (one, other))
-    return bool(
-        before
-        and after
-        and before[1] == after[1]
-        and int(after[2].strip("()")) == int(before[2].strip("()")) + 1
-    )
+    before, after = NUMBERED.fullmatch(one), NUMBERED.fullmatch(other)
+    if not before or not after:
+        return False
+    prefix, number = before.groups()
+    next_prefix, next_number = after.groups()
+    return prefix == next_prefix and int(next_number.strip("()")) == int(number.strip("()")) + 1
 
 
 def from_to(first: str, last: str) -> str:
-    """``layers.0 … 31``, ``cell … (8)``: of the last what is different."""
+    """Return the range of two names: ``layers.0 … 31``, ``cell … (8)``.
+
+    Of the last name, it has only what is different.
+    """
     if first == last:
         return first
     numbered = NUMBERED.fullmatch(first)
-    return f"{first} … {last.removeprefix(numbered[1] if numbered else first).strip()}"
+    common = numbered[1] if numbered else first
+    return f"{first} … {last.removeprefix(common).strip()}"

@@ -76,7 +76,9 @@ class CompiledGraph:
         tensors = self.trace.tensors
         written = {tensors[each].storage for each in op.outputs}
         specs = op.signature.written
-        operands = [tensors[each] for each in op.inputs] if specs else []
+        if not specs:
+            return written
+        operands = [tensors[each] for each in op.inputs]
         return written | {each.storage for each in operands if each.spec in specs}
 
     def maker(self, storage: int) -> int:

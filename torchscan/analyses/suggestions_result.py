@@ -61,24 +61,25 @@ class Suggestions(RowsResult):
         return self.baseline.after
 
     def __repr__(self) -> str:
-        """A short one: the best of them."""
-        best = (
-            f": {self.suggestions[0].change} saves {100 * self.suggestions[0].saves:.0f} %"
-            if self.suggestions
-            else ""
-        )
-        return f"<Suggestions: {len(self.suggestions)}{best}>"
+        """Return a short text: the number, and the best one."""
+        if not self.suggestions:
+            return "<Suggestions: 0>"
+        best = self.suggestions[0]
+        saves = f"{best.change} saves {100 * best.saves:.0f} %"
+        return f"<Suggestions: {len(self.suggestions)}: {saves}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
+        """Return plain data that JSON can hold."""
         names = ("change", "how", "after", "saves", "error_share", "fits")
+        suggestions = []
+        for each in self.suggestions:
+            plain = {name: to_plain(getattr(each, name)) for name in names}
+            suggestions.append(plain)
         return {
             "metric": self.metric,
             "question": self.question,
             "before": self.before,
-            "suggestions": [
-                {name: to_plain(getattr(each, name)) for name in names} for each in self.suggestions
-            ],
+            "suggestions": suggestions,
             "ineffective": to_plain(self.ineffective),
         }
 
@@ -86,7 +87,8 @@ class Suggestions(RowsResult):
 class Asker(Generic[Answers]):
     """Asks again, with changes, for what a result is an estimate of.
 
-    It holds on to no model: a result may be kept longer than that. A copy that was pickled cannot ask.
+    It holds no reference to the model: a result may be kept longer than the model. A copy that was
+    pickled cannot ask.
     """
 
     def __init__(

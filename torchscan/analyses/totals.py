@@ -27,19 +27,23 @@ def total_cost(
     phase: Phase | None = None,
     strict: bool = False,
 ) -> OpCost:
-    """The cost of the whole pass. With ``strict``, an operator without a cost formula raises :class:`MissingFormulaError`."""
+    """Return the cost of the complete pass.
+
+    With ``strict``, an operator without a cost formula raises :class:`MissingFormulaError`.
+    """
     costs = call_costs(trace, convention)
     if strict:
         require_prices(trace, costs)
     total = sum((cost for _, cost in _of_phase(trace, costs, phase)), OpCost())
-    return replace(total, is_complete=total.is_complete and not trace.provenance.unrecorded_modules)
+    is_complete = total.is_complete and not trace.provenance.unrecorded_modules
+    return replace(total, is_complete=is_complete)
 
 
 @explain_wrong_types
 def by_operator(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, OpCost]:
-    """Operator (all overloads together) -> the cost of all its calls."""
+    """Return the cost of all calls by operator, with all overloads together."""
     costs: dict[str, OpCost] = {}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         _add(costs, op.signature.operator, cost)
@@ -50,7 +54,10 @@ def by_operator(
 def by_module(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, OpCost]:
-    """Path of a module -> the cost of all its calls, including what they call; ``""`` is the model."""
+    """Return the cost of all calls of each module, including what they call, by path.
+
+    The path ``""`` is that of the model.
+    """
     around = enclosing_paths(trace)
     costs = {call.path: OpCost() for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
@@ -63,15 +70,16 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
     """Raise a MissingFormulaError that names operators without a cost formula, and their layers."""
     unknown = operators_without_formula(trace, costs)
     if trace.provenance.unrecorded_modules:
+        modules = ", ".join(trace.provenance.unrecorded_modules)
         raise MissingFormulaError(
-            "modules ran in other threads, which are not recorded: "
-            f"{', '.join(trace.provenance.unrecorded_modules)}"
+            f"modules ran in other threads, which are not recorded: {modules}"
         )
     if unknown:
-        places = "; ".join(
-            f"{name} in {', '.join(path or '(the model)' for path in paths)}"
-            for name, paths in unknown.items()
-        )
+        places_by_operator: list[str] = []
+        for name, paths in unknown.items():
+            layers = [path or "(the model)" for path in paths]
+            places_by_operator.append(f"{name} in {', '.join(layers)}")
+        places = "; ".join(places_by_operator)
         raise MissingFormulaError(
             f"these operators have no cost formula: {places}: leave out ",
             Give("strict", True),
@@ -102,7 +110,7 @@ def _require_phase(trace: Trace, phase: Phase | None) -> None:
 
 
 def enclosing_paths(trace: Trace) -> list[tuple[str, ...]]:
-    """For each module call, the distinct paths of itself and of the calls around it."""
+    """Return, for each module call, the distinct paths of itself and of the calls around it."""
     around: list[tuple[str, ...]] = []
     for call in trace.modules:  # parents come before their children
         outside = () if call.parent is None else around[call.parent]

@@ -7,10 +7,11 @@ from typing import Any, TypedDict, Unpack
 from torch import nn
 
 from torchscan.budgets.budget_check import check_model
-from torchscan.budgets.budget_file import Budget
+from torchscan.budgets.budget_definition import Budget
 from torchscan.budgets.generation_limits import GenerationLimits
 from torchscan.budgets.plan_limits import PlanLimits
-from torchscan.budgets.result_limits import LimitedResult, check_result, kind_of, numbers_of
+from torchscan.budgets.result_kinds import kind_of
+from torchscan.budgets.result_limits import LimitedResult, check_result, numbers_of
 from torchscan.errors import Argument, BudgetError, InputError, warn_user
 from torchscan.metrics import METRICS
 from torchscan.question import DEFAULTS

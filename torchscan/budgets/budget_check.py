@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-from torchscan.budgets.budget_file import BASELINE_METRICS, Budget
+from torchscan.budgets.baselines import Baseline
+from torchscan.budgets.budget_definition import BASELINE_METRICS, Budget
+from torchscan.budgets.excess_layers import (
+    Layers,
+    largest_layers,
+    launch_overhead,
+    peak_layer,
+    slowest_layers,
+)
 from torchscan.budgets.generation_limits import check_generation
 from torchscan.budgets.outcome import (
-    MAX_LAYERS,
-    Excess,
-    Layers,
     Outcome,
     basis_of,
     bounds_among,
     excesses_among,
-    largest_layers,
-    launch_overhead,
-    peak_layer,
     shares_off_among,
-    slowest_layers,
 )
 from torchscan.budgets.real_step import check_step_time
 from torchscan.budgets.result_limits import require_divided
 from torchscan.errors import Argument, Give, InputError, TorchscanError
 from torchscan.escapes import printable
-from torchscan.files import write_text
 from torchscan.hardware.device_specs import can_estimate_for
-from torchscan.metrics import METRICS, PER_SAMPLE, Metric, require_device
+from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.notes import Note
-from torchscan.report.columns import full_name_of
-from torchscan.report.comparison import Comparison, compare
-from torchscan.report.data import read_report
-from torchscan.report.info import Info
 from torchscan.scan import Scan
 from torchscan.targets import Built, inputs_of, with_model
 
@@ -87,11 +81,9 @@ def check_built(
     if budget.generation is None or budget.limits or budget.baseline is not None:
         scan = scan_for(budget, built, **given)
         outcome = check_model(budget, scan, update=update, shown=shown)
-    return (
-        outcome
-        if budget.generation is None
-        else outcome.joined(check_generation(budget, budget.generation, built, given))
-    )
+    if budget.generation is None:
+        return outcome
+    return outcome.joined(check_generation(budget, budget.generation, built, given))
 
 
 def check_model(
@@ -102,9 +94,8 @@ def check_model(
     With ``update``, a new baseline is recorded, and can't be exceeded. ``shown`` are metrics to
     report even if they have no limit.
     """
-    wanted = list(
-        dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())])
-    )
+    compared = () if budget.baseline is None else BASELINE_METRICS
+    wanted = list(dict.fromkeys([*budget.limits, *compared]))
     require_device(wanted, scan.question.device)
     batch = _Batch.of(budget, scan)
     metrics = {name: batch.measured(METRICS[name]) for name in wanted}
@@ -113,11 +104,12 @@ def check_model(
     excesses = list(excesses_among(scan, metrics, budget.limits, batch.largest))
     remarks: list[Note] = []
     if budget.baseline is not None:
+        baseline = Baseline(budget, budget.baseline)
         if update:
-            remarks.append(_record_baseline(budget, scan.forward.counts))
+            remarks.append(baseline.record(scan.forward.counts))
         else:
             counted = {name: metrics[name].value(scan) for name in BASELINE_METRICS}
-            grown, remarks = _against_baseline(budget, scan.forward.counts, counted, batch.samples)
+            grown, remarks = baseline.compare(scan.forward.counts, counted, batch.samples)
             excesses += grown
     outcome = Outcome(
         name=printable(budget.name),
@@ -147,20 +139,13 @@ def _texts_of(scan: Scan, names: Collection[str], batch: _Batch) -> dict[str, st
 
 
 def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
-    """The scan that a budget asks for; ``given`` arguments take precedence."""
+    """Return the scan that a budget asks for; ``given`` arguments take precedence."""
     names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
-    has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
-    inputs = (
-        {}
-        if has_inputs
-        else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
-    )
-    return Scan(
-        built.module, **{**{name: getattr(budget, name) for name in names}, **inputs, **given}
-    )
-
-
-# -- limits --------------------------------------------------------------------------------------------------------------
+    arguments: dict[str, Any] = {name: getattr(budget, name) for name in names}
+    if {"input_shape", "args", "kwargs"}.isdisjoint(given):
+        place = str(budget.target or budget.place)
+        arguments |= inputs_of(place, built, budget.inputs, budget.dtype)
+    return Scan(built.module, **{**arguments, **given})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +185,10 @@ class _Batch:
         return replace(metric, value=lambda scan: metric.value(scan) / self.samples)
 
     def largest(self, name: str, scan: Scan) -> Layers:
-        """Return the layers that have the most of a metric; for memory and times, those of the estimates."""
+        """Return the layers that have the most of a metric.
+
+        For memory and times, they are those of the estimates.
+        """
         metric = METRICS[name]
         if metric.keys:
             samples = self.samples if metric.is_cost else 1
@@ -209,89 +197,3 @@ class _Batch:
             return peak_layer(name, scan.memory)
         overhead = launch_overhead(scan.roofline, is_per_sample=self.samples > 1)
         return overhead or slowest_layers(scan.roofline)
-
-
-# -- baselines -----------------------------------------------------------------------------------------------------------
-
-
-def _record_baseline(budget: Budget, info: Info) -> Note:
-    assert budget.baseline is not None  # noqa: S101 - or there is nothing to update
-    write_text(budget.baseline, info.to_json())
-    return Note.of("baseline-recorded", path=_from_here(budget.baseline))
-
-
-def _against_baseline(
-    budget: Budget, info: Info, values: Mapping[str, float], samples: int
-) -> tuple[list[Excess], list[Note]]:
-    assert budget.baseline is not None  # noqa: S101 - it is what was asked for
-    before = _read_baseline(budget, budget.baseline)
-    comparison = compare(before, info)
-    _require_same_question(budget, comparison)
-    excesses, shrunk = [], []
-    for name in BASELINE_METRICS:
-        metric, divisor = METRICS[name], samples if name in PER_SAMPLE else 1
-        old = metric.of_info(before["overall"]) / divisor
-        allowed = _more(old, budget.tolerance.get(name, 0.0))
-        if values[name] > allowed:
-            layers = tuple(_grown(name, comparison, divisor))
-            excesses.append(
-                Excess(metric=name, value=values[name], allowed=allowed, before=old, layers=layers)
-            )
-        if values[name] < old:
-            shrunk.append(metric.heading)
-    if excesses or not shrunk:
-        return excesses, []
-    return excesses, [Note.of("below-baseline", metrics=shrunk)]
-
-
-def _read_baseline(budget: Budget, baseline: Path) -> Info:
-    if not baseline.exists():
-        raise InputError.about(
-            budget.place,
-            f"there is no baseline {_from_here(baseline)!r} yet: record it with `torchscan check "
-            "--update` or `pytest --torchscan-update`",
-        )
-    try:
-        return read_report(baseline)
-    except InputError as error:
-        raise InputError.about(budget.place, "reading the baseline failed: ", error) from error
-
-
-def _from_here(path: Path) -> str:
-    """The path, relative to the current folder if possible."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _more(value: float, share: float) -> float:
-    """``value`` and ``share`` more, without binary rounding: 15 % more than 100 is 115, not slightly less."""
-    return float(Fraction(value) * (1 + Fraction(str(share))))
-
-
-def _require_same_question(budget: Budget, comparison: Comparison) -> None:
-    """Refuse a baseline for other inputs, which can't be compared. What another torch or torchscan counts more is growth."""
-    differ = [
-        key
-        for key in ("inputs", "batch_size", "mode", "convention", "backward")
-        if key in comparison.passes
-    ]
-    if differ:
-        parts = ", ".join([key.replace("_", " ") for key in differ])
-        raise InputError.about(
-            budget.place,
-            f"the baseline was recorded with other {parts}: record it again with `torchscan check "
-            "--update`",
-        )
-
-
-def _grown(name: str, comparison: Comparison, divisor: int) -> list[tuple[str, str]]:
-    keys, text = METRICS[name].keys, METRICS[name].text
-    grown = comparison.grown(*keys)
-    lines = [
-        (
-            f"{full_name_of(each.layer)} ({each.layer['type']})",
-            f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys) / divisor)}",
-        )
-        for each in grown[:MAX_LAYERS]
-    ]
-    more = [(f"… and {len(grown) - MAX_LAYERS} more layers", "")] if len(grown) > MAX_LAYERS else []
-    return lines + more

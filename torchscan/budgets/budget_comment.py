@@ -32,7 +32,11 @@ class BudgetReport:
 
 def format_comment(reports: Sequence[BudgetReport]) -> str:
     """Return Markdown for a comment: a table of all budgets, and a folded section for each."""
-    shown = [name for name in COMMENT_METRICS if any(_cell(each, name) for each in reports)]
+    shown: list[str] = []
+    for name in COMMENT_METRICS:
+        cells = [_cell(each, name) for each in reports]
+        if any(cells):
+            shown.append(name)
     rules = [":--", ":--", *["--:"] * len(shown)]
     rows = [["", "Budget", *map(heading_of, shown)], rules]
     for each in reports:

@@ -3,110 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from torchscan.analyses.generation.engines import EngineName
-from torchscan.analyses.generation.serving_costs import Compute
-from torchscan.analyses.generation.stored import stored
-from torchscan.budgets.file_spelling import FileSpelling
+from torchscan.budgets.budget_definition import Budget
+from torchscan.budgets.budget_reader import BudgetReader
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.metric_limits import limits_in, limits_of
-from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure
-from torchscan.precisions import Precision, checked_precision
-from torchscan.recording.request import Mode
-from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
-from torchscan.targets.parsing import Target, parse_target
-from torchscan.units import checked_seconds, parse_duration, parse_share, tokens_of
-
-#: the metrics compared with a baseline, which may have a tolerance
-BASELINE_METRICS = ("params", "model_size", "macs", "flops")
 
 _NAMES = ("torchscan.toml", "pyproject.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLimit:
-    """The most that a real step may take, on one device."""
-
-    #: seconds
-    most: float
-    #: its name, or words of it
-    measured_on: str
-    #: the share by which it may take longer
-    tolerance: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationBudget:
-    """The budget of generating text with a model."""
-
-    prompt: int
-    new: int
-    #: the formats in which weights, and keys and values, are stored; None: as they are
-    weights: str | None = None
-    cache: str | None = None
-    compute: Compute | None = None
-    engine: EngineName = "cuda-graph"
-    #: metric -> its limit
-    limits: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """The budget of one model."""
-
-    name: str
-    #: the model, or None if a test provides it
-    target: Target | None = None
-    inputs: tuple[InputSpec, ...] = ()
-    dtype: str | None = None
-    batch_size: int = 1
-    mode: Mode | None = None
-    training: bool = False
-    optimizer: str | None = None
-    precision: Precision | None = None
-    device: str | None = None
-    #: True if limits of costs, latency and step time are per sample of the batch
-    per_sample: bool = False
-    #: True to refuse operators without a cost formula if costs are limited
-    strict: bool = True
-    #: limits by metric
-    limits: Mapping[str, float] = field(default_factory=dict)
-    baseline: Path | None = None
-    #: by metric the share by which it may exceed the baseline
-    tolerance: Mapping[str, float] = field(default_factory=dict)
-    #: limit of a real step, which is checked only if timings are requested
-    step_time: StepLimit | None = None
-    #: limits of text generation, on the device, in the precision and for the batch size above
-    generation: GenerationBudget | None = None
-    #: where the budget is defined, for messages and relative paths
-    place: str = ""
-    folder: Path | None = None
-
-
-_OURS = ("name", "limits", "step_time", "place", "folder")
-_STEP_TIME = ("max_step_time", "measured_on", "step_time_tolerance")
-_KEYS = [
-    *_STEP_TIME,
-    *(
-        "input" if each.name == "inputs" else each.name
-        for each in fields(Budget)
-        if each.name not in _OURS
-    ),
-]
-
-#: the words of a budget file for arguments
-BUDGET_FILE = FileSpelling({*_KEYS, *(each.name for each in fields(GenerationBudget))})
-
-
 def find_budget_file(start: Path) -> Path:
-    """``torchscan.toml``, or a ``pyproject.toml`` with budgets, in this folder or the nearest one above that has either."""
+    """Return the ``torchscan.toml``, or a ``pyproject.toml`` with budgets.
+
+    It is in this folder or the nearest one above that has either.
+    """
     for folder in (start, *start.parents):
         for name in _NAMES:
             path = folder / name
@@ -120,7 +34,7 @@ def find_budget_file(start: Path) -> Path:
 
 
 def read_budgets(path: Path) -> dict[str, Budget]:
-    """The budgets of a file by name. Errors say where in the file they are."""
+    """Return the budgets of a file by name. Errors say where in the file they are."""
     settings = _settings(path, _content(path))
     budgets = settings.get("budgets")
     unknown = [key for key in settings if key != "budgets"]
@@ -128,17 +42,15 @@ def read_budgets(path: Path) -> dict[str, Budget]:
         raise InputError.about(
             path, f"{unknown[0]!r} is not a key: give each budget a table, [budgets.my-model]"
         )
-    if (
-        not isinstance(budgets, dict)
-        or not all(isinstance(table, dict) for table in budgets.values())
-        or not budgets
-    ):
+    if not isinstance(budgets, dict):
+        budgets = {}
+    if not budgets or not all(isinstance(table, dict) for table in budgets.values()):
         raise InputError.about(path, "it has no budgets: give each a table, [budgets.my-model]")
-    return {name: _BudgetReader(path, name, table).budget() for name, table in budgets.items()}
+    return {name: BudgetReader(path, name, table).budget() for name, table in budgets.items()}
 
 
 def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
-    """The budget with this name."""
+    """Return the budget with this name."""
     if name in budgets:
         return budgets[name]
     near = difflib.get_close_matches(name, budgets, 1)
@@ -179,216 +91,3 @@ def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
             "[tool.torchscan.budgets.my-model]",
         )
     return settings
-
-
-class _BudgetReader:
-    """Reads the table of one budget."""
-
-    def __init__(self, path: Path, name: str, table: dict[str, Any]) -> None:
-        self._path = path
-        self._name = name
-        self._table = table
-
-    def budget(self) -> Budget:
-        """The budget, with every key and value checked."""
-        self._require_known(self._table, [*_KEYS, *limits_in(METRICS)], "")
-        limits, baseline = self._limits(METRICS), self._text("baseline")
-        step_time, generation = self._step_time(), self._generation()
-        if not limits and baseline is None and step_time is None and generation is None:
-            self._refuse(
-                "", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline'
-            )
-        if baseline is None and "tolerance" in self._table:
-            self._refuse(
-                "tolerance", "a tolerance needs a baseline: give one, or leave the tolerance out"
-            )
-        if "latency" in limits and "device" not in self._table:
-            self._refuse(
-                "max_latency", 'a latency needs a device: give device = "NVIDIA H200", for example'
-            )
-        return Budget(
-            name=self._name,
-            target=self._parsed("target", parse_target),
-            inputs=self._inputs(),
-            dtype=self._parsed("dtype", checked_dtype),
-            batch_size=self._positive("batch_size", 1),
-            mode=self._one_of("mode", get_args(Mode)),
-            training=self._flag("training", default=False),
-            optimizer=self._text("optimizer"),
-            precision=self._parsed("precision", checked_precision),
-            device=self._text("device"),
-            per_sample=self._per_sample({*limits, *self._table}),
-            strict=self._flag("strict", default=True),
-            limits=limits,
-            baseline=None if baseline is None else self._path.parent / baseline,
-            tolerance=self._tolerance(),
-            step_time=step_time,
-            generation=generation,
-            place=f"{self._path.name}: {self._name}",
-            folder=self._path.parent.absolute(),
-        )
-
-    def _refuse(self, key: str, why: str) -> Any:
-        place = ".".join(["budgets", self._name, *([key] if key else [])])
-        raise InputError.about(self._path, f"{place}: {why}")
-
-    def _require_known(self, keys: Collection[str], known: Collection[str], inside: str) -> None:
-        for key in keys:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
-                self._refuse(f"{inside}{key}", f"it is not a key: {advice}")
-
-    def _text(self, key: str) -> str | None:
-        value = self._table.get(key)
-        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
-            self._refuse(key, f"it is {value!r}: give a string")
-        return value
-
-    def _parsed(self, key: str, parse: Any) -> Any:
-        text = self._text(key)
-        return None if text is None else self._try(key, lambda: parse(text))
-
-    def _try(self, key: str, parse: Any) -> Any:
-        try:
-            return parse()
-        except InputError as error:
-            return self._refuse(key, error.write(BUDGET_FILE))
-
-    def _inputs(self) -> tuple[InputSpec, ...]:
-        value = self._table.get("input", [])
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self._refuse(
-                "input",
-                f'it is {value!r}: give a string or a list of strings, such as "3,224,224"',
-            )
-        return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
-
-    def _positive(self, key: str, default: int, *, is_tokens: bool = False) -> int:
-        value = self._table.get(key, default)
-        if is_tokens:
-            return int(self._try(key, lambda: tokens_of("it", value)))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self._refuse(key, f"it is {value!r}: give a positive number")
-        return int(value)
-
-    def _one_of(self, key: str, known: Collection[str]) -> Any:
-        value = self._table.get(key)
-        if value is not None and value not in known:
-            self._refuse(key, f"it is {value!r}: give one of {', '.join(known)}")
-        return value
-
-    def _flag(self, key: str, *, default: bool) -> bool:
-        value = self._table.get(key, default)
-        if not isinstance(value, bool):
-            self._refuse(key, f"it is {value!r}: give true or false")
-        return bool(value)
-
-    def _per_sample(self, limited: Collection[str]) -> bool:
-        """Return whether limits are per sample; there must be one that can be divided."""
-        is_asked = self._flag("per_sample", default=False)
-        if is_asked and {*PER_SAMPLE, "baseline", "max_step_time"}.isdisjoint(limited):
-            divided = ", ".join(f"max_{name}" for name in PER_SAMPLE)
-            self._refuse("per_sample", f"it divides {divided} and max_step_time: give one of them")
-        return is_asked
-
-    def _limits(self, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
-        keys = [key for key in self._table if key in limits_in(metrics)]
-        return {name: limit for key in keys for name, limit in self._limit(key, metrics).items()}
-
-    def _limit(self, key: str, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
-        value = self._table[key]
-        if isinstance(value, dict | list):
-            self._refuse(key, f"it is {value!r}: give a number, or a string with a unit")
-        limits: dict[str, float] = self._try(key, lambda: limits_of({key: value}, metrics))
-        return limits
-
-    def _generation(self) -> GenerationBudget | None:
-        table = self._table.get("generation")
-        if table is None:
-            return None
-        if not isinstance(table, dict):
-            self._refuse(
-                "generation",
-                f"it is {str(table)[:40]!r}: give a table, [budgets.{self._name}.generation]",
-            )
-        if "device" not in self._table:
-            self._refuse(
-                "generation",
-                'text generation needs a device: give device = "NVIDIA L4", for example',
-            )
-        return _BudgetReader(self._path, f"{self._name}.generation", table).generation()
-
-    def generation(self) -> GenerationBudget:
-        """The table inside one of a budget."""
-        known = [each.name for each in fields(GenerationBudget) if each.name != "limits"]
-        self._require_known(self._table, [*known, *limits_in(OF_GENERATION)], "")
-        limits = self._limits(OF_GENERATION)
-        if not limits:
-            self._refuse(
-                "", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"'
-            )
-        return GenerationBudget(
-            prompt=self._positive("prompt", 512, is_tokens=True),
-            new=self._positive("new", 128, is_tokens=True),
-            weights=self._format("weights"),
-            cache=self._format("cache"),
-            compute=self._one_of("compute", get_args(Compute)),
-            engine=self._one_of("engine", get_args(EngineName)) or "cuda-graph",
-            limits=limits,
-        )
-
-    def _format(self, key: str) -> str | None:
-        text = self._text(key)
-        if text is not None:
-            self._try(key, lambda: stored(text, key))
-        return text
-
-    def _step_time(self) -> StepLimit | None:
-        if "max_step_time" not in self._table:
-            useless = next((key for key in _STEP_TIME if key in self._table), None)
-            return (
-                None
-                if useless is None
-                else self._refuse(useless, "it is for a max_step_time, and there is none")
-            )
-        most = self._number(
-            "max_step_time",
-            self._table["max_step_time"],
-            parse_duration,
-            'a duration, such as "120 ms"',
-        )
-        measured_on = self._text("measured_on")
-        if measured_on is None:
-            self._refuse(
-                "max_step_time",
-                'it needs the device that it was measured on, such as measured_on = "H100"',
-            )
-        tolerance = self._share("step_time_tolerance", self._table.get("step_time_tolerance", 0))
-        return StepLimit(most=most, measured_on=str(measured_on), tolerance=tolerance)
-
-    def _tolerance(self) -> dict[str, float]:
-        value = self._table.get("tolerance", 0)
-        if isinstance(value, dict):
-            self._require_known(value, BASELINE_METRICS, "tolerance.")
-            return {key: self._share(f"tolerance.{key}", each) for key, each in value.items()}
-        return dict.fromkeys(BASELINE_METRICS, self._share("tolerance", value))
-
-    def _share(self, key: str, value: Any) -> float:
-        return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
-
-    def _number(self, key: str, value: Any, parse: Callable[[str], float], expected: str) -> float:
-        if isinstance(value, str):
-            return float(self._try(key, lambda: parse(value)))
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 0 <= value <= sys.float_info.max
-        ):
-            self._refuse(key, f"it is {str(value)[:40]}: give {expected}")
-        return float(
-            self._try(key, lambda: checked_seconds("it", value))
-            if parse is parse_duration
-            else value
-        )

@@ -8,14 +8,9 @@ from typing import Any, TypedDict
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation
-from torchscan.budgets.budget_file import Budget, GenerationBudget
-from torchscan.budgets.outcome import (
-    Layers,
-    Outcome,
-    compare_with_limits,
-    launch_overhead,
-    slowest_layers,
-)
+from torchscan.budgets.budget_definition import Budget, GenerationBudget
+from torchscan.budgets.excess_layers import Layers, launch_overhead, slowest_layers
+from torchscan.budgets.outcome import Outcome, compare_with_limits
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION
 from torchscan.notes import Note
@@ -24,7 +19,9 @@ from torchscan.units import Tokens
 
 
 class GenerationLimits(TypedDict, total=False):
-    """The most that generating text may take, and the least that it may give, as numbers or as text with a unit.
+    """The most that generating text may take, and the least that it may give.
+
+    Limits are numbers, or text with a unit.
 
     Args:
         max_time_per_token: seconds from one new token to the next: ``"60 ms"``.
@@ -32,8 +29,10 @@ class GenerationLimits(TypedDict, total=False):
         max_first_token: seconds until the first new token is there.
         min_tokens_per_second: new tokens of all sequences in a second.
         max_weights: bytes of parameters and buffers, as they are stored: ``"20 GiB"``.
-        max_cache_per_token: bytes by which a token makes the cache of a sequence grow: ``"128 KiB"``.
-        min_context: tokens of each sequence, prompt included, for which there is memory: ``8192``, ``"8k"``.
+        max_cache_per_token: bytes by which a token makes the cache of a sequence grow:
+            ``"128 KiB"``.
+        min_context: tokens of each sequence, prompt included, for which there is memory: ``8192``,
+            ``"8k"``.
         min_batch_size: sequences of ``prompt + new`` tokens for which there is memory.
     """
 
@@ -51,16 +50,18 @@ def check_generation(
     budget: Budget, asked: GenerationBudget, built: Built, given: Mapping[str, Any]
 ) -> Outcome:
     """Check what an existing model takes to generate; ``given`` arguments take precedence."""
-    shared = {
-        name: given.get(name, getattr(budget, name))
-        for name in ("batch_size", "precision", "device")
-    }
-    own = {each.name: getattr(asked, each.name) for each in fields(asked) if each.name != "limits"}
-    made = analyze_generation(built.module, **shared, **own, progress=False)
+    arguments: dict[str, Any] = {}
+    for name in ("batch_size", "precision", "device"):
+        arguments[name] = given.get(name, getattr(budget, name))
+    for each in fields(asked):
+        if each.name != "limits":
+            arguments[each.name] = getattr(asked, each.name)
+    made = analyze_generation(built.module, **arguments, progress=False)
+    metrics = {name: OF_GENERATION[name] for name in asked.limits}
     return compare_with_limits(
         budget.name,
         made,
-        {name: OF_GENERATION[name] for name in asked.limits},
+        metrics,
         asked.limits,
         layers_of_generation,
         strict=budget.strict,
@@ -79,9 +80,9 @@ def layers_of_generation(name: str, made: Generation) -> Layers:
         return tuple((what, units.memory(size)) for what, size in held)
     if OF_GENERATION[name].error_share is None:
         return ()
-    is_first = name == "first_token" or (
-        name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token
-    )
+    is_first = name == "first_token"
+    if name == "tokens_per_second":
+        is_first = made.first_token > (made.new - 1) * made.per_token
     roofline = made.prefill if is_first else made.decode
     overhead = launch_overhead(roofline, is_per_sample=name == "tokens_per_second")
     return overhead or slowest_layers(roofline)

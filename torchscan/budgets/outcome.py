@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from torchscan import units
-from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.analyses.roofline import Roofline
+from torchscan.budgets.excess_layers import Layers
 from torchscan.errors import Give, MissingFormulaError
 from torchscan.escapes import printable
 from torchscan.metrics import (
@@ -17,22 +15,14 @@ from torchscan.metrics import (
     OF_PLAN,
     PER_SAMPLE,
     Measure,
-    Metric,
-    activation_peak,
     range_of,
 )
 from torchscan.notes import Note
-from torchscan.report.columns import full_name_of
 from torchscan.report.comparison import growth
-from torchscan.report.info_data import Layer
 
-#: that are named for each limit
-MAX_LAYERS = 5
-#: layers to look at, each with what it adds
-Layers = tuple[tuple[str, str], ...]
 Answer = TypeVar("Answer")
 
-#: what a model and a plan have in common has the same name and is written alike
+#: all metrics; those that a model and a plan have in common have the same name and text
 _MEASURES: Mapping[str, Measure[Any]] = {**OF_PLAN, **METRICS, **OF_GENERATION}
 
 
@@ -43,7 +33,7 @@ class Excess:
     metric: str
     value: float
     allowed: float
-    #: the baseline's value; None: the limit is in the budget
+    #: the baseline's value, or None if the limit is in the budget
     before: float | None = None
     #: of an estimate, the share by which it may be off
     error_share: float | None = None
@@ -64,9 +54,10 @@ class Excess:
         basis = f" {self.basis}" if self.basis else ""
         heading = heading_of(self.metric, self.timed)
         found = f"{heading}: {value}{range_of(self.error_share)}{basis}"
-        head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
-        layers = [f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers]
-        return "\n".join([head, *layers])
+        lines = [f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"]
+        for name, what in self.layers:
+            lines.append(f"  {name}: {what}" if what else f"  {name}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,32 +126,34 @@ class Outcome:
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
-        metrics = [
-            *(f"{heading_of(name, self.timed)} {self.written(name)}" for name in self.values),
-            *filter(None, [self.step]),
-        ]
-        head = (
-            f"{self.name}: {', '.join(metrics) or 'nothing is checked'}"
-            if self.is_fine
-            else f"{self.name} exceeds its budget"
-        )
-        body = [
-            line for excess in self.excesses for line in str(excess).split("\n")
-        ] + self.too_slow.splitlines()
-        return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
+        lines = [f"{self.name} exceeds its budget"]
+        if self.is_fine:
+            metrics = [
+                f"{heading_of(name, self.timed)} {self.written(name)}" for name in self.values
+            ]
+            if self.step:
+                metrics.append(self.step)
+            lines = [f"{self.name}: {', '.join(metrics) or 'nothing is checked'}"]
+        for excess in self.excesses:
+            lines += [f"  {line}" for line in str(excess).split("\n")]
+        lines += [f"  {line}" for line in self.too_slow.splitlines()]
+        lines += [f"  {remark}" for remark in self.remarks]
+        return "\n".join(lines)
 
     def written(self, name: str) -> str:
         """Return the value of a metric as text: ``"12.3 ms ± 20 % for a batch of 32"``."""
         text = _MEASURES[name].written(self.values[name], is_bound=name in self.bounds)
+        text += range_of(self.error_shares.get(name))
         basis = self.bases.get(name, "")
-        return f"{text}{range_of(self.error_shares.get(name))}{basis and f' {basis}'}"
+        return f"{text} {basis}" if basis else text
 
     def written_limit(self, name: str) -> str:
         """Return the limit of a metric as text: ``"≤ 60.0 ms"``; "" if there is none."""
         if name not in self.limits:
             return ""
         metric = _MEASURES[name]
-        return f"{'≥' if metric.is_min else '≤'} {metric.text(self.limits[name])}"
+        sign = "≥" if metric.is_min else "≤"
+        return f"{sign} {metric.text(self.limits[name])}"
 
 
 def heading_of(name: str, timed: str = "") -> str:
@@ -187,7 +180,10 @@ def compare_with_limits(
     place: str = "",
     remarks: Collection[Note] = (),
 ) -> Outcome:
-    """Check the metrics of a result against their limits; ``place`` is where errors say that the limits are."""
+    """Check the metrics of a result against their limits.
+
+    ``place`` is where errors say that the limits are.
+    """
     return Outcome(
         name=printable(name),
         bounds=bounds_among(place or name, answer, metrics, strict=strict),
@@ -212,11 +208,16 @@ def bounds_among(
 
     A bound can't be shown to be within a limit, so ``strict`` refuses it.
     """
-    doubts = {name: found for name, metric in metrics.items() if (found := metric.doubts(answer))}
+    doubts: dict[str, list[str]] = {}
+    uncounted: dict[str, None] = {}
+    for name, metric in metrics.items():
+        doubts_of_metric = metric.doubts(answer)
+        if doubts_of_metric:
+            doubts[name] = doubts_of_metric
+            uncounted |= dict.fromkeys(doubts_of_metric)
     if strict and doubts:
         first = metrics[next(iter(doubts))]
         bound = "an upper" if first.is_min else "a lower"
-        uncounted = dict.fromkeys(each for found in doubts.values() for each in found)
         raise MissingFormulaError.about(
             place,
             f"only {bound} bound is known for {first.heading}, because this is not counted: "
@@ -233,67 +234,14 @@ def excesses_among(
     limits: Mapping[str, float],
     layers_of: Callable[[str, Answer], Layers],
 ) -> tuple[Excess, ...]:
-    """The metrics that exceed their limits."""
-    return tuple(
-        Excess(
-            metric=name,
-            value=value,
-            allowed=limit,
-            error_share=metrics[name].off(answer),
-            layers=layers_of(name, answer),
-        )
-        for name, limit in limits.items()
-        if metrics[name].exceeds(value := metrics[name].value(answer), limit)
-    )
-
-
-#: of the time of a pass, the share of launches from which on no layer is to blame
-_LAUNCH_BOUND = 0.5
-
-
-def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layers:
-    """Return what to look at in a pass that mostly waits for the host; () if operators are what takes the time.
-
-    A larger batch launches no fewer kernels, so it helps only limits per sample.
-    """
-    if roofline.time_share("launch") < _LAUNCH_BOUND:
-        return ()
-    launched = sum(each.limiter == "launch" for each in roofline.operators)
-    time = units.duration(roofline.time_by_limiter["launch"])
-    ways = ["a larger batch"] if is_per_sample else []
-    if not roofline.compiled:
-        ways.append(
-            "torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) "
-            "estimates it)"
-        )
-    advice = ((f"try {', or '.join(ways)}", ""),) if ways else ()
-    return ((f"launch overhead of {launched:,} operators", time), *advice)
-
-
-def slowest_layers(roofline: Roofline) -> Layers:
-    """Return the layers without others inside that take the longest."""
-    parents = {each.name.rpartition(".")[0] for each in roofline.layers if each.name}
-    leaves = [each for each in roofline.layers if each.name not in parents and each.time_estimate]
-    longest = sorted(leaves, key=lambda each: -each.time_estimate)[:MAX_LAYERS]
-    return tuple((each.name or "the model", units.duration(each.time_estimate)) for each in longest)
-
-
-def largest_layers(metric: Metric, layers: Collection[Layer], samples: int = 1) -> Layers:
-    """Return the layers that have the most of a metric of the info dict, divided by ``samples``."""
-    named = []
-    for layer in sorted(layers, key=metric.of_info, reverse=True)[:MAX_LAYERS]:
-        value = metric.of_info(layer)
-        if value:
-            name = f"{full_name_of(layer)} ({layer['type']})"
-            named.append((name, metric.text(value / samples)))
-    return tuple(named)
-
-
-def peak_layer(name: str, estimate: MemoryEstimate) -> Layers:
-    """Return the layer in which memory is at its peak, or activations are."""
-    if name == "peak_memory":
-        return ((f"peak in {estimate.peak_layer or 'the model'}", estimate.peak_operator),)
-    moment = activation_peak(estimate)
-    if moment is None:
-        return ()
-    return ((f"peak in {moment.layer or 'the model'}", moment.operator),)
+    """Return the metrics that exceed their limits."""
+    excesses: list[Excess] = []
+    for name, limit in limits.items():
+        metric = metrics[name]
+        value = metric.value(answer)
+        if metric.exceeds(value, limit):
+            share, layers = metric.off(answer), layers_of(name, answer)
+            excesses.append(
+                Excess(metric=name, value=value, allowed=limit, error_share=share, layers=layers)
+            )
+    return tuple(excesses)

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from torchscan import units
 from torchscan.analyses.plan_result import Plan
-from torchscan.budgets.outcome import MAX_LAYERS, Layers, launch_overhead
+from torchscan.budgets.excess_layers import MAX_LAYERS, Layers, launch_overhead
 
 
 class PlanLimits(TypedDict, total=False):
@@ -29,21 +29,32 @@ class PlanLimits(TypedDict, total=False):
 def layers_of_plan(name: str, plan: Plan) -> Layers:
     """Return what occupies memory at the peak; for other metrics, the layers that have the most."""
     if name == "peak_memory":
-        return _largest(plan.memory.by_kind.items(), units.memory)
+        return _find_largest(plan.memory.by_kind.items(), units.memory)
     if name == "sent":
-        return _largest(((each.layer, each.sent_bytes) for each in plan.collectives), units.memory)
+        sent = [(each.layer, each.sent_bytes) for each in plan.collectives]
+        return _find_largest(sent, units.memory)
     if name == "local_params":
         slots = enumerate(plan.largest_rank.trace.parameters)
-        held = [each for place, each in slots if each.identity == place and not each.is_buffer]
-        return _largest(((each.owner, each.local_numel) for each in held), units.count)
-    if name == "latency" and plan.roofline is not None and launch_overhead(plan.roofline):
-        return launch_overhead(plan.roofline)
-    loads = () if plan.roofline is None else plan.roofline.operators
-    chosen = [each for each in loads if name == "latency" or each.limiter == "links"]
-    return _largest(((each.layer, each.time_estimate) for each in chosen), units.duration)
+        params = [each for place, each in slots if each.identity == place and not each.is_buffer]
+        return _find_largest(((each.owner, each.local_numel) for each in params), units.count)
+    return _find_slowest(name, plan)
 
 
-def _largest(amounts: Iterable[tuple[str, float]], text: Callable[[float], str]) -> Layers:
+def _find_slowest(name: str, plan: Plan) -> Layers:
+    """Return the layers that take the longest, or that wait for links the longest."""
+    if plan.roofline is None:
+        return ()
+    loads = [*plan.roofline.operators]
+    if name == "latency":
+        overhead = launch_overhead(plan.roofline)
+        if overhead:
+            return overhead
+    else:
+        loads = [each for each in loads if each.limiter == "links"]
+    return _find_largest(((each.layer, each.time_estimate) for each in loads), units.duration)
+
+
+def _find_largest(amounts: Iterable[tuple[str, float]], text: Callable[[float], str]) -> Layers:
     """Return the largest sums by name."""
     sums: dict[str, float] = {}
     for name, amount in amounts:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from torchscan import units
-from torchscan.budgets.budget_file import Budget
+from torchscan.budgets.budget_definition import Budget
 from torchscan.budgets.outcome import basis_of
 from torchscan.hardware.device_names import is_part
 from torchscan.inspecting.run import RunFacts, name_of_device, slowest_modules
@@ -19,7 +19,7 @@ from torchscan.notes import Note
 from torchscan.recording.request import PassRequest
 from torchscan.targets import Built, Target, inputs_of, with_model
 
-#: measured, after one that warms up
+#: number of steps that are measured, after one that warms up
 _STEPS = 5
 
 
@@ -52,14 +52,15 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
             device=limit.measured_on,
         )
         return StepOutcome(remark=remark)
-    device = _device_for(limit.measured_on)
+    device = torch.device("cpu")
+    if not is_part(limit.measured_on, name_of_device(device)):
+        device = local_device(None)  # the GPU of this machine, if there is one
     here = name_of_device(device)
     if not is_part(limit.measured_on, here):
         remark = Note.of("step-on-other-device", limit_device=limit.measured_on, device=here)
         return StepOutcome(remark=remark)
-    facts = with_model(
-        target, partial(_measured, budget, device), folder=budget.folder, with_data=True
-    )
+    measure = partial(_measure, budget, device)
+    facts = with_model(target, measure, folder=budget.folder, with_data=True)
     time = units.duration(facts.step_time / samples)
     excess, most = "", limit.most * samples * (1 + limit.tolerance)
     if facts.step_time > most:
@@ -68,28 +69,24 @@ def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOut
             one = f"{time} {basis}, at most {units.duration(limit.most)}"
             per_sample = f" for a batch of {samples:,}: {one}"
         slowest = slowest_modules(facts.calls)
-        excess = str(
-            StepExcess(facts.step_time, most, facts.provenance.device, slowest, per_sample)
-        )
-    return StepOutcome(
-        taken=f"Step {time}{basis and f' {basis}'} on {facts.provenance.device}", excess=excess
-    )
+        step = StepExcess(facts.step_time, most, facts.provenance.device, slowest, per_sample)
+        excess = str(step)
+    if basis:
+        time = f"{time} {basis}"
+    return StepOutcome(taken=f"Step {time} on {facts.provenance.device}", excess=excess)
 
 
-def _device_for(measured_on: str) -> torch.device:
-    """The card of this machine, if there is one; for a limit on its processor, that."""
-    cpu = torch.device("cpu")
-    return cpu if is_part(measured_on, name_of_device(cpu)) else local_device(None)
-
-
-def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
+def _measure(budget: Budget, device: torch.device, built: Built) -> RunFacts:
+    module = built.converted(budget.dtype).module
+    mode = budget.mode or ("train" if budget.training else "eval")
+    inputs = inputs_of(str(budget.target), built, budget.inputs, budget.dtype)
     request = PassRequest(
-        module=built.converted(budget.dtype).module,
-        mode=budget.mode or ("train" if budget.training else "eval"),
+        module=module,
+        mode=mode,
         backward=budget.training,
         optimizer=budget.optimizer,
         batch_size=budget.batch_size,
-        **inputs_of(str(budget.target), built, budget.inputs, budget.dtype),
+        **inputs,
     )
     steps = RealSteps(request, device, budget.precision)
     with inspect(steps.module, warm_up=1, expected=False) as run:

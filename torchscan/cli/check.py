@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> int:
 def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetReport]:
     """Check one budget. Its errors must not keep the others from being checked."""
     from torchscan.budgets import COMMENT_METRICS, BudgetReport, check_budget
-    from torchscan.budgets.budget_file import BUDGET_FILE
+    from torchscan.budgets.budget_definition import BUDGET_FILE
     from torchscan.errors import TorchscanError
 
     shown = COMMENT_METRICS if options.format == "github" else ()

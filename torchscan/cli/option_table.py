@@ -258,7 +258,7 @@ class _Options:
                       "(default: as in the data sheet)", "GB/s", float)
     sharding = Option("Shard parameters by this kind of FSDP; repeat the option to compare several "
                       "(default: fsdp2)", type=to_names, action="extend",
-                      choices="analyses/mesh_derivation.py:DerivedSharding")
+                      choices="analyses/fsdp_times.py:DerivedSharding")
     sequence_parallel = Option("Divide activations along tp by sequence, which is sequence "
                                "parallelism (default: on)", default=True,
                                action=argparse.BooleanOptionalAction)

@@ -15,7 +15,7 @@ from torchscan.errors import InputError, RecordError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.notes import Note
 from torchscan.ops.communication import sent_bytes
-from torchscan.ranks.plan import RankQuestion, names_in, plan_of, rank_plan
+from torchscan.ranks.rank_recording import RankQuestion, names_in, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts

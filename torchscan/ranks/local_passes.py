@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +12,11 @@ from torch import nn
 
 from torchscan.analyses.fsdp_costs import ParameterShape
 from torchscan.analyses.mesh_derivation import LocalModel
-from torchscan.analyses.mesh_parts import (
+from torchscan.analyses.mesh_parts import LocalTrace
+from torchscan.analyses.part_costs import (
     AFTER,
     BEFORE,
     AttentionShapes,
-    LocalTrace,
     OptimizerCosts,
     PartCosts,
     RingCosts,
@@ -26,7 +25,9 @@ from torchscan.analyses.mesh_parts import (
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.notes import Note
-from torchscan.ranks.plan import RankQuestion
+from torchscan.ranks.layer_choices import choices_of, spread_choices
+from torchscan.ranks.parameter_shapes import ParameterShapes, StorageSizes, split_outside
+from torchscan.ranks.rank_recording import RankQuestion
 from torchscan.ranks.ring_passes import record_ring
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.expert_parallel import divide_experts
@@ -39,8 +40,6 @@ from torchscan.recording.training.float8_all_gather import (
     hold_in_8_bits,
     layers_gathered_in_8_bits,
 )
-from torchscan.torch_versions import is_sharded_type
-from torchscan.trace.trace import Trace
 
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
@@ -51,14 +50,6 @@ _SEQUENCES = (1, 4)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
 _OUTSIDE = (BEFORE, AFTER)
-
-
-class StorageSizes(NamedTuple):
-    """Bytes of an element, or None for those of the model itself."""
-
-    stored: int | None = None
-    gathered: int | None = None
-    reduced: int | None = None
 
 
 class LocalMesh(NamedTuple):
@@ -120,9 +111,8 @@ class LocalPasses:
         self._question = question
         self._passes: dict[tuple[LocalMesh, int, Any], _LocalPass] = {}
         self._rings: dict[tuple[Any, ...], RingCosts] = {}
-        self._choices = tuple(
-            dict.fromkeys(choice for each in question.checkpoints for choice in _parts_of(each))
-        )
+        choices = [choice for each in question.checkpoints for choice in choices_of(each)]
+        self._choices = tuple(dict.fromkeys(choices))
         smallest = min((each.number for each in question.model.kinds), default=0)
         #: layers of one pass can be checkpointed in different ways
         self._is_mixed = smallest >= len(self._choices)
@@ -140,12 +130,11 @@ class LocalPasses:
         Ranks along "cp" share them: a rank has as many tokens as fewer complete sequences have, but
         for attention.
         """
-        choices = _parts_of(checkpoint)
-        within = inner._replace(cp=1)
-        passes = {
-            choice: [self._pass(within, number, choice) for number in _SEQUENCES]
-            for choice in choices
-        }
+        choices = choices_of(checkpoint)
+        of_ring = inner._replace(cp=1)
+        passes: dict[Any, list[_LocalPass]] = {}
+        for choice in choices:
+            passes[choice] = [self._pass(of_ring, number, choice) for number in _SEQUENCES]
         one, other = passes[choices[0]]
         place = _place_of(sequences / inner.cp)
         costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
@@ -161,14 +150,8 @@ class LocalPasses:
             name = f"{path}: {choice}"
             order.append(name)
             if name not in costs:
-                found = on_line(first.costs(path), second.costs(path), place)
-                shapes_of_attention = first.attentions[path]
-                if inner.cp > 1 and shapes_of_attention is not None:
-                    few, many = (
-                        self._ring(shapes_of_attention, inner, number) for number in _SEQUENCES
-                    )
-                    found = found.in_ring(on_line(few, many, _place_of(sequences)))
-                costs[name] = found
+                layer = on_line(first.costs(path), second.costs(path), place)
+                costs[name] = self._in_ring(layer, first.attentions[path], inner, sequences)
                 shapes[name] = first.shapes[path]
         return LocalModel(
             order=(BEFORE, *order, AFTER),
@@ -178,6 +161,19 @@ class LocalPasses:
             context_bytes=self._question.fabric.device.cuda_context_bytes,
             compiled=self._question.compiled,
         )
+
+    def _in_ring(
+        self,
+        layer: PartCosts,
+        attention: AttentionShapes | None,
+        inner: LocalMesh,
+        sequences: float,
+    ) -> PartCosts:
+        """Return the costs of a layer with its attention divided along "cp"."""
+        if inner.cp == 1 or attention is None:
+            return layer
+        few, many = [self._ring(attention, inner, number) for number in _SEQUENCES]
+        return layer.in_ring(on_line(few, many, _place_of(sequences)))
 
     def _ring(self, shapes: AttentionShapes, inner: LocalMesh, sequences: int) -> RingCosts:
         key = (shapes, inner.cp, inner.tp, sequences)
@@ -196,12 +192,11 @@ class LocalPasses:
     def _layer_of(self, kind: EqualLayers, recorded: _LocalPass, checkpoint: Any) -> str:
         """Return the path of a layer of the kind in the short model, the last one that fits."""
         former = {f"{kind.path}.{index}" for index in kind.indices}
-        found = [
-            path
-            for path, before in recorded.paths.items()
-            if before in former and recorded.checkpoints[path] == checkpoint
-        ]
-        return found[-1]
+        fitting: list[str] = []
+        for path, before in recorded.paths.items():
+            if before in former and recorded.checkpoints[path] == checkpoint:
+                fitting.append(path)
+        return fitting[-1]
 
     def _pass(self, inner: LocalMesh, sequences: int, checkpoint: Any) -> _LocalPass:
         key = (inner, sequences, None if self._is_mixed else checkpoint)
@@ -215,7 +210,7 @@ class LocalPasses:
         kinds = question.model.kinds
         numbers = [min(each.number, max(_MIN_LAYERS, len(choices))) for each in kinds]
         short, paths = question.model.shorten(numbers)
-        checkpoints = _spread(paths, question.model, choices)
+        checkpoints = spread_choices(paths, question.model, choices)
         shapes: dict[str, tuple[ParameterShape, ...]] = {}
 
         def apply(model: nn.Module, devices: Any) -> None:
@@ -238,7 +233,7 @@ class LocalPasses:
         self.assumptions |= dict.fromkeys(notes)
         self.error_margin = roofline.error_margin
         local = LocalTrace(trace, roofline, fabric, list(paths))
-        before, after = _split_outside(trace, shapes, list(paths))
+        before, after = split_outside(trace, shapes, list(paths))
         return _LocalPass(
             parts=local.parts(),
             paths=paths,
@@ -263,99 +258,14 @@ class LocalPasses:
             question.divide(model, devices)
             sum_gradients(model)
         experts = divide_experts(model, devices["ep"]) if inner.ep > 1 else []
-        found = _Shapes(question.sizes, experts)
+        shapes = ParameterShapes(question.sizes, experts)
         if inner.gathers_in_8_bits:
             hold_in_8_bits(model)
-            found.gather_in_8_bits(layers_gathered_in_8_bits(model))
-        return found.of(model, layers)
+            shapes.gather_in_8_bits(layers_gathered_in_8_bits(model))
+        return shapes.of(model, layers)
 
 
 def _place_of(sequences: float) -> float:
     """Return the place of so many sequences on the line through those that are recorded."""
     smallest, largest = _SEQUENCES
     return (sequences - smallest) / (largest - smallest)
-
-
-def _parts_of(checkpoint: Any) -> tuple[Any, ...]:
-    """Return the choices of layers that follow each other, from every n-th layer on."""
-    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int):
-        return (checkpoint,)
-    return (True, *[False] * (checkpoint - 1))
-
-
-def _spread(
-    paths: Mapping[str, str], model: LayeredModel, choices: Sequence[Any]
-) -> dict[str, Any]:
-    """Return a choice of checkpoint for each layer, so that each kind of layer has each choice."""
-    choices_by_kind = {kind: cycle(choices) for kind in model.kinds}
-    chosen: dict[str, Any] = {}
-    for path, former in paths.items():
-        kind = model.kind_by_layer[former]
-        chosen[path] = next(choices_by_kind[kind])
-    return chosen
-
-
-class _Shapes:
-    """The shapes of parameters on a rank without data parallelism."""
-
-    def __init__(self, sizes: StorageSizes, experts: Iterable[nn.Module]) -> None:
-        """``experts``: the modules whose experts are divided along "ep"."""
-        self._sizes = sizes
-        self._experts = {id(each) for module in experts for each in module.parameters()}
-        self._in_8_bits: set[int] = set()
-
-    def gather_in_8_bits(self, layers: Iterable[nn.Linear]) -> None:
-        """Take the weights of these layers as all-gathered in 8 bits."""
-        self._in_8_bits = {id(each.weight) for each in layers}
-
-    def of(
-        self, model: nn.Module, layers: Mapping[str, nn.Module]
-    ) -> dict[str, tuple[ParameterShape, ...]]:
-        """Return the parameters of each layer, and of the rest by their own paths."""
-        met: set[int] = set()
-        shapes: dict[str, tuple[ParameterShape, ...]] = {}
-        for path, layer in layers.items():
-            own = [each for each in layer.parameters() if id(each) not in met]
-            met |= {id(each) for each in own}
-            shapes[path] = tuple(map(self._shape_of, own))
-        for path, parameter in model.named_parameters():
-            if id(parameter) not in met:
-                shapes[path] = (self._shape_of(parameter),)
-        return shapes
-
-    def _shape_of(self, parameter: Any) -> ParameterShape:
-        local = parameter.to_local() if is_sharded_type(type(parameter)) else parameter
-        rows = local.shape[0] if local.dim() else 1
-        size = local.element_size()
-        gathered = self._sizes.gathered or size
-        return ParameterShape(
-            rows=rows,
-            width=local.numel() // max(1, rows),
-            stored=self._sizes.stored or size,
-            gathered=1 if id(parameter) in self._in_8_bits else gathered,
-            gradient=gathered,
-            reduced=self._sizes.reduced or size,
-            is_trained=parameter.requires_grad,
-            is_expert=id(parameter) in self._experts,
-            is_scaled=id(parameter) in self._in_8_bits,
-        )
-
-
-def _split_outside(
-    trace: Trace, shapes: Mapping[str, tuple[ParameterShape, ...]], layers: Sequence[str]
-) -> tuple[tuple[ParameterShape, ...], tuple[ParameterShape, ...]]:
-    """Return the parameters outside of layers that are used before the layers, and after them."""
-    inside = tuple(f"{each}." for each in layers)
-    used: set[int] = set()
-    for op in trace.ops:
-        if f"{trace.path_of(op)}.".startswith(inside):
-            break
-        used.update(trace.tensors[tensor].storage for tensor in op.inputs)
-
-    before: list[ParameterShape] = []
-    after: list[ParameterShape] = []
-    for record in trace.parameters:
-        if record.path in shapes:
-            part = after if used.isdisjoint(record.storages) else before
-            part += shapes[record.path]
-    return tuple(before), tuple(after)

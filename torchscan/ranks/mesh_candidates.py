@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchscan.analyses.mesh_derivation import DerivedSharding
+from torchscan.analyses.fsdp_times import DerivedSharding
 from torchscan.analyses.mesh_layout import DIMENSIONS, MeshLayout, format_mesh
 from torchscan.analyses.pipeline_schedule import Schedule
 from torchscan.errors import Argument, Give, InputError

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from torch import nn
 
-from torchscan.analyses.mesh_derivation import DerivedSharding
+from torchscan.analyses.fsdp_times import DerivedSharding
 from torchscan.analyses.mesh_layout import MeshLayout
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.pipeline_schedule import Schedule

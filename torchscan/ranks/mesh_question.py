@@ -18,10 +18,11 @@ from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.errors import Argument, InputError
 from torchscan.hardware.device_specs import Device
 from torchscan.precisions import Precision
-from torchscan.ranks.local_passes import LocalQuestion, StorageSizes
+from torchscan.ranks.local_passes import LocalQuestion
 from torchscan.ranks.mesh_candidates import MeshStep
 from torchscan.ranks.mesh_options import MeshOptions
-from torchscan.ranks.plan import RankQuestion, planned
+from torchscan.ranks.parameter_shapes import StorageSizes
+from torchscan.ranks.rank_recording import RankQuestion, planned
 from torchscan.ranks.sharding_kinds import ShardingPlan
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -110,12 +111,14 @@ class MeshQuestion:
 
         Mixed precision is FSDP's, which gathers weights in 16 bits.
         """
-        is_mixed = self.precision == "bf16-mixed"
+        dtype, sizes = self.dtype, StorageSizes()
+        if self.precision == "bf16-mixed":
+            dtype, sizes = torch.bfloat16, _MIXED
         return LocalQuestion(
             model=self.model,
             fabric=self.fabric,
-            dtype=torch.bfloat16 if is_mixed else self.dtype,
-            sizes=_MIXED if is_mixed else StorageSizes(),
+            dtype=dtype,
+            sizes=sizes,
             step=lambda sequences: self._step(sequences, self.length, self.recipe.of_step),
             change=lambda model, layers: change_model(
                 model, replace(self.recipe, checkpoint=False), layers
@@ -186,12 +189,10 @@ class MeshQuestion:
             self._divide(model, devices)
         if "cp" in names:
             divide_context(model, devices["cp"])
-        is_mixed = self.precision == "bf16-mixed"
-        plan = ShardingPlan(
-            sharding=step.sharding,
-            gathered=torch.bfloat16 if is_mixed else None,
-            reduced=torch.float32 if is_mixed else None,
-        )
+        gathered, reduced = None, None
+        if self.precision == "bf16-mixed":
+            gathered, reduced = torch.bfloat16, torch.float32
+        plan = ShardingPlan(sharding=step.sharding, gathered=gathered, reduced=reduced)
         return plan.shard_data(model, devices)
 
 

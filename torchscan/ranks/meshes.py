@@ -8,8 +8,8 @@ from typing import Unpack
 
 from torch import nn
 
+from torchscan.analyses.fsdp_times import DerivedSharding
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
-from torchscan.analyses.mesh_derivation import DerivedSharding
 from torchscan.analyses.mesh_layout import MeshLayout, format_mesh
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.analyses.model_products import FlopsConvention
@@ -187,7 +187,7 @@ class _MeshComparison:
     def __init__(
         self, question: MeshQuestion, candidates: CandidateQuestion, *, compares_given: bool
     ) -> None:
-        """``compares_given``: the meshes were given, so none is left out because it is slow."""
+        """Compare meshes; with ``compares_given``, none is left out because it is slow."""
         self._question = question
         self._compares_given = compares_given
         self._candidates = candidates
@@ -215,6 +215,8 @@ class _MeshComparison:
             assumptions[Note.of("transfers-not-timed")] = None
         if isinstance(question.recipe.lora, int):
             assumptions[ADAPTERS_AS_IN_PEFT] = None
+        parameters = dict.fromkeys(question.module.parameters())
+        choices = tuple(each.choice for each in ranked)
         return MeshSearch(
             device=question.device.name,
             num_gpus=num_gpus,
@@ -227,8 +229,8 @@ class _MeshComparison:
             compiled=question.recipe.compiled,
             flops=question.flops,
             error_margin=self._recorded.error_margin or self._derived.passes.error_margin,
-            params=sum(each.numel() for each in dict.fromkeys(question.module.parameters())),
-            choices=tuple(each.choice for each in ranked),
+            params=sum(each.numel() for each in parameters),
+            choices=choices,
             refused=self._refused,
             num_steps=self._derived.num_steps or len(ranked),
             num_traces=self._derived.passes.num_traces + self._recorded.num_traces,
@@ -258,14 +260,14 @@ class _MeshComparison:
         for layout in sorted(layouts, key=lambda each: each.pp):
             max_time = math.inf if self._compares_given else _SLOW * best
             try:
-                found = self._derived.best_on(layout, max_time)
+                steps = self._derived.best_on(layout, max_time)
             except TorchscanError as error:
                 self._refuse(layout, error)
                 continue
-            if not found:
+            if not steps:
                 self._refused[format_mesh(layout.mesh)] = Note.of("mesh-slow", factor=_SLOW)
-            ranked += found
-            times = (each.choice.time_estimate for each in found if each.choice.fits)
+            ranked += steps
+            times = (each.choice.time_estimate for each in steps if each.choice.fits)
             best = min((best, *times))
         return sorted(ranked, key=_sort_key)
 
@@ -303,14 +305,16 @@ class _MeshComparison:
 
     def _nearly_fitting(self, ranked: Sequence[RankedStep]) -> list[RankedStep]:
         limit = _CLOSE * self._question.device.memory_bytes
-        best = min((each.choice.time_estimate for each in ranked if each.choice.fits), default=None)
-        close = (
-            each
-            for each in ranked
-            if not each.choice.fits and each.choice.needed_bytes <= limit and self._is_left(each)
-        )
-        faster = (each for each in close if best is None or each.choice.time_estimate < best)
-        return sorted(faster, key=lambda each: each.choice.time_estimate)[:_NUM_CLOSE]
+        times = [each.choice.time_estimate for each in ranked if each.choice.fits]
+        best = min(times, default=math.inf)
+        close: list[RankedStep] = []
+        for each in ranked:
+            choice = each.choice
+            if choice.fits or choice.needed_bytes > limit or not self._is_left(each):
+                continue
+            if not times or choice.time_estimate < best:
+                close.append(each)
+        return sorted(close, key=lambda each: each.choice.time_estimate)[:_NUM_CLOSE]
 
     def _is_left(self, ranked: RankedStep) -> bool:
         return not ranked.choice.is_recorded and self._recorded.can_record(ranked.step)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchscan.analyses.mesh_parts import AttentionShapes, LocalTrace, RingCosts
+from torchscan.analyses.mesh_parts import LocalTrace
+from torchscan.analyses.part_costs import AttentionShapes, RingCosts
 from torchscan.analyses.roofline import Fabric, Rates, numbers_of, roofline_of
 from torchscan.recording.context_parallel import run_ring_attention
 from torchscan.recording.pretended_group import pretended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchscan import units
-from torchscan.analyses.pipeline_schedule import PipelinePlan, PipelineRank
+from torchscan.analyses.pipeline_result import PipelinePlan, PipelineRank
 from torchscan.report.make_table import (
     make_table,
     number,

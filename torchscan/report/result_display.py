@@ -14,7 +14,7 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.module_graph import ModuleGraph
-from torchscan.analyses.pipeline_schedule import PipelinePlan
+from torchscan.analyses.pipeline_result import PipelinePlan
 from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline

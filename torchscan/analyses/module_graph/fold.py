@@ -1,4 +1,4 @@
-"""Fewer boxes that say the same: operators that follow each other in one, and equal modules in a row in one."""
+"""Fewer nodes with the same content: chains of operators in one, and equal modules in a row."""
 
 from __future__ import annotations
 
@@ -17,68 +17,73 @@ Groups = Sequence[Sequence[int]]
 
 
 def with_operators_folded(graph: ModuleGraph, is_view: Callable[[int], bool]) -> ModuleGraph:
-    """An operator whose result only one other operator reads is in a box with it, unless that reads of others, too.
+    """Return the graph with chains of operators in one node each.
 
-    ``relu(x) + other(x)`` would read as the relu of both.
+    An operator whose result only one other operator reads is in a node with it, unless that reads
+    results of others, too: ``relu(x) + other(x)`` would read as the relu of both.
     """
-    targets, sources = defaultdict(set), defaultdict(set)
+    targets: dict[int, set[int]] = defaultdict(set)
+    sources: dict[int, set[int]] = defaultdict(set)
     for source, target, _ in graph.edges:
         targets[source].add(target)
         sources[target].add(source)
+
     head = list(range(len(graph.nodes)))
-    for at in reversed(head):  # readers come after what they read
-        into = {head[target] for target in targets[at]}
-        beside = {each for target in targets[at] for each in sources[target]}
-        is_operator = graph.nodes[at].kind == "operator"
-        if (
-            is_operator
-            and len(into) == 1
-            and all(_is_folded(graph, each, head, targets[each], into) for each in (at, *beside))
-        ):
-            (head[at],) = into
-    groups = defaultdict(list)
-    for at, each in enumerate(head):
-        groups[each].append(at)
-    return _merged(graph, list(groups.values()), lambda nodes: _operators(nodes, is_view))
+    for index in reversed(head):  # readers come after what they read
+        readers = {head[target] for target in targets[index]}
+        if graph.nodes[index].kind != "operator" or len(readers) != 1:
+            continue
+        (reader,) = readers
+        beside = {each for target in targets[index] for each in sources[target]}
+        read = (index, *beside)
+        if all(_is_read_only_by(graph, each, reader, head, targets[each]) for each in read):
+            head[index] = reader
+
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, reader in enumerate(head):
+        groups[reader].append(index)
+    return _merge(graph, list(groups.values()), lambda nodes: _join_operators(nodes, is_view))
 
 
-def _is_folded(
-    graph: ModuleGraph, at: int, head: Sequence[int], targets: set[int], into: set[int]
+def _is_read_only_by(
+    graph: ModuleGraph, index: int, reader: int, head: Sequence[int], targets: set[int]
 ) -> bool:
-    """Return whether a node is an operator with a single reader, or a parameter."""
-    is_operator = graph.nodes[at].kind == "operator" and all(
-        graph.nodes[each].kind == "operator" for each in into
-    )
-    return graph.nodes[at].kind == "tensor" or (
-        is_operator and {head[target] for target in targets} == into
-    )
+    """Return whether a node is a parameter, or an operator that only another operator reads."""
+    if graph.nodes[index].kind == "tensor":
+        return True
+    if graph.nodes[index].kind != "operator" or graph.nodes[reader].kind != "operator":
+        return False
+    return {head[target] for target in targets} == {reader}
 
 
-def _operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) -> GraphNode:
-    """Named by what computes; by views where nothing does."""
+def _join_operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) -> GraphNode:
+    """Return one node, named by what computes, or by views if nothing does."""
     computing = [each for each in nodes if not all(map(is_view, each.operators))] or nodes
-    found = Counter(each.name for each in computing)
-    said = [f"{name} ×{times}" if times > 1 else name for name, times in found.items()]
-    rest = [f"{len(said) - _MAX_NAMES + 1} more"] if len(said) > _MAX_NAMES else []
-    name = ", ".join([*said[: _MAX_NAMES - len(rest)], *rest])
+    names: list[str] = []
+    for name, times in Counter(each.name for each in computing).items():
+        names.append(f"{name} ×{times}" if times > 1 else name)
+    if len(names) > _MAX_NAMES:
+        num_more = len(names) - _MAX_NAMES + 1
+        names[_MAX_NAMES - 1 :] = [f"{num_more} more"]
     operators = tuple(op for each in nodes for op in each.operators)
-    return replace(nodes[-1], name=name, operators=operators)
+    return replace(nodes[-1], name=", ".join(names), operators=operators)
 
 
 def with_repeats_folded(graph: ModuleGraph, kinds: Sequence[int]) -> ModuleGraph:
-    """Modules of one kind that follow each other in a numbered list, each reading from the one before, are in one box.
+    """Return the graph with equal modules of a numbered list in one node.
 
-    Where that would hide a way: what leaves them and comes back to them.
+    Each reads from the one before. Runs with results that leave them and come back to them are
+    unchanged, because a node would hide that.
     """
-    runs = [
-        run for run in _runs(graph, kinds) if len(run) > 1 and not _is_left_and_entered(graph, run)
-    ]
-    of_runs = {at for run in runs for at in run}
-    groups = [[at] for at in range(len(graph.nodes)) if at not in of_runs]
-    return _merged(graph, sorted([*groups, *runs]), _repeated)
+    runs = [run for run in _find_runs(graph, kinds) if len(run) > 1]
+    runs = [run for run in runs if not _is_left_and_entered(graph, run)]
+    in_runs = {index for run in runs for index in run}
+    groups = [[index] for index in range(len(graph.nodes)) if index not in in_runs]
+    return _merge(graph, sorted([*groups, *runs]), _join_repeats)
 
 
-def _runs(graph: ModuleGraph, kinds: Sequence[int]) -> Iterator[list[int]]:
+def _find_runs(graph: ModuleGraph, kinds: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the runs of equal modules, of which each reads from the one before."""
     joined = {(source, target) for source, target, _ in graph.edges}
     run: list[int] = []
     for at, node in enumerate(graph.nodes):
@@ -114,28 +119,31 @@ def _is_left_and_entered(graph: ModuleGraph, run: Sequence[int]) -> bool:
     return False
 
 
-def _repeated(nodes: Sequence[GraphNode]) -> GraphNode:
+def _join_repeats(nodes: Sequence[GraphNode]) -> GraphNode:
     first, last = nodes[0], nodes[-1]
+    name, path = from_to(first.name, last.name), from_to(first.path, last.path)
     calls = tuple(call for each in nodes for call in each.calls)
-    return replace(
-        last, name=from_to(first.name, last.name), path=from_to(first.path, last.path), calls=calls
-    )
+    return replace(last, name=name, path=path, calls=calls)
 
 
-def _merged(
+def _merge(
     graph: ModuleGraph, groups: Groups, join: Callable[[Sequence[GraphNode]], GraphNode]
 ) -> ModuleGraph:
-    """With one node for each group."""
-    of = {at: number for number, group in enumerate(groups) for at in group}
-    nodes = [
-        graph.nodes[group[0]] if len(group) == 1 else join([graph.nodes[at] for at in group])
-        for group in groups
-    ]
+    """Return the graph with one node for each group."""
+    nodes: list[GraphNode] = []
+    group_of: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        members = [graph.nodes[index] for index in group]
+        if len(members) == 1:
+            nodes += members
+        else:
+            nodes.append(join(members))
+        group_of.update(dict.fromkeys(group, number))
+
     tensors: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
     for source, target, carried in graph.edges:
-        if of[source] != of[target]:
-            tensors[of[source], of[target]].update(dict.fromkeys(carried))
-    edges = [
-        GraphEdge(source, target, tuple(carried)) for (source, target), carried in tensors.items()
-    ]
+        ends = (group_of[source], group_of[target])
+        if ends[0] != ends[1]:
+            tensors[ends].update(dict.fromkeys(carried))
+    edges = [GraphEdge(*ends, tuple(carried)) for ends, carried in tensors.items()]
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges))

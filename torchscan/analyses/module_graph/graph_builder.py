@@ -4,7 +4,8 @@ An edge is a tensor that one node produced or got, and another one reads. The pr
 the trace alone, so it makes no difference whether gradients are computed, how tensors are passed,
 or whether they are written to in place:
 
-    producer(tensor, reader) = the last operator before the reader that produced this version of it, or wrote to its memory.
+    producer(tensor, reader) = the last operator before the reader that produced this version of
+                               it, or wrote to its memory.
 
 The edge belongs to the innermost call that contains both. The tensor is an input of the calls
 around the reader that do not contain the producer, and an output of those around the producer.
@@ -22,7 +23,7 @@ from torchscan.analyses.module_graph.fold import with_operators_folded, with_rep
 from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, ModuleGraph
 from torchscan.analyses.repeats import kinds_of
 from torchscan.errors import Argument, InputError, RecordError
-from torchscan.trace.events import ModuleCall
+from torchscan.trace.events import ModuleCall, TensorSpec
 from torchscan.trace.trace import Trace
 
 _KEY = re.compile(r"""\[(['"])(.*?)\1\]""")
@@ -51,63 +52,66 @@ def module_graph(
 
 
 class ModuleGraphs:
-    """The graphs of all calls of a record."""
+    """The graphs of all calls of a trace."""
 
     def __init__(self, trace: Trace, failed: int | None = None) -> None:
-        """``failed`` is the call of a module that the pass failed in."""
+        """Follow the pass; ``failed`` is the call of a module that it failed in."""
         self._trace = trace
         self._flow = Flow(trace)
-        self._failed = set(_enclosing_calls(trace, failed))
+        #: by call, the number of its kind, if it is known
+        self._kinds: list[int] | None = None
+        #: the calls that a failed pass was in
+        self._failed: set[int] = set()
+        while failed is not None:
+            self._failed.add(failed)
+            failed = trace.modules[failed].parent
 
     def of(self, path: str = "", call: int = 0, *, fold: bool = False) -> ModuleGraph:
-        """The graph of a call of the module with this path."""
+        """Return the graph of a call of the module with this path."""
         graph = self.in_call(self._find_node(path, call))
         return self.folded(graph) if fold else graph
 
     def folded(self, graph: ModuleGraph) -> ModuleGraph:
-        """With operators that follow each other, and equal modules of a list, in one node each."""
-        return with_repeats_folded(with_operators_folded(graph, self._is_view), self._kinds)
+        """Return the graph with chains of operators and equal modules in one node each."""
 
-    def _is_view(self, op: int) -> bool:
-        return self._trace.ops[op].signature.is_view
+        def is_view(op: int) -> bool:
+            return self._trace.ops[op].signature.is_view
 
-    @cached_property
-    def _kinds(self) -> list[int]:
-        return kinds_of(self._trace)
+        if self._kinds is None:
+            self._kinds = kinds_of(self._trace)
+        return with_repeats_folded(with_operators_folded(graph, is_view), self._kinds)
 
     def _find_node(self, path: str, call: int) -> int:
         index = self._by_name.get((path, call))
-        if index is None:
-            known = [number for known, number in self._by_name if known == path]
-            if not known:
-                near = difflib.get_close_matches(
-                    path, [name for name, _ in self._by_name if name], 1
-                )
-                raise InputError(
-                    f"no module {path!r} was called{f': did you mean {near[0]!r}?' if near else ''}"
-                )
-            times = "once" if len(known) == 1 else f"{len(known)} times"
-            raise InputError(
-                Argument("call"), f" is out of range: {path or 'the model'} was called {times}"
-            )
-        return index
+        if index is not None:
+            return index
+        calls = [number for known, number in self._by_name if known == path]
+        if not calls:
+            names = [name for name, _ in self._by_name if name]
+            near = difflib.get_close_matches(path, names, 1)
+            advice = f": did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"no module {path!r} was called{advice}")
+        times = "once" if len(calls) == 1 else f"{len(calls)} times"
+        raise InputError(
+            Argument("call"), f" is out of range: {path or 'the model'} was called {times}"
+        )
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, int], int]:
         return {(each.path, each.call): each.index for each in self._trace.modules}
 
     def in_call(self, index: int) -> ModuleGraph:
-        """That of a call by its index in ``trace.modules``."""
+        """Return the graph of a call by its index in ``trace.modules``."""
         call = self._trace.modules[index]
         level = self._flow.levels[index]
         numbers = {place: number for number, place in enumerate(level.places)}
-        edges = [
-            GraphEdge(numbers[source], numbers[target], tuple(dict.fromkeys(tensors)))
-            for (source, target), tensors in level.edges.items()
-        ]
-        specs = {
-            tensor: self._trace.tensors[tensor].spec for edge in edges for tensor in edge.tensors
-        }
+        edges: list[GraphEdge] = []
+        specs: dict[int, TensorSpec] = {}
+        for (source, target), carried in level.edges.items():
+            tensors = tuple(dict.fromkeys(carried))
+            edges.append(GraphEdge(numbers[source], numbers[target], tensors))
+            for tensor in tensors:
+                specs[tensor] = self._trace.tensors[tensor].spec
         return ModuleGraph(
             path=call.path,
             type_name=call.type_name,
@@ -148,37 +152,26 @@ class ModuleGraphs:
 
     def _end_name(self, level: ModuleCall, place: Place) -> str:
         kind, tensor = place
-        found = name_among(self._trace, tensor, *_ends_of(level, kind))
-        if found is not None:
-            return plain_end(found) or kind
+        if kind == "input":
+            tensors, names, relation = level.inputs, level.input_names, "from"
+        else:
+            tensors, names, relation = level.outputs, level.output_names, "for"
+        name = name_among(self._trace, tensor, tensors, names)
+        if name is not None:
+            return plain_end(name) or kind
         elsewhere = self._flow.elsewhere.get((level.index, kind, tensor))
-        return (
-            kind
-            if elsewhere is None
-            else f"{'from' if kind == 'input' else 'for'} {elsewhere or 'the model itself'}"
-        )
-
-
-def _enclosing_calls(trace: Trace, call: int | None) -> list[int]:
-    found = []
-    while call is not None:
-        found.append(call)
-        call = trace.modules[call].parent
-    return found
-
-
-def _ends_of(level: ModuleCall, kind: str) -> tuple[Sequence[int], Sequence[str]]:
-    return (
-        (level.inputs, level.input_names)
-        if kind == "input"
-        else (level.outputs, level.output_names)
-    )
+        if elsewhere is None:
+            return kind
+        return f"{relation} {elsewhere or 'the model itself'}"
 
 
 def name_among(
     trace: Trace, tensor: int, tensors: Sequence[int], names: Sequence[str]
 ) -> str | None:
-    """The name of a tensor, or of a later version of it: what a call was given is noted when it has ended."""
+    """Return the name of a tensor, or of a later version of it, or None if it is not among these.
+
+    There are later versions because the arguments of a call are noted when it has ended.
+    """
     storage = trace.tensors[tensor].storage
     named = list(zip(tensors, names, strict=False))
     exact = (name for known, name in named if known == tensor)
@@ -187,18 +180,19 @@ def name_among(
 
 
 def name_in(level: ModuleCall, call: ModuleCall) -> str:
-    """The path of a call from the module that it is in, if that is around it; lists of modules are never called."""
+    """Return the path of a call from the module that it is in, if that is around it.
+
+    It may have several names, as lists of modules are never called.
+    """
     prefix = f"{level.path}." if level.path else ""
-    return (
-        call.path.removeprefix(prefix) if call.path.startswith(prefix) else call.path
-    ) or call.type_name
+    return call.path.removeprefix(prefix) or call.type_name
 
 
 def plain_name(operator: str) -> str:
-    """``aten.add_`` -> ``add``: what it does, without where it is from."""
+    """Return the name of an operator without its namespace: ``aten.add_`` -> ``add``."""
     return operator.rpartition(".")[2].removesuffix("_").removeprefix("_")
 
 
 def plain_end(name: str) -> str:
-    """``['logits'][0]`` and ``.logits[0]`` -> ``logits[0]``."""
+    """Return the plain name of an end: ``['logits'][0]`` and ``.logits[0]`` -> ``logits[0]``."""
     return _KEY.sub(r".\2", name).removeprefix(".")

@@ -35,10 +35,11 @@ class GraphNode:
 
 
 class GraphEdge(NamedTuple):
-    """From a node to another, by their positions, with the tensors that go there: indices into ``trace.tensors``."""
+    """An edge from a node to another, by their positions."""
 
     source: int
     target: int
+    #: indices into ``trace.tensors``
     tensors: tuple[int, ...]
 
 
@@ -82,29 +83,25 @@ class ModuleGraph(Result):
         return write_in(self, "svg", path)
 
     def __repr__(self) -> str:
-        """Short: there may be thousands of nodes."""
-        return f"<ModuleGraph of {printable(self.path or self.type_name)}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
+        """Return a short text: there may be thousands of nodes."""
+        name = printable(self.path or self.type_name)
+        return f"<ModuleGraph of {name}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data."""
+        """Return plain data that JSON can hold."""
         names = ("kind", "name", "type_name", "path", "failed")
+        nodes = []
+        for node in self.nodes:
+            plain = {name: getattr(node, name) for name in names}
+            nodes.append({**plain, "repeats": max(len(node.calls), 1)})
+        edges = []
+        for source, target, tensors in self.edges:
+            shapes = [list(self.specs[tensor].shape) for tensor in tensors]
+            edges.append({"source": source, "target": target, "shapes": shapes})
         return {
             "path": self.path,
             "type": self.type_name,
             "call": self.call,
-            "nodes": [
-                {
-                    **{name: getattr(each, name) for name in names},
-                    "repeats": max(len(each.calls), 1),
-                }
-                for each in self.nodes
-            ],
-            "edges": [
-                {
-                    "source": source,
-                    "target": target,
-                    "shapes": [list(self.specs[tensor].shape) for tensor in tensors],
-                }
-                for source, target, tensors in self.edges
-            ],
+            "nodes": nodes,
+            "edges": edges,
         }

@@ -1,27 +1,26 @@
 """The receptive field of the graph that ran: which part of each input one unit of each layer sees.
 
-Window rules say how the result of an operator call looks at its operands (:mod:`torchscan.ops.windows`). Here, what the
-operands see is followed through these rules, along each spatial axis of each input
-(:mod:`~torchscan.analyses.receptive_field.sights`).
+Window rules describe how the result of an operator call reads its operands
+(:mod:`torchscan.ops.windows`). Here, what the operands see is followed through these rules, along
+each spatial axis of each input (:mod:`~torchscan.analyses.receptive_field.sights`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torchscan.analyses.receptive_field.axis_fields import Places, axis_field, further
 from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.questions import Seen, Sights
 from torchscan.analyses.receptive_field.receptive_field_result import (
     AxisField,
     LayerField,
-    Places,
     ReceptiveField,
-    axis_field,
-    further,
 )
+from torchscan.analyses.receptive_field.result_states import Axis, State
 from torchscan.analyses.receptive_field.sights import Reason, Sight
-from torchscan.analyses.receptive_field.walk import Axis, State, Walk
+from torchscan.analyses.receptive_field.walk import Walk
 from torchscan.errors import Argument, InputError
 from torchscan.garbage import collected_later
 from torchscan.trace.events import ModuleCall
@@ -34,55 +33,53 @@ __all__ = ["AxisField", "LayerField", "Reason", "ReceptiveField", "receptive_fie
 def receptive_fields(
     trace: Trace, *, strict_norm: bool = False, axes: Mapping[str, Sequence[int]] | None = None
 ) -> ReceptiveField:
-    """The receptive field of each module call of a record.
+    """Return the receptive field of each module call of a trace.
 
-    ``strict_norm`` counts the statistics of group and instance norms as seen, and ``axes`` names the spatial dimensions of
-    inputs. By default, they are all except the batch and the channels; the first product sums over the channels.
+    ``strict_norm`` counts the statistics of group and instance norms as seen, and ``axes`` names
+    the spatial dimensions of inputs. By default, they are all except the batch and the channels;
+    the first product sums over the channels.
     """
-    inputs = _inputs(trace)
-    given = _checked(
-        axes or {},
-        {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs},
-    )
+    inputs = _find_inputs(trace)
+    num_dims = {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs}
+    given = _check_axes(axes or {}, num_dims)
     tracked: list[Axis] = []
     undecided: set[int] = set()
     for index in inputs:
         record = trace.tensors[index]
-        tracked += [
-            (index, dim) for dim in given.get(record.name, range(1, len(record.spec.shape)))
-        ]
+        dims = given.get(record.name, range(1, len(record.spec.shape)))
+        tracked += [(index, dim) for dim in dims]
         if record.name not in given and record.spec.is_arithmetic:
             undecided.add(index)
+
     walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
     seen = walk.outputs_by_call()
-    spatial = [_is_spatial(trace, axis, walk.channels, given) for axis in tracked]
-    describe = _Describer(trace, tracked, spatial, walk.sights)
-    return ReceptiveField(tuple(describe.layer(call, seen[call.index]) for call in trace.modules))
+    spatial = [axis for axis in tracked if _is_spatial(trace, axis, walk.channels, given)]
+    describer = _Describer(trace, tracked, spatial, walk.sights)
+    layers = [describer.layer(call, seen[call.index]) for call in trace.modules]
+    return ReceptiveField(tuple(layers))
 
 
-def _inputs(trace: Trace) -> list[int]:
-    found = {
-        record.name: index
-        for index, record in reversed(list(enumerate(trace.tensors)))
-        if record.kind == "input"
-    }
-    return sorted(found.values())
+def _find_inputs(trace: Trace) -> list[int]:
+    """Return the indices of the inputs, of those with the same name only the first."""
+    index_by_name: dict[str | None, int] = {}
+    for index, record in enumerate(trace.tensors):
+        if record.kind == "input":
+            index_by_name.setdefault(record.name, index)
+    return sorted(index_by_name.values())
 
 
-def _checked(
+def _check_axes(
     axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
+    """Return the axes without negative dimensions, or raise an error if they are malformed."""
     if not isinstance(axes, Mapping):
         raise InputError.of_value(
             "axes", axes, "give a dictionary of dimensions by input, {'args[0]': (2, 3)}"
         )
     for name, dims in axes.items():
         if name not in ranks:
-            raise InputError(
-                Argument("axes"),
-                f" names {name!r}, which is not an input of this pass: choose from "
-                f"{', '.join(ranks)}",
-            )
+            message = f" names {name!r}, which is not an input of this pass: choose from "
+            raise InputError(Argument("axes"), message + ", ".join(ranks))
         if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
             raise InputError(
                 Argument("axes"), f" of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)"
@@ -92,13 +89,19 @@ def _checked(
                 Argument("axes"),
                 f" of {name!r} are {tuple(dims)}, and it has {ranks[name]} dimensions: give others",
             )
-    return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
+    checked: dict[str, tuple[int, ...]] = {}
+    for name, dims in axes.items():
+        checked[name] = tuple(dim % ranks[name] for dim in dims)
+    return checked
 
 
 def _is_spatial(
     trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]
 ) -> bool:
-    """The channels, if neither given nor found: dimension 1 of an input that has more than that."""
+    """Return whether an axis is spatial, and not that of the channels.
+
+    If neither given nor found, the channels are dimension 1 of an input with three or more.
+    """
     tensor, dim = axis
     record = trace.tensors[tensor]
     if record.name in given or not record.spec.is_arithmetic:
@@ -112,15 +115,18 @@ _Asked = tuple[Axis, int, Shape, Places]
 
 
 class _Describer:
-    """Says what layers see. Much of a model passes on what it is given, or sees the same a few places further on."""
+    """Describes what layers see.
+
+    Much of a model passes on what it is given, or sees the same a few places further on.
+    """
 
     def __init__(
-        self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool], sights: Sights
+        self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[Axis], sights: Sights
     ) -> None:
         self._trace = trace
-        self._axes = axes
         self._sights = sights
-        self._spatial = [at for at, is_spatial in enumerate(spatial) if is_spatial]
+        #: by spatial axis, its position in a state
+        self._spatial = {axis: position for position, axis in enumerate(axes) if axis in spatial}
         self._described: dict[tuple[Shape, State], tuple[AxisField, ...]] = {}
         #: by the number of a sight and a shape
         self._followed: dict[tuple[int, Shape], frozenset[int]] = {}
@@ -129,88 +135,96 @@ class _Describer:
 
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
         """Return the receptive fields of a layer: the spatial axes of each output."""
-        shapes = [self._trace.tensors[tensor].spec.shape for tensor in call.outputs]
-        outputs = tuple(
-            [self._output(state, shape) for state, shape in zip(states, shapes, strict=True)]
-        )
-        return LayerField(call.path, call.type_name, call.call, outputs)
+        outputs = []
+        for state, tensor in zip(states, call.outputs, strict=True):
+            shape = self._trace.tensors[tensor].spec.shape
+            if (shape, state) not in self._described:
+                self._described[shape, state] = self._describe_output(state, shape)
+            outputs.append(self._described[shape, state])
+        return LayerField(call.path, call.type_name, call.call, tuple(outputs))
 
-    def _output(self, state: State, shape: Shape) -> tuple[AxisField, ...]:
-        key = (shape, state)
-        if key not in self._described:
-            kept = {self._axes[at]: state[at] for at in self._spatial}
-            numbers = {axis: seen[0] for axis, seen in kept.items() if seen is not None}
-            followed = {
-                axis: self._dims_of_places(number, shape) for axis, number in numbers.items()
-            }
-            asked = {
-                axis: (axis, number, shape, _places(axis, self._rank(axis), followed, shape))
-                for axis, number in numbers.items()
-            }
-            self._described[key] = tuple(
-                [self._axis(axis, seen, shape, asked) for axis, seen in kept.items()]
-            )
-        return self._described[key]
+    def _describe_output(self, state: State, shape: Shape) -> tuple[AxisField, ...]:
+        numbers: dict[Axis, int] = {}
+        followed: dict[Axis, frozenset[int]] = {}
+        for axis, position in self._spatial.items():
+            seen = state[position]
+            if seen is None:
+                continue
+            number, _, _ = seen
+            numbers[axis] = number
+            if (number, shape) not in self._followed:
+                dims = dims_of_places(self._sights[number, 0, 0], shape)
+                self._followed[number, shape] = dims
+            followed[axis] = self._followed[number, shape]
 
-    def _rank(self, axis: Axis) -> int:
-        return len(self._trace.tensors[axis[0]].spec.shape)
+        asked: dict[Axis, _Asked] = {}
+        for axis, number in numbers.items():
+            tensor, _ = axis
+            rank = len(self._trace.tensors[tensor].spec.shape)
+            asked[axis] = (axis, number, shape, _find_places(axis, rank, followed, shape))
+        fields = [
+            self._describe_axis(axis, state[position], shape, asked)
+            for axis, position in self._spatial.items()
+        ]
+        return tuple(fields)
 
-    def _dims_of_places(self, number: int, shape: Shape) -> frozenset[int]:
-        key = (number, shape)
-        if key not in self._followed:
-            self._followed[key] = dims_of_places(self._sights[number, 0, 0], shape)
-        return self._followed[key]
-
-    def _axis(
+    def _describe_axis(
         self, axis: Axis, seen: Seen | None, shape: Shape, asked: Mapping[Axis, _Asked]
     ) -> AxisField:
         if seen is None:
             return self._describe(axis, None, shape, _NOWHERE)
         number, low, high = seen
         key = asked[axis]
+        *_, places = key
         if key not in self._fields:
-            self._fields[key] = self._told_of_another_axis(key, asked) or self._describe(
-                axis, self._sights[number, 0, 0], shape, key[-1]
-            )
+            field = self._copy_other_axis(key, asked)
+            if field is None:
+                field = self._describe(axis, self._sights[number, 0, 0], shape, places)
+            self._fields[key] = field
         field = self._fields[key]
         if None in field.starts:  # a unit that sees nothing has size zero, wherever the others are
-            return self._describe(axis, self._sights[seen], shape, key[-1])
+            return self._describe(axis, self._sights[seen], shape, places)
         return further(field, low, high)
 
     def _describe(self, axis: Axis, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
-        record = self._trace.tensors[axis[0]]
-        return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
+        tensor, dim = axis
+        record = self._trace.tensors[tensor]
+        return axis_field(record.name, dim, record.spec.shape[dim], sight, shape, places)
 
-    def _told_of_another_axis(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
+    def _copy_other_axis(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
         """Return the field of another axis of the same length, if dimensions are only swapped."""
-        (tensor, axis), number, shape, places = key
+        (tensor, dim), number, shape, places = key
         sizes = self._trace.tensors[tensor].spec.shape
-        for (of, other), like in asked.items():
-            field = self._fields.get(like)
-            if field is None or of != tensor or sizes[other] != sizes[axis]:
+        for (other_tensor, other_dim), other_key in asked.items():
+            field = self._fields.get(other_key)
+            if field is None or other_tensor != tensor or sizes[other_dim] != sizes[dim]:
                 continue
-            turn = self._sights.turn(like[1], number)
-            if (
-                turn is not None
-                and like[-1].turned(turn) == places
-                and all(shape[to] == shape[dim] for dim, to in enumerate(turn))
-            ):
-                return field._replace(axis=axis, dim=None if field.dim is None else turn[field.dim])
+            _, other_number, _, other_places = other_key
+            turn = self._sights.turn(other_number, number)
+            if turn is None or other_places.turned(turn) != places:
+                continue
+            if all(shape[to] == shape[each] for each, to in enumerate(turn)):
+                turned_dim = None if field.dim is None else turn[field.dim]
+                return field._replace(axis=dim, dim=turned_dim)
         return None
 
 
 _NOWHERE = Places(frozenset(), are_shared=False)
 
 
-def _places(axis: Axis, rank: int, followed: Mapping[Axis, frozenset[int]], shape: Shape) -> Places:
-    """The dimensions of an output that are places along an axis, and not channels that something of it went into.
+def _find_places(
+    axis: Axis, rank: int, followed: Mapping[Axis, frozenset[int]], shape: Shape
+) -> Places:
+    """Return the dimensions of an output that are places along an axis.
 
-    It is the axis's own, if the output has as many dimensions as the input; else those that no other axis shares. If all are
-    shared, places of several axes are written one after the other there, as in a sequence of patches.
+    Channels that something of it went into are not. It is the axis's own dimension if the output
+    has as many dimensions as the input; else those that no other axis shares. If all are shared,
+    places of several axes are written one after the other there, as in a sequence of patches.
     """
+    tensor, dim = axis
     own = followed[axis]
-    if axis[1] in own and len(shape) == rank:
-        return Places(frozenset((axis[1],)), are_shared=False)
-    others = (dims for each, dims in followed.items() if each != axis and each[0] == axis[0])
+    if dim in own and len(shape) == rank:
+        return Places(frozenset((dim,)), are_shared=False)
+    others = [dims for each, dims in followed.items() if each != axis and each[0] == tensor]
     unshared = own.difference(*others)
     return Places(unshared or own, are_shared=not unshared)

@@ -13,8 +13,8 @@ from typing import Any
 from torchscan.analyses.receptive_field.sights import Glance, Sight, moved
 from torchscan.analyses.receptive_field.symmetry import Turn, turn_between
 
-#: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and ``high``. A plain tuple, as
-#: it is made and compared for every operator call
+#: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and
+#: ``high``. A plain tuple, as it is created and compared for every operator call
 Seen = tuple[int, int, int]
 #: answers by question; the key of a question that depends on where things are seen has that, too
 Answers = dict[tuple[Any, ...], Seen | None]
@@ -33,19 +33,21 @@ class Sights:
         self._turns: dict[tuple[int, int], Turn | None] = {}
 
     def __getitem__(self, seen: Seen) -> Sight:
-        """The sight as it is seen."""
+        """Return the sight as it is seen."""
         if seen not in self._moved:
             number, low, high = seen
-            self._moved[seen] = (
-                moved(self._kept[number], low, high) if low or high else self._kept[number]
-            )
+            sight = self._kept[number]
+            if low or high:
+                sight = moved(sight, low, high)
+            self._moved[seen] = sight
         return self._moved[seen]
 
     def seen(self, sight: Sight | None) -> Seen | None:
-        """A sight by its number and where its ends are."""
+        """Return a sight as its number and where its ends are."""
         if sight is None:
             return None
-        low, high = (envelope[0].base if envelope else 0 for envelope in (sight.low, sight.high))
+        low = sight.low[0].base if sight.low else 0
+        high = sight.high[0].base if sight.high else 0
         bare = moved(sight, -low, -high) if low or high else sight
         number = self._numbers.setdefault(bare, len(self._kept))
         if number == len(self._kept):
@@ -71,26 +73,28 @@ class Sights:
         position, (number, low, high) = seeing[0]
         asked: tuple[Any, ...] = (length, position, number)
         if len(seeing) > 1:
-            asked += tuple(
-                [
-                    (at, other, its_low - low, its_high - high)
-                    for at, (other, its_low, its_high) in seeing[1:]
-                ]
-            )
+            others = [
+                (at, other, its_low - low, its_high - high)
+                for at, (other, its_low, its_high) in seeing[1:]
+            ]
+            asked += tuple(others)
         if asked in answers:
-            return self._further(answers[asked], low, high)
+            return self._shift(answers[asked], low, high)
         if (asked, low, high) in answers:
             return answers[asked, low, high]
         sight, glance = work_out([(at, self[each]) for at, each in seeing], axis)
         seen = self.seen(sight)
         if not glance.is_bound:
-            answers[asked] = self._further(seen, -low, -high)
+            answers[asked] = self._shift(seen, -low, -high)
         elif not glance.is_named:
             answers[asked, low, high] = seen
         return seen
 
-    def _further(self, seen: Seen | None, low: int, high: int) -> Seen | None:
+    def _shift(self, seen: Seen | None, low: int, high: int) -> Seen | None:
         if seen is None:
             return None
-        sight = self._kept[seen[0]]
-        return seen[0], seen[1] + low if sight.low else 0, seen[2] + high if sight.high else 0
+        number, seen_low, seen_high = seen
+        sight = self._kept[number]
+        moved_low = seen_low + low if sight.low else 0
+        moved_high = seen_high + high if sight.high else 0
+        return number, moved_low, moved_high

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
-from torchscan.analyses.receptive_field.periodic_lines import (
-    MIN_NOTHING,
-    NOTHING,
-    ZERO,
-    PeriodicLine,
-    has_gaps,
-    joined,
-    min_value,
-    ratio,
-    values_of,
-)
-from torchscan.analyses.receptive_field.sights import Reason, Sight
+from torchscan.analyses.receptive_field.sights import Reason
 from torchscan.errors import InputError
 from torchscan.results import PlotSize, Result, draw, table_of
 
@@ -35,9 +21,8 @@ if TYPE_CHECKING:
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
-class AxisField(
-    NamedTuple
-):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
+# a tuple, because there are some for each layer: a dataclass takes twice as long to create
+class AxisField(NamedTuple):
     """The receptive fields of a layer's units along one axis of one input.
 
     Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P
@@ -76,11 +61,13 @@ class AxisField(
     notes: tuple[str, ...] = ()
 
     def interval(self, unit: int) -> tuple[int, int] | None:
-        """The first and the last place that a unit sees locally; None: it sees nothing locally."""
-        if not self.starts or (
-            self.inside is not None and not self.inside[0] <= unit < self.inside[1]
-        ):
+        """Return the first and the last place that a unit sees locally, or None if it sees none."""
+        if not self.starts:
             return None
+        if self.inside is not None:
+            first, stop = self.inside
+            if not first <= unit < stop:
+                return None
         blocks, phase = divmod(unit, len(self.starts))
         start = self.starts[phase]
         if start is None:
@@ -90,6 +77,7 @@ class AxisField(
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
+        reasons = [{"operator": each.operator, "path": each.path} for each in self.reasons]
         return {
             "input": self.input,
             "axis": self.axis,
@@ -103,7 +91,7 @@ class AxisField(
             "rise": self.rise,
             "starts": list(self.starts),
             "sizes": list(self.sizes),
-            "reasons": [{"operator": each.operator, "path": each.path} for each in self.reasons],
+            "reasons": reasons,
             "notes": list(self.notes),
         }
 
@@ -152,9 +140,11 @@ class LayerField(Result):
     @property
     def rf(self) -> Short:
         """The size: one number if all axes agree, else one per axis; or the word "global"."""
-        return self._short(
-            ["global" if axis.status == "global" else axis.size for axis in self._seeing]
-        )
+        sizes: list[int | str | None] = []
+        for axis in self._seeing:
+            is_global = axis.status == "global"
+            sizes.append("global" if is_global else axis.size)
+        return self._short(sizes)
 
     @property
     def stride(self) -> Short:
@@ -171,22 +161,28 @@ class LayerField(Result):
         return [axis for axis in self.axes if axis.status != "none"]
 
     def _short(self, values: Sequence[int | Fraction | str | None]) -> Short:
-        if not values or values.count(values[0]) == len(values):
-            return values[0] if values else None
+        if not values:
+            return None
+        if values.count(values[0]) == len(values):
+            return values[0]
         by_input: dict[str, list[Any]] = {}
         for axis, value in zip(self._seeing, values, strict=True):
             by_input.setdefault(axis.input, []).append(value)
-        agreed = {
-            name: each[0] if each.count(each[0]) == len(each) else tuple(each)
-            for name, each in by_input.items()
-        }
-        shorts = [*agreed.values()]
-        return shorts[0] if shorts.count(shorts[0]) == len(shorts) else agreed
+
+        short_by_input: dict[str, Any] = {}
+        for name, of_input in by_input.items():
+            are_equal = of_input.count(of_input[0]) == len(of_input)
+            short_by_input[name] = of_input[0] if are_equal else tuple(of_input)
+        shorts = [*short_by_input.values()]
+        return shorts[0] if shorts.count(shorts[0]) == len(shorts) else short_by_input
 
 
 @dataclass(frozen=True, slots=True)
 class ReceptiveField(Result):
-    """The receptive fields of all layer calls: ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second."""
+    """The receptive fields of all layer calls.
+
+    ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second.
+    """
 
     layers: tuple[LayerField, ...]
 
@@ -247,15 +243,20 @@ class ReceptiveField(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
-        layers = [
-            {
-                "path": layer.path,
-                "type": layer.type_name,
-                "call": layer.call,
-                "outputs": [[axis.to_dict() for axis in axes] for axes in layer.outputs],
-            }
-            for layer in self.layers
-        ]
+        layers = []
+        for layer in self.layers:
+            outputs: list[list[Any]] = []
+            for axes in layer.outputs:
+                plain = [axis.to_dict() for axis in axes]
+                outputs.append(plain)
+            layers.append(
+                {
+                    "path": layer.path,
+                    "type": layer.type_name,
+                    "call": layer.call,
+                    "outputs": outputs,
+                }
+            )
         return {"layers": layers}
 
 
@@ -268,217 +269,3 @@ def plain_short(value: Short) -> Any:
     if isinstance(value, tuple):
         return [plain_short(each) for each in value]
     return float(value) if isinstance(value, Fraction) else value
-
-
-# -- from what is seen to what is said -----------------------------------------------------------------------------------
-
-
-class Places(NamedTuple):  # a tuple, as it is part of what is asked
-    """The dimensions of an output that are places along an axis; the others are taken as a whole."""
-
-    dims: frozenset[int]
-    #: whether places along other axes share these dimensions
-    are_shared: bool
-
-    def turned(self, turn: Sequence[int]) -> Places:
-        """With each dimension where the turn puts it."""
-        return Places(frozenset([turn[dim] for dim in self.dims]), self.are_shared)
-
-
-def axis_field(
-    name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places
-) -> AxisField:
-    """The result for one axis of an output of this shape."""
-    if sight is None:
-        return AxisField(input=name, axis=axis, length=length, status="none")
-    status: Literal["local", "global"] = "global" if sight.reasons else "local"
-    said: dict[str, Any] = {
-        "status": status,
-        "reasons": sight.reasons,
-        "notes": tuple(sorted(sight.notes)),
-    }
-    dim = next(iter(places.dims)) if len(places.dims) == 1 else None
-    if sight.is_local and dim is not None:
-        spans = {each: (start, stop) for each, start, stop in sight.inside}
-        said |= {"dim": dim, "units": shape[dim], "inside": spans.get(dim)}
-    if sight.is_local:
-        low, high = (
-            _over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high)
-        )
-        said |= _ends(low, high, dim, places)
-    field = AxisField(input=name, axis=axis, length=length, **said)
-    moves = dim is not None and (field.rise != 0 or len(field.starts) > 1)
-    return _with_steps(field) if places.are_shared and moves else field
-
-
-def _ends(
-    low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places
-) -> dict[str, Any]:
-    """Return the fields of an AxisField that follow from starts and sizes."""
-    phases = _along_one(low, high)
-    if phases is None:
-        return {"size": _widest(low, high), "stride": _least_slope(low)}
-    said: dict[str, Any] = {
-        "size": max(phases.sizes),
-        "starts": phases.starts,
-        "sizes": phases.sizes,
-        "rise": phases.rise,
-    }
-    if dim is None or places.are_shared or (not phases.rise and len(phases.starts) == 1):
-        return said
-    return {
-        **said,
-        "stride": ratio(phases.rise, phases.period),
-        "padding": _greatest_padding(phases),
-    }
-
-
-def _greatest_padding(phases: _Phases) -> int | Fraction | None:
-    """``padding = stride · i − start``, the largest over all phases."""
-    by, per = phases.rise, phases.period
-    ahead = [
-        by * phase - per * start for phase, start in enumerate(phases.starts) if start is not None
-    ]
-    return ratio(max(ahead), per) if ahead else None
-
-
-def further(said: AxisField, low: int, high: int) -> AxisField:
-    """Return the field with these offsets added to its ends: ``size = 1 − high − low``."""
-    if said.size is None or not (low or high):
-        return said
-    return AxisField(
-        input=said.input,
-        axis=said.axis,
-        length=said.length,
-        status=said.status,
-        dim=said.dim,
-        units=said.units,
-        size=said.size - low - high,
-        stride=said.stride,
-        padding=None if said.padding is None else said.padding - low,
-        rise=said.rise,
-        starts=tuple([start + low for start in said.starts if start is not None]),
-        sizes=tuple([size - low - high for size in said.sizes]),
-        inside=said.inside,
-        reasons=said.reasons,
-        notes=said.notes,
-    )
-
-
-def _with_steps(said: AxisField) -> AxisField:
-    """If a dimension holds places of several axes, the stride is the smallest step between two of them."""
-    units = range(*(said.inside or (0, said.units or 0)))
-    period = len(said.starts)  # the same steps come again, and starts move one way
-    first, last = (_starts_of(said, part) for part in (units[: 2 * period], units[-period:]))
-    steps = {abs(later - start) for start, later in itertools.pairwise(first)} - {0}
-    least = min(first + last, default=None)
-    return said._replace(stride=min(steps, default=None), padding=None if least is None else -least)
-
-
-def _starts_of(said: AxisField, units: Iterable[int]) -> list[int]:
-    return [interval[0] for unit in units if (interval := said.interval(unit))]
-
-
-#: a term as a number and the lines of the dimensions that it depends on: (dimension, size, line)
-_Flat = tuple[int, tuple[tuple[int, int, PeriodicLine], ...]]
-
-
-def _over_the_rest(envelope: Envelope, shape: Shape, places: Places) -> list[_Flat]:
-    """Terms along places, reduced to the least along all other dimensions."""
-    flat: list[_Flat] = []
-    for term in envelope:
-        base, lines = term.base, []
-        for dim, digits in enumerate(term.dims):
-            line = joined(sized(digits, shape[dim])) if digits else None
-            if line is not None and dim in places.dims:
-                lines.append((dim, shape[dim], line))
-            else:
-                base += min_value(line, shape[dim])
-        if base < MIN_NOTHING:
-            flat.append((base, tuple(lines)))
-    return flat
-
-
-@dataclass(frozen=True, slots=True)
-class _Phases:
-    """Starts and sizes by phase, how far the starts move in one period, and the length of the period."""
-
-    starts: tuple[int | None, ...]
-    sizes: tuple[int, ...]
-    rise: int
-    period: int
-
-
-def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
-    """The case in which one dimension decides and all terms rise equally along it."""
-    flats = (*low, *high)
-    if (
-        any(len(lines) > 1 for _, lines in flats)
-        or len({lines[0][0] for _, lines in flats if lines}) > 1
-    ):
-        return None
-    slopes = {lines[0][2].slope if lines else 0 for _, lines in low}
-    if len(slopes) > 1 or {lines[0][2].slope if lines else 0 for _, lines in high} != {
-        -each for each in slopes
-    }:
-        return None
-    period = math.lcm(*(len(lines[0][2].table) if lines else 1 for _, lines in flats))
-    count = max((lines[0][1] for _, lines in flats if lines), default=1)
-    starts, sizes = _by_phase(low, high, min(period, count))
-    return _Phases(starts, sizes, int(slopes.pop() * period), period)
-
-
-def _by_phase(
-    low: Sequence[_Flat], high: Sequence[_Flat], count: int
-) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
-    firsts, lasts = (_least_of_all(flats, count) for flats in (low, high))
-    starts = tuple([first if first < MIN_NOTHING else None for first in firsts])
-    sizes = [
-        1 - first - last if first < MIN_NOTHING else 0
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
-    return starts, tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
-
-
-def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
-    """Return the smallest value of all terms for each unit along one dimension."""
-    by_term = [
-        [base + value for value in values_of(lines[0][2], count)] if lines else [base] * count
-        for base, lines in flats
-    ]
-    return by_term[0] if len(by_term) == 1 else [*map(min, *by_term)]
-
-
-def _least_slope(low: Sequence[_Flat]) -> int | Fraction | None:
-    """The case in which several dimensions decide, or ways that rise differently meet."""
-    return min(
-        (line.steepness for _, lines in low for *_, line in lines if line.rise), default=None
-    )
-
-
-def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
-    """An upper bound of what a unit sees: for each pair of terms, the greatest sum over the digits."""
-    return max([_span(one, other) for one in low for other in high])
-
-
-def _span(one: _Flat, other: _Flat) -> int:
-    others = {dim: line for dim, _, line in other[1]}
-    span = 1 - one[0] - other[0]
-    for dim, size, line in one[1]:
-        span -= _least_sum(line, others.pop(dim, ZERO), size)
-    return span - sum(
-        [_least_sum(line, ZERO, size) for dim, size, line in other[1] if dim in others]
-    )
-
-
-def _least_sum(one: PeriodicLine, other: PeriodicLine, size: int) -> int:
-    """The minimum of f + g, where both see something, in the first period or the last; opposite lines cancel."""
-    period = math.lcm(len(one.table), len(other.table))
-    rise = period // len(one.table) * one.rise + period // len(other.table) * other.rise
-    count = min(period, size)
-    start = 0 if rise >= 0 else size - count
-    pairs = zip(values_of(one, count, start), values_of(other, count, start), strict=True)
-    sums = [first + second for first, second in pairs]
-    if has_gaps(sums):
-        return min([each for each in sums if each < MIN_NOTHING], default=NOTHING)
-    return min(sums)

@@ -12,36 +12,23 @@ operands sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchscan.analyses.receptive_field.digits import Digits
+from torchscan.analyses.receptive_field.envelope_steps import envelopes_after, shape_after
 from torchscan.analyses.receptive_field.envelopes import (
     Envelope,
     Shape,
     Term,
-    envelopes_after,
     follows,
     never_above,
-    shape_after,
     top,
-    unchanged,
 )
+from torchscan.analyses.receptive_field.padded_places import Inside, inside_after, is_in_place
 from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
-from torchscan.ops.windows import (
-    HERE,
-    WHOLE,
-    Along,
-    At,
-    Dim,
-    Look,
-    Note,
-    Piece,
-    Reshape,
-    Step,
-    Unfold,
-    Way,
-)
+from torchscan.ops.windows import WHOLE, Look, Note, Piece, Step, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +39,20 @@ class Reason:
     path: str
 
 
-class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was not asked before
+class Sight(NamedTuple):
     """The field of all elements along one axis of one input.
 
-    The envelopes are empty if the axis is seen only for the ``reasons``.
+    The envelopes are empty if the axis is seen only for the ``reasons``. It is a tuple because it
+    is hashed for every question that was not asked before.
     """
 
     low: Envelope
     high: Envelope
     reasons: tuple[Reason, ...] = ()
     notes: frozenset[Note] = frozenset()
-    #: dimension, start, stop: at other places there is padding, which sees nothing, though the envelopes go on
-    inside: tuple[tuple[int, int, int], ...] = ()
+    #: dimension, start, stop: at other places there is padding, which sees nothing, though the
+    #: envelopes go on
+    inside: Inside = ()
 
     @property
     def is_local(self) -> bool:
@@ -72,19 +61,21 @@ class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was
 
 
 def identity(rank: int, dim: int) -> Sight:
-    """The sight of the input itself: each element sees its own place."""
-    rising, falling = (((0, PeriodicLine((0,), rise)),) for rise in (1, -1))
-    low, high = (
-        tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling)
-    )
-    return Sight(low=(Term(0, low),), high=(Term(0, high),))
+    """Return the sight of the input itself: each element sees its own place."""
+    low: list[Digits | None] = [None] * rank
+    high: list[Digits | None] = [None] * rank
+    low[dim] = ((0, PeriodicLine((0,), 1)),)
+    high[dim] = ((0, PeriodicLine((0,), -1)),)
+    return Sight(low=(Term(0, tuple(low)),), high=(Term(0, tuple(high)),))
 
 
 def moved(sight: Sight, low: int, high: int) -> Sight:
     """Return the sight with these numbers added to its envelopes."""
+    moved_low = [Term(term.base + low, term.dims) for term in sight.low]
+    moved_high = [Term(term.base + high, term.dims) for term in sight.high]
     return Sight(
-        low=tuple([Term(term.base + low, term.dims) for term in sight.low]),
-        high=tuple([Term(term.base + high, term.dims) for term in sight.high]),
+        low=tuple(moved_low),
+        high=tuple(moved_high),
         reasons=sight.reasons,
         notes=sight.notes,
         inside=sight.inside,
@@ -112,13 +103,13 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     *steps, last = way.steps
     piece = last if isinstance(last, Piece) else None
     seen = sight
+    is_bordered = way.note in ("wraps", "padded")
     is_concerned = False
     for step in steps if piece else way.steps:
-        is_concerned |= way.note is not None and _is_concerned(seen, shape, step)
-        seen, shape = (
-            _step(seen, shape, step, glance, is_bordered=way.note in ("wraps", "padded")),
-            shape_after(shape, step),
-        )
+        if way.note is not None and _is_concerned(seen, shape, step):
+            is_concerned = True
+        seen = _step(seen, shape, step, glance, is_bordered=is_bordered)
+        shape = shape_after(shape, step)
     if way.note is None or not is_concerned:
         return piece, seen
     if way.note != "norm-stats":
@@ -132,43 +123,35 @@ def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
     """Return whether a step moves or mixes a dimension along which the field varies."""
     if not isinstance(step, Look):
         return True
-    stays = [_stays(how, size, step) for how, size in zip(step.dims, shape, strict=True)]
-    return any(
-        term.dims[dim] is not None
-        for dim, stay in enumerate(stays)
-        if not stay
-        for term in (*sight.low, *sight.high)
-    )
-
-
-def _stays(how: Dim, size: int, step: Look) -> bool:
-    """Return whether a dimension is read at the same places of one with the same size."""
-    return isinstance(how, Along) and how.taps is HERE and step.shape[how.dim] == size
+    terms = (*sight.low, *sight.high)
+    for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
+        if not is_in_place(how, size, step) and any(term.dims[dim] is not None for term in terms):
+            return True
+    return False
 
 
 def only(note: Note) -> frozenset[Note]:
-    """One note."""
+    """Return a set of one note."""
     return frozenset((note,))
 
 
 def everything(sight: Sight, shape: Shape, result: Shape, glance: Glance) -> Sight:
-    """All of an operand in each element of a result of this shape."""
+    """Return what a result of this shape sees if each element reads all of an operand."""
     return _step(sight, shape, Look((WHOLE,) * len(shape), result), glance)
 
 
 def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
-    """Through an operator without a window rule."""
+    """Return what the result of an operator without a window rule sees."""
     seeing = [sight for sight in sights if sight is not None]
+    if not seeing:
+        return None
     notes = frozenset[Note]().union(*(sight.notes for sight in seeing))
-    return (
-        Sight(low=(), high=(), reasons=_with_reason(all_reasons(seeing), reason), notes=notes)
-        if seeing
-        else None
-    )
+    reasons = _with_reason(all_reasons(seeing), reason)
+    return Sight(low=(), high=(), reasons=reasons, notes=notes)
 
 
 def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
-    """The reasons of several sights, each operator once."""
+    """Return the reasons of several sights, each operator once."""
     reasons: tuple[Reason, ...] = ()
     for sight in sights:
         for reason in sight.reasons:
@@ -179,116 +162,97 @@ def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
 def _step(
     sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered: bool = False
 ) -> Sight:
-    """After a step; what is put around a map by a bordered one sees something, too."""
-    if not sight.low or (isinstance(step, Look) and step.is_identity and step.shape == shape):
+    """Return what is seen after a step; what a bordered one puts around a map sees something."""
+    if not sight.low:
         return sight
-    whole = (
-        [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
-    )
-    low, low_mixed = _apart_by(sight.low, whole)
-    high, high_mixed = _apart_by(sight.high, whole)
-    reasons, ends = sight.reasons, None
-    if low_mixed and high_mixed:
-        ends = envelopes_after((low_mixed, high_mixed), shape, step)
-        slack = _slack((*low_mixed, *high_mixed))
-        if _sees_all(
-            ends[0][0],
-            ends[1][0],
-            shape_after(shape, step),
-            slack,
-            glance,
-            wraps="wraps" in sight.notes,
-        ):
-            reasons = _with_reason(sight.reasons, glance.reason)
-            glance.is_named |= reasons is not sight.reasons
-            ends, low_mixed, high_mixed = None, (), ()
-    if ends is None or low or high:
-        ends = envelopes_after(((*low, *low_mixed), (*high, *high_mixed)), shape, step)
-    (low, low_is_hull), (high, high_is_hull) = ends
-    notes = sight.notes | only("hull") if low_is_hull or high_is_hull else sight.notes
-    inside = () if is_bordered else _inside_after(sight, shape, step)
-    return (
-        Sight(low=(), high=(), reasons=reasons, notes=notes)
-        if inside is None
-        else Sight(low=low, high=high, reasons=reasons, notes=notes, inside=inside)
-    )
-
-
-def _inside_after(
-    sight: Sight, shape: Shape, step: Step
-) -> tuple[tuple[int, int, int], ...] | None:
-    """Return the places that see anything after a step, or None if there are none.
-
-    A window that has a part of them counts.
-    """
-    known = {dim: (start, stop) for dim, start, stop in sight.inside}
+    mixed_dims = []
     if isinstance(step, Look):
-        return _inside_look(known, shape, step)
-    if isinstance(step, Reshape):
-        kept = unchanged(shape, step.shape) if known else {}
-        return tuple((kept[dim], *known[dim]) for dim in known if dim in kept)
-    return tuple(
-        each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim
-    )
+        if step.is_identity and step.shape == shape:
+            return sight
+        mixed_dims = [dim for dim, how in enumerate(step.dims) if how is WHOLE]
+    ends, reasons = _ends_after(sight, shape, step, mixed_dims, glance)
+
+    (low, low_is_hull), (high, high_is_hull) = ends
+    notes = sight.notes
+    if low_is_hull or high_is_hull:
+        notes |= only("hull")
+    inside = () if is_bordered else inside_after(sight.inside, shape, step)
+    if inside is None:
+        return Sight(low=(), high=(), reasons=reasons, notes=notes)
+    return Sight(low=low, high=high, reasons=reasons, notes=notes, inside=inside)
 
 
-def _inside_look(
-    known: Mapping[int, tuple[int, int]], shape: Shape, step: Look
-) -> tuple[tuple[int, int, int], ...] | None:
-    inside: list[tuple[int, int, int]] = []
-    for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
-        if dim not in known and (how is WHOLE or _stays(how, size, step)):
-            continue
-        start, stop = known.get(dim, (0, size))
-        if isinstance(how, At) and not start <= how.index < stop:
-            return None
-        if (
-            isinstance(how, Along)
-            and len(how.taps.table) == len(how.taps.table[0]) == 1
-            and how.taps.rise > 0
-        ):
-            first, rise, full = how.taps.table[0][0], how.taps.rise, step.shape[how.dim]
-            start, stop = max(-((first - start) // rise), 0), min(-((first - stop) // rise), full)
-            if start >= stop:
-                return None
-            if (start, stop) != (0, full):
-                inside.append((how.dim, start, stop))
-    return tuple(inside)
+def _ends_after(
+    sight: Sight, shape: Shape, step: Step, mixed_dims: Sequence[int], glance: Glance
+) -> tuple[list[tuple[Envelope, bool]], tuple[Reason, ...]]:
+    """Return both envelopes after a step, whether each is a hull, and the reasons.
+
+    Terms that see everything after the step become a reason.
+    """
+    low, mixed_low = _separate_mixed(sight.low, mixed_dims)
+    high, mixed_high = _separate_mixed(sight.high, mixed_dims)
+    reasons = sight.reasons
+    if mixed_low and mixed_high:
+        ends = envelopes_after((mixed_low, mixed_high), shape, step)
+        if _sees_all(ends, shape_after(shape, step), (*mixed_low, *mixed_high), sight, glance):
+            reasons = _with_reason(sight.reasons, glance.reason)
+            if reasons is not sight.reasons:
+                glance.is_named = True
+            mixed_low = mixed_high = ()
+        elif not low and not high:
+            return ends, reasons
+    return envelopes_after(((*low, *mixed_low), (*high, *mixed_high)), shape, step), reasons
 
 
-def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelope]:
-    """The terms that are the same all along some dimensions, and those that are not."""
+def _separate_mixed(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelope]:
+    """Return the terms that are the same all along some dimensions, and those that are not."""
     if not dims:
         return envelope, ()
-    varies = [any(term.dims[dim] is not None for dim in dims) for term in envelope]
-    same = tuple(term for term, each in zip(envelope, varies, strict=True) if not each)
-    return same, tuple(term for term, each in zip(envelope, varies, strict=True) if each)
+    same, mixed = [], []
+    for term in envelope:
+        if any(term.dims[dim] is not None for dim in dims):
+            mixed.append(term)
+        else:
+            same.append(term)
+    return tuple(same), tuple(mixed)
 
 
 def _sees_all(
-    low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool
+    ends: Sequence[tuple[Envelope, bool]],
+    shape: Shape,
+    before: Sequence[Term],
+    sight: Sight,
+    glance: Glance,
 ) -> bool:
     """Return whether the field covers the complete input and no longer moves.
 
-    At its ends, strides may leave a remainder.
+    At its ends, strides of the terms before may leave a remainder.
     """
+    (low, _), (high, _) = ends
     if not low or not high or follows((*low, *high)):
         return False
     glance.is_bound = True
+    slack = _max_remainder(before)
     if never_above(low, shape, slack) and never_above(high, shape, slack + 1 - glance.size):
         return True
-    span = 1 - max(top(term, shape) for term in low) - max(top(term, shape) for term in high)
-    return wraps and span >= glance.size - slack  # as much as all of it, wherever it starts
+    if "wraps" not in sight.notes:
+        return False
+    # as much as all of it, wherever it starts
+    span = 1 - max(top(term, shape) for term in low)
+    span -= max(top(term, shape) for term in high)
+    return span >= glance.size - slack
 
 
 def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, ...]:
     """Name each operator once, where it first occurred."""
-    return (
-        reasons if any(each.operator == reason.operator for each in reasons) else (*reasons, reason)
-    )
+    if any(each.operator == reason.operator for each in reasons):
+        return reasons
+    return (*reasons, reason)
 
 
-def _slack(terms: Iterable[Term]) -> int:
+def _max_remainder(terms: Iterable[Term]) -> int:
     """Return the remainder that strides may leave at an end: less than one step between units."""
-    lines = (line for term in terms for digits in term.dims if digits for _, line in digits if line)
-    return max(max((-(-abs(line.rise) // len(line.table)) for line in lines), default=1) - 1, 0)
+    all_digits = [digits for term in terms for digits in term.dims if digits]
+    lines = [line for digits in all_digits for _, line in digits if line]
+    steps = [-(-abs(line.rise) // len(line.table)) for line in lines]
+    return max(max(steps, default=1) - 1, 0)

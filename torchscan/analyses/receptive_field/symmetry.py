@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, blocks, shape_after
+from torchscan.analyses.receptive_field.envelope_reshapes import blocks
+from torchscan.analyses.receptive_field.envelope_steps import shape_after
+from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term
 from torchscan.analyses.receptive_field.sights import Sight
 from torchscan.ops.windows import Along, Look, Reshape, Step, Ways
 
@@ -16,54 +18,60 @@ Turn = tuple[int, ...]
 
 
 def turned(sight: Sight, turn: Turn) -> Sight:
-    """The sight of which each dimension is where the turn puts it."""
+    """Return the sight with each dimension where the turn puts it."""
     inside = tuple(sorted((turn[dim], start, stop) for dim, start, stop in sight.inside))
-    return sight._replace(
-        low=_envelope_turned(sight.low, turn),
-        high=_envelope_turned(sight.high, turn),
-        inside=inside,
-    )
+    low, high = _turn_envelope(sight.low, turn), _turn_envelope(sight.high, turn)
+    return sight._replace(low=low, high=high, inside=inside)
 
 
-def _envelope_turned(envelope: Envelope, turn: Turn) -> Envelope:
-    return tuple([Term(term.base, tuple([term.dims[dim] for dim in turn])) for term in envelope])
+def _turn_envelope(envelope: Envelope, turn: Turn) -> Envelope:
+    terms: list[Term] = []
+    for term in envelope:
+        dims = tuple([term.dims[dim] for dim in turn])
+        terms.append(Term(term.base, dims))
+    return tuple(terms)
 
 
 def turn_between(one: Sight, other: Sight) -> Turn | None:
-    """The turn that makes one sight of the other, if there is one."""
+    """Return the turn from one sight to the other, or None if there is none."""
     if not one.low or not other.low:
         return None
     here, there = one.low[0].dims, other.low[0].dims
     turn = list(range(len(here)))
     for dim, digits in enumerate(here):
-        if digits != there[dim] and turn[dim] == dim:
-            partner = next(
-                (at for at in range(len(there)) if there[at] == digits and here[at] == there[dim]),
-                None,
-            )
-            if partner is None or turn[partner] != partner:
-                return None
-            turn[dim], turn[partner] = partner, dim
+        if digits == there[dim] or turn[dim] != dim:
+            continue
+        for partner, other_digits in enumerate(there):
+            if other_digits == digits and here[partner] == there[dim]:
+                break
+        else:
+            return None
+        if turn[partner] != partner:
+            return None
+        turn[dim], turn[partner] = partner, dim
     return tuple(turn) if turned(one, tuple(turn)) == other else None
 
 
 def turn_through(ways: Ways, shape: Shape, result: Shape, turn: Turn) -> Turn | None:
-    """The turn of a result, if all ways from an operand of this shape look the same when it is turned."""
+    """Return the turn of a result if an operand of this shape is turned.
+
+    None unless all ways look the same then.
+    """
     if any(shape[dim] != shape[to] for dim, to in enumerate(turn)):
         return None
     if ways is None:
         return tuple(range(len(result)))
-    found = {_turn_through_steps(way.steps, shape, turn) for way in ways}
-    return found.pop() if len(found) == 1 else None
+    turns = {_turn_through_steps(way.steps, shape, turn) for way in ways}
+    return turns.pop() if len(turns) == 1 else None
 
 
 def _turn_through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn | None:
     for step in steps:
         after = _turn_through_step(step, shape, turn)
         shape = shape_after(shape, step)
-        if after is None or any(
-            after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)
-        ):
+        if after is None:
+            return None
+        if any(after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)):
             return None
         turn = after
     return turn
@@ -80,15 +88,15 @@ def _turn_through_step(step: Step, shape: Shape, turn: Turn) -> Turn | None:
 
 
 def _turn_through_look(step: Look, turn: Turn) -> Turn | None:
-    told: dict[int, int] = {}
+    turn_by_dim: dict[int, int] = {}
     for dim, how in enumerate(step.dims):
         there = step.dims[turn[dim]]
         if isinstance(how, Along) and isinstance(there, Along) and how.taps == there.taps:
-            if told.setdefault(how.dim, there.dim) != there.dim:
+            if turn_by_dim.setdefault(how.dim, there.dim) != there.dim:
                 return None
         elif how != there:
             return None
-    return tuple([told.get(dim, dim) for dim in range(len(step.shape))])
+    return tuple([turn_by_dim.get(dim, dim) for dim in range(len(step.shape))])
 
 
 def _turn_through_reshape(shape: Shape, new: Shape, turn: Turn) -> Turn | None:

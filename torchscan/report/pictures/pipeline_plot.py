@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchscan import units
-from torchscan.analyses.pipeline_schedule import Action, PipelinePlan
+from torchscan.analyses.pipeline_result import PipelinePlan
+from torchscan.analyses.pipeline_schedule import Action
 from torchscan.errors import Argument, InputError
 from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
