@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.errors import Argument, InputError
-from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
+from torchscan.report.column_choice import check_columns, check_estimates
+from torchscan.report.columns import COLUMNS, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
 from torchscan.report.pictures.style import Size
@@ -36,20 +37,24 @@ def draw_layers(
     """Draw the layers with the most of something as bars, with their shares of the whole.
 
     Args:
-        info: what ``crawl_module`` returned; of what ``aggregate_info(info, 2)`` makes of it, blocks are bars.
-        by: a column of figures: "macs", "params", "bytes_read"; if they were asked for, "latency", "activations", "peak".
-        top: how many bars; the rest is a line of text where the figures add up.
+        info: what ``crawl_module`` returned; of what ``aggregate_info(info, 2)`` makes of it,
+            blocks are bars.
+        by: a column of numbers: "macs", "params", "bytes_read"; if they were asked for, "latency",
+            "activations", "peak".
+        top: how many bars; the rest is a line of text where the numbers add up.
         ax: where to draw; by default in a new figure, as high as it takes.
-        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+        size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
+            "column" or of the "page".
     """
-    heading, bars = _bars(info, by, top)
+    check_columns([by])
+    heading, bars = _longest_bars(info, by, top)
     return draw_bars(bars, heading, _KINDS.get(by, "compute"), ax=ax, size=size)
 
 
-def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
-    """The heading, with its unit, and the longest bars first."""
-    check_columns([by])
+def _longest_bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
+    """Return the heading, with its unit, and the bars, the longest first."""
     data, column = data_of(info), COLUMNS[by]
+    layers = data["layers"]
     if column.scale is None:
         raise InputError(
             Argument("by"),
@@ -57,28 +62,27 @@ def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
             "'latency', …",
         )
     check_number_of_bars(top)
-    check_estimates([by], data["layers"])
-    heading, cells = column.written(data["layers"], data["overall"])
-    found = [
-        (full_name_of(layer), cell)
-        for layer, cell in zip(data["layers"], cells, strict=True)
-        if cell.value
-    ]
-    if not found:
+    check_estimates([by], layers)
+    heading, cells = column.written(layers, data["overall"])
+    with_value = [(layer, cell) for layer, cell in zip(layers, cells, strict=True) if cell.value]
+    if not with_value:
         raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
-    found.sort(key=lambda each: -each[1].value)
-    whole = sum(cell.value for _, cell in found) if column.is_of_all else 0
-    top += len(found) == top + 1  # one more says more than that there is one
-    shown, rest = found[:top], found[top:] if column.is_of_all else []
-    bars = [
-        Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown
-    ]
-    if rest:
-        remainder = sum(cell.value for _, cell in rest)
-        said = column.scale(cell.value for cell in cells).text(remainder)
-        bars.append(Bar(f"and {len(rest)} others", 0.0, f"{said}{_share(remainder, whole)}"))
+    whole = sum(cell.value for _, cell in with_value) if column.is_of_all else 0
+    found = []
+    for layer, cell in with_value:
+        text = f"{cell.text}{_format_share(cell.value, whole)}"
+        found.append(Bar(full_name_of(layer), cell.value, text))
+    found.sort(key=lambda bar: -bar.length)
+    if len(found) == top + 1:
+        top += 1  # its bar says more than a line on one other
+    bars, rest = found[:top], found[top:]
+    if rest and column.is_of_all:
+        remainder = sum(bar.length for bar in rest)
+        text = column.scale(cell.value for cell in cells).text(remainder)
+        text += _format_share(remainder, whole)
+        bars.append(Bar(f"and {len(rest)} others", 0.0, text))
     return heading.heading, bars
 
 
-def _share(value: float, whole: float) -> str:
+def _format_share(value: float, whole: float) -> str:
     return f"  ·  {units.share(value / whole)}" if whole else ""
