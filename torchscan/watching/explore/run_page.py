@@ -16,9 +16,9 @@ from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.pages import Page
 from torchscan.report.paging.late import with_all_calls
-from torchscan.report.paging.layer_rows import key_of, truncate_text
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
+from torchscan.report.paging.row_values import key_of, truncate_text
 from torchscan.watching.distribution_columns import side_by_side
 from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.explore.training import FollowedTraining, first_nan, training_of
