@@ -7,15 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from torchscan.errors import Give, InputError, Text, write_choices
-from torchscan.report.columns import (
-    COLUMNS,
-    DEFAULT_COLUMNS,
-    FIELDS,
-    LayerColumn,
-    check_columns,
-    check_estimates,
-    usual_columns,
-)
+from torchscan.report.column_choice import check_columns, check_estimates, usual_columns
+from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn
 from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of

@@ -49,37 +49,37 @@ def pipeline_table(plan: PipelinePlan) -> Table:
 
 
 def _question(plan: PipelinePlan) -> str:
-    each = (
-        ""
-        if plan.mesh is None
-        else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
-    )
-    batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    parts = f"{_several(len(plan.stages), 'stage')} on {_several(len(plan.ranks), 'rank')}{each}"
-    return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
+    parts = f"{_several(len(plan.stages), 'stage')} on {_several(len(plan.ranks), 'rank')}"
+    if plan.mesh is not None:
+        mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
+        parts += f", each on {mesh}"
+    microbatches = f"{plan.microbatches} microbatches"
+    if plan.batch_size is not None:
+        microbatches += f" of batch size {plan.batch_size}"
+    return f"{plan.schedule}: {parts}; {microbatches} in a training step on {plan.device}"
 
 
 def _several(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number > 1 else ''}"
+    return f"{number} {noun}s" if number > 1 else f"{number} {noun}"
 
 
 def _totals(plan: PipelinePlan) -> Table:
-    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took the same time)"
+    ideal = f"{units.share(plan.ideal_bubble)} if all stages took the same time"
+    bubble = f"{units.share(plan.bubble)} ({ideal})"
     sent = max((stage.sent_bytes for stage in plan.stages[:-1]), default=0)
-    handed = f"{units.memory(sent)} for each microbatch, at most"
+    sent_text = f"{units.memory(sent)} for each microbatch, at most"
     rows = [
         total("time_estimate", "Expected time", plan.time_estimate, units.duration),
-        total("bubble", "Bubble", plan.bubble, ideal),
-        total("sent_bytes", "Sent between stages", sent, handed),
+        total("bubble", "Bubble", plan.bubble, bubble),
+        total("sent_bytes", "Sent between stages", sent, sent_text),
     ]
     return totals_table(rows)
 
 
 def _remarks(plan: PipelinePlan) -> list[str]:
+    remarks = [f"Warning: {note}." for note in plan.warnings]
     roofline = plan.stages[0].plan.roofline
-    margin = [] if roofline is None else [f"{roofline.error_margin.label}."]
-    return [
-        *(f"Warning: {note}." for note in plan.warnings),
-        *margin,
-        *(note.sentence for note in plan.assumptions),
-    ]
+    if roofline is not None:
+        remarks.append(f"{roofline.error_margin.label}.")
+    remarks += [note.sentence for note in plan.assumptions]
+    return remarks

@@ -36,7 +36,8 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
 )
 from torchscan.report.checkpoint_table import checkpoint_table
 from torchscan.report.compare_runs import RunComparison
-from torchscan.report.comparison import Comparison, comparison_table, format_comparison
+from torchscan.report.comparison import Comparison
+from torchscan.report.comparison_table import comparison_table, format_comparison
 from torchscan.report.costs import cost_table
 from torchscan.report.data import info_data_table, info_document
 from torchscan.report.device_table import device_table
@@ -90,11 +91,26 @@ def _info_text(
 
 
 def _run_part(run: RunFacts) -> str:
-    return part_of(run_table(run, max_depth=None).shown)  # a page folds
+    # The rows of a page open and close.
+    table = run_table(run, max_depth=None)
+    return part_of(table.shown)
 
 
 def _graph_part(graph: ModuleGraph) -> str:
     return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
+
+
+def _table_part(table: Table) -> str:
+    return part_of(table.shown)
+
+
+def _memory_page(estimate: MemoryEstimate) -> str:
+    """Return a complete page, whose heading names the model."""
+    title = memory_table(estimate).title
+    for layer in estimate.layers:
+        if not layer.path:
+            title = f"{title}: {layer.type_name}"
+    return page(title, _with_plot(memory_table)(estimate))
 
 
 def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:
@@ -121,13 +137,11 @@ register_formatters(
     plot=draw_layers,
     document=info_document,
 )
-register_formatters(
-    Table, _identity, page_part=lambda table: part_of(table.shown), document=table_content
-)
+register_formatters(Table, _identity, page_part=_table_part, document=table_content)
 register_formatters(
     ModelTable,
     _identity,
-    page_part=lambda table: part_of(table.shown),
+    page_part=_table_part,
     document=table_content,
     plot=draw_models,
 )
@@ -149,6 +163,7 @@ register_formatters(
     MemoryEstimate,
     memory_table,
     page_part=_with_plot(memory_table),
+    page=_memory_page,
     text=format_memory,
     plot=draw_memory,
 )
