@@ -53,9 +53,10 @@ def info_table(
         cells = [column.cells[index] for column in written]
         sums = [column.sums[index] for column in written]
         rows.append(_row(line, cells, sums, is_listed=is_listed))
+    columns_shown = [replace(heading, truncate=truncate) for heading in headings]
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(heading, truncate=truncate) for heading in headings],
+        columns=columns_shown,
         rows=rows,
         totals=[totals_of(data)],
         remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
@@ -69,7 +70,9 @@ def _folding(shown: Lines) -> list[str]:
     remarks = []
     if any(line.repeats > 1 for line in shown.lines):
         remarks.append(FOLDED)
-    hidden = [f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items()]
+    hidden = []
+    for name, count in shown.hidden.items():
+        hidden.append(f"{name} ×{count}" if count > 1 else name)
     if hidden:
         remarks.append(f"Hidden layers without operators: {', '.join(hidden)}.")
     return remarks
@@ -133,8 +136,10 @@ def info_part(info: InfoDict, columns: Sequence[str] | None = None) -> str:
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
     has_fields = any(layer["rf"] is not None for layer in layers)
     has_times = any("time_estimate" in layer for layer in layers)
-    fields = ["rf"] if has_fields else []
-    return [*usual_columns(False, False, has_times), "flops", *fields]
+    columns = [*usual_columns(False, False, has_times), "flops"]
+    if has_fields:
+        columns.append("rf")
+    return columns
 
 
 # -- rows ----------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.memory_chart import STACK, format_chart, format_legend
 from torchscan.report.table import Cell, Screen, Table, check_width
-from torchscan.report.text import fit_columns, format_rows, format_totals, wrap_paragraphs
+from torchscan.report.text import format_rows, wrap_paragraphs
+from torchscan.report.text_columns import fit_columns
+from torchscan.report.text_totals import format_totals
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _LAYERS = 40, 8

@@ -196,8 +196,8 @@ def _totals(roofline: Roofline) -> Table:
         rate = f"{units.count(roofline.batch_size / time, '', 1)} samples per second"
     rows = [total("time_estimate", "Expected time", time, expected, rate.replace("  ", " "))]
     if len(roofline.time_by_phase) > 1:
-        for name, phase_time in roofline.time_by_phase.items():
-            rows.append(total(name, f"  {name}", phase_time, units.duration, ""))
+        for phase, phase_time in roofline.time_by_phase.items():
+            rows.append(total(phase, f"  {phase}", phase_time, units.duration, ""))
     rows += _limits(roofline)
     scope = "for the whole pass" if roofline.compiled else "call by call"
     rates = f"at data-sheet rates, {scope}"

@@ -189,10 +189,11 @@ def _time_verdicts(roofline: Roofline) -> list[dict[str, Any]]:
     duration = _verdict(label, units.duration(time), *facts)
 
     limits = [(name, spent) for name, spent in roofline.time_by_limiter.items() if spent]
-    shares = [[name, spent / time] for name, spent in limits]
+    shares: list[tuple[str, float]] = [(name, spent / time) for name, spent in limits]
     texts = [f"{name} {units.share(share)}" for name, share in shares]
     first, _ = limits[0]
-    return [duration, {**_verdict("Limited by", first, *texts), "bar": shares}]
+    bar = [list(each) for each in shares]
+    return [duration, {**_verdict("Limited by", first, *texts), "bar": bar}]
 
 
 def _count_verdicts(shown: PageContent) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ _STEPS = 12
 def draw_generation(
     sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen"
 ) -> Axes:
-    """Draw tokens per second over the time per token, with a point for each batch size.
+    """Draw tokens per second over the time per token, a point for each batch size.
 
     The points of batch sizes for which the memory has no room are hollow.
 
