@@ -174,7 +174,10 @@ def _prepare_streams(*, is_for_program: bool) -> None:
 
 
 def _run_command(options: argparse.Namespace) -> int:
-    """Run a command, report its errors, and return the exit status. A program keeps its warnings."""
+    """Run a command, report its errors and return the exit status.
+
+    A program keeps its warnings.
+    """
     is_for_program = options.program is not None
     try:
         with contextlib.nullcontext() if is_for_program else _notes(options):
@@ -219,9 +222,8 @@ def _describe_unknown(
     quoted = _quote_device(options, unknown, words)
     if quoted is not None:
         return f"{problem}: quote a name with spaces, {quoted}"
-    shapes = _shapes_in(unknown, words) if hasattr(options, "input") else []
-    if shapes:
-        inputs = " ".join(f"--input {each}" for each in shapes)
+    inputs = _to_inputs(unknown, words) if hasattr(options, "input") else ""
+    if inputs:
         return f"{problem}: give a shape as {inputs}"
     nearest = difflib.get_close_matches(named[0], options.parser._option_string_actions, 1)
     return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
@@ -239,12 +241,13 @@ def _quote_device(
     return None
 
 
-def _shapes_in(unknown: Sequence[str], words: Sequence[str]) -> list[str]:
-    """Return the shapes that were meant by unknown words, if these are sizes or shapes."""
+def _to_inputs(unknown: Sequence[str], words: Sequence[str]) -> str:
+    """Return ``--input 3,32,32`` for unknown words that are sizes or shapes, or else ""."""
     if not all(map(str.isdecimal, unknown)):
         if not all(map(_SHAPE.fullmatch, unknown)):
-            return []
-        return [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
+            return ""
+        shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
+        return " ".join(f"--input {each}" for each in shapes)
     # One shape, written with spaces: of --input 3 32 32, the words 32 32 are unknown.
     sizes = list(unknown)
     for index, word in enumerate(words[:-1]):
@@ -252,7 +255,7 @@ def _shapes_in(unknown: Sequence[str], words: Sequence[str]) -> list[str]:
         if first.isdecimal() and list(words[index + 1 :][: len(sizes)]) == sizes:
             sizes.insert(0, first)
             break
-    return [",".join(sizes)]
+    return f"--input {','.join(sizes)}"
 
 
 @contextlib.contextmanager

@@ -74,18 +74,17 @@ def _open(options: argparse.Namespace) -> None:
     if options.output is None:
         from torchscan.watching.explore.serving import PORT, explore
 
+        def put_url(url: str) -> None:
+            print_answer(f"{url}\nPress Ctrl-C to stop.")
+            sys.stdout.flush()
+
         port = PORT if options.port is None else options.port
-        explore(options.runs, options.host, port, _put_url)
+        explore(options.runs, options.host, port, put_url)
         return
     from torchscan.watching.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
     print_answer(f"written to {options.output}")
-
-
-def _put_url(url: str) -> None:
-    print_answer(f"{url}\nPress Ctrl-C to stop.")
-    sys.stdout.flush()
 
 
 def _merge(options: argparse.Namespace) -> None:

@@ -38,7 +38,9 @@ def stacked(
         if has_colours:
             cells = [_color_cell(heights, kinds, row) for row in range(rows)]
         else:
-            cells = [_sign_cell(heights, kinds, row) for row in range(rows)]
+            # A cell has the sign of the kind in its middle.
+            middles = [_kind_at(heights, row + 0.5) for row in range(rows)]
+            cells = [" " if index is None else SIGNS[kinds[index]] for index in middles]
         cells_by_column.append(cells)
     lines = ["".join(cells).rstrip() for cells in zip(*cells_by_column, strict=True)]
     lines.reverse()
@@ -51,12 +53,6 @@ def _kind_at(heights: Sequence[float], level: float) -> int | None:
         if height > level:
             return index
     return None
-
-
-def _sign_cell(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
-    """Return the sign of the kind in the middle of a cell."""
-    index = _kind_at(heights, row + 0.5)
-    return " " if index is None else SIGNS[kinds[index]]
 
 
 def _color_cell(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:

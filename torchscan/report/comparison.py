@@ -102,16 +102,18 @@ class Comparison(RowsResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serializable data."""
+        totals = {key: _both(each) for key, each in self.totals.items()}
+        passes = {key: _both(each) for key, each in self.passes.items()}
         return {
-            "totals": {key: _both(each) for key, each in self.totals.items()},
+            "totals": totals,
             "layers": [each.to_dict() for each in self.layers],
             "complete": _both(self.complete),
             "without_formula": _both(tuple(map(dict, self.without_formula))),
-            "passes": {key: _both(each) for key, each in self.passes.items()},
+            "passes": passes,
         }
 
     def __repr__(self) -> str:
-        """Short: there may be thousands of layers."""
+        """Return a short text, as there may be thousands of layers."""
         return f"<Comparison: {len(self.layers)} layers changed>"
 
 
@@ -121,7 +123,9 @@ def _both(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _plain(layer: Layer | None) -> dict[str, Any] | None:
-    return None if layer is None else {key: layer[key] for key in _COMPARED}
+    if layer is None:
+        return None
+    return {key: layer[key] for key in _COMPARED}
 
 
 @overload

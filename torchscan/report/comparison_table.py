@@ -41,7 +41,10 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
     if isinstance(comparison, RunComparison):
         return run_comparison_table(comparison)
     remarks = [] if comparison.layers else ["No layer changed."]
-    remarks += _remarks(comparison)
+    for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
+        if names:
+            remarks.append(unknown_cost_text(", ".join(names), when))
+    remarks += describe_differences("reports", comparison.passes, _format_value)
     columns = (
         words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
         words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
@@ -145,15 +148,6 @@ def _format_shapes(shapes: Shapes) -> str:
     if any(isinstance(each, list) for each in shapes):
         return f"{len(shapes)} tensors"
     return units.shape(cast("Shape", shapes))
-
-
-def _remarks(comparison: Comparison) -> list[str]:
-    """Return what a reader must know to interpret the values."""
-    remarks = []
-    for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
-        if names:
-            remarks.append(unknown_cost_text(", ".join(names), when))
-    return remarks + describe_differences("reports", comparison.passes, _format_value)
 
 
 def _format_value(value: Any) -> str:

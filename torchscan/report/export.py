@@ -54,12 +54,13 @@ def info_table(
         sums = [column.sums[index] for column in written]
         rows.append(_row(line, cells, sums, is_listed=is_listed))
     columns_shown = [replace(heading, truncate=truncate) for heading in headings]
+    remarks = _folding(shown) + remarks_of(data, fields=FIELDS.intersection(names))
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
         columns=columns_shown,
         rows=rows,
         totals=[totals_of(data)],
-        remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
+        remarks=remarks,
         source=source_of(data["provenance"]),
         noun="layers",
     )

@@ -72,9 +72,8 @@ def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
     calls = group.runs[0].calls
     keys = _keys(group.runs[0])
     runs = [run for run in group.runs if _keys(run) == keys]
-    times = [
-        [call.time for call in same] for same in zip(*(run.calls for run in runs), strict=True)
-    ]
+    times_by_run = [[call.time for call in run.calls] for run in runs]
+    times = list(zip(*times_by_run, strict=True))
 
     def find_slowest(index: int) -> int | None:
         slowest = times[index].index(max(times[index]))

@@ -35,9 +35,10 @@ _MENTIONS = re.compile(_MENTION, re.VERBOSE)
 @writes("markdown")
 def markdown_of(table: Table, _: Screen) -> str:
     """Return tables and paragraphs, in the order of the text format."""
-    rows = [_rows(table)] if table.rows else []
-    totals = [_titled(each) for each in table.totals]
-    return _page(table, [*totals, *rows] if table.totals_first else [*rows, *totals])
+    parts = [_titled(each) for each in table.totals]
+    if table.rows:
+        parts.insert(len(parts) if table.totals_first else 0, _rows(table))
+    return _page(table, parts)
 
 
 @writes("github")

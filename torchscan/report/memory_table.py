@@ -184,14 +184,14 @@ def _group_layers(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
 
 
 def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
-    names = zip(*(layer.path.split(".") for layer in layers), strict=True)
-    path = ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in names)
+    paths = tuple(layer.path for layer in layers)
+    names = [set(parts) for parts in zip(*(path.split(".") for path in paths), strict=True)]
     return _LayerGroup(
-        path=path,
+        path=".".join(min(parts) if len(parts) == 1 else "*" for parts in names),
         type_name=layers[0].type_name,
         activation_bytes=sum(layer.activation_bytes for layer in layers),
         peak_bytes=max(layer.peak_bytes for layer in layers),
-        paths=tuple(layer.path for layer in layers),
+        paths=paths,
     )
 
 

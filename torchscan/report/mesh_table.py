@@ -55,6 +55,10 @@ def batches_cell(choice: MeshChoice) -> Cell:
     return Cell(choice.num_microbatches, text)
 
 
+def _to_gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"
+
+
 def _share(part: StepPart) -> Callable[[MeshChoice], float]:
     """Return a function for the share of a part in the time of a step."""
     take = attrgetter(part)
@@ -67,7 +71,7 @@ _COLUMNS = (
     words("checkpoint", "Recompute", format_checkpoint),
     words("num_microbatches", "Batches", batches_cell, priority=1),
     words("schedule", "Schedule", schedule_cell, priority=5),
-    number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
+    number("needed_bytes", "GiB", text=_to_gib),
     words("fits", "Fits", text=yes_or_no),
     number("time_estimate", "Step", text=units.duration),
     number("waiting_share", "Waiting", _share("waiting"), units.share, priority=3),

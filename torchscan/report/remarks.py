@@ -43,10 +43,12 @@ def totals_of(info: InfoData) -> Table:
         macs_name, macs_text = "Multiply-accumulations", units.count(macs, "MACs")
     flops_text, dmas_text = units.count(flops, "FLOPs"), units.count(dmas, "DMAs")
     size_text = f"{unread}{units.memory(size)}"
+    fixed_text = f"{unread}{units.exact(fixed)}"
+    params_text = f"{unread}{units.exact(params)}"
     rows = [
         total("grad_params", "Trainable parameters", trainable, units.exact),
-        total("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
-        total("params", "Total parameters", params, f"{unread}{units.exact(params)}"),
+        total("nograd_params", "Non-trainable parameters", fixed, fixed_text),
+        total("params", "Total parameters", params, params_text),
         total("model_size", "Model size (parameters + buffers)", size, size_text),
         *_overhead_rows(info["overheads"], size),
         total("flops", "Floating-point operations", flops, f"{bound}{flops_text}"),

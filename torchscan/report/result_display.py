@@ -46,7 +46,7 @@ from torchscan.report.fields import field_table, layer_table
 from torchscan.report.formula_table import formula_table
 from torchscan.report.generation_table import generation_table
 from torchscan.report.graphs.languages import graph_table, to_dot, to_mermaid
-from torchscan.report.graphs.svg import to_svg
+from torchscan.report.graphs.svg import svg_part, to_svg
 from torchscan.report.group_table import group_table
 from torchscan.report.html import page, part_of
 from torchscan.report.info import Info
@@ -90,18 +90,12 @@ def _info_text(
     return format_info(info, truncate, columns=columns, fold_repeats=fold_repeats, width=width)
 
 
-def _run_part(run: RunFacts) -> str:
-    # The rows of a page open and close.
-    table = run_table(run, max_depth=None)
-    return part_of(table.shown)
-
-
-def _graph_part(graph: ModuleGraph) -> str:
-    return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
-
-
 def _table_part(table: Table) -> str:
     return part_of(table.shown)
+
+
+def _run_part(run: RunFacts) -> str:
+    return _table_part(run_table(run, max_depth=None))  # rows of a page open and close
 
 
 def _memory_page(estimate: MemoryEstimate) -> str:
@@ -149,7 +143,7 @@ register_formatters(Trace, cost_table, plot=draw_rows)
 register_formatters(
     ModuleGraph,
     graph_table,
-    page_part=_graph_part,
+    page_part=svg_part,
     languages={"dot": to_dot, "mermaid": to_mermaid, "svg": to_svg},
 )
 register_formatters(Device, device_table)

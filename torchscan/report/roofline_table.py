@@ -70,16 +70,21 @@ def roofline_table(
         groups = _folded(groups)
     groups = _heaviest(groups, top)
     loads = [each.load for each in groups]
-    repeats = [len(each.names) for each in groups]
+    remarks = []
+    if any(len(each.names) > 1 for each in groups):
+        remarks.append(FOLDED)
+    remarks += [f"Warning: {note}." for note in roofline.warnings]
+    remarks.append(f"{roofline.error_margin.label}.")
+    remarks += [note.sentence for note in roofline.assumptions]
     return make_table(
         f"{_heading(roofline)} by {by}",
         _columns(by, roofline.time_estimate, loads),
         loads,
-        [{"repeats": number} for number in repeats],
+        [{"repeats": len(each.names)} for each in groups],
         summary=[_heading(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
-        remarks=_remarks(roofline, is_folded=any(number > 1 for number in repeats)),
+        remarks=remarks,
         noun=_NOUNS[by],
     )
 
@@ -94,14 +99,6 @@ def format_roofline(
     """
     table = roofline_table(roofline, by, max_depth=max_depth, top=top, fold_repeats=True)
     return table.write("text", width=width)
-
-
-def _remarks(roofline: Roofline, *, is_folded: bool) -> list[str]:
-    remarks = [FOLDED] if is_folded else []
-    remarks += [f"Warning: {note}." for note in roofline.warnings]
-    remarks.append(f"{roofline.error_margin.label}.")
-    remarks += [note.sentence for note in roofline.assumptions]
-    return remarks
 
 
 # -- groups --------------------------------------------------------------------------------------

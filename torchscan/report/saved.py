@@ -115,4 +115,6 @@ def _number(text: str) -> int | float:
     value = float(text)
     if not math.isfinite(value):
         _not_a_number(text)
-    return int(value) if value.is_integer() else value
+    if value.is_integer():
+        return int(value)
+    return value

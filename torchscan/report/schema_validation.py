@@ -81,11 +81,15 @@ def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any]) ->
         part = properties.get(key, others)
         wrong = _wrong(value, part, root) if isinstance(part, dict) else None
         if wrong is not None:
-            # The key is on one line even if it has line breaks.
-            is_plain = key.isidentifier() and len(key) < 40
-            place = f".{key}" if is_plain else f"[{reprlib.repr(key)}]"
-            return f"{place}{wrong}"
+            return f"{_place_of(key)}{wrong}"
     return None
+
+
+def _place_of(key: str) -> str:
+    """Return the place of a key, on one line even if the key has line breaks."""
+    if key.isidentifier() and len(key) < 40:
+        return f".{key}"
+    return f"[{reprlib.repr(key)}]"
 
 
 def _items(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:

@@ -34,11 +34,13 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     if verdict is not None:
         capacity = verdict.capacity_bytes - verdict.cuda_context_bytes
         device = verdict.device
+    layers = [printable(moment.layer) for moment in moments]
+    operators = [moment.operator.removeprefix("aten.") for moment in moments]
     return {
         "kinds": kinds,
         "sizes": list(zip(*sizes, strict=True)),
-        "layers": [printable(moment.layer) for moment in moments],
-        "operators": [moment.operator.removeprefix("aten.") for moment in moments],
+        "layers": layers,
+        "operators": operators,
         "phases": phases,
         "peak": peak,
         "peakLayer": printable(estimate.peak_layer),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torchscan.analyses.module_graph import GraphEdge, GraphNode, ModuleGraph, ModuleGraphs
@@ -132,8 +133,7 @@ class Paging:
         """
         call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
-        boxes: list[dict[str, Any]] = []
-        inside: list[_PendingRow] = []
+        boxes, inside = [], []
         for index, node in enumerate(graph.nodes):
             name = truncate_text(node.name)
             box = {"kind": node.kind, "name": name, "shape": shape_of(graph, index)}
@@ -184,10 +184,8 @@ class Paging:
             return []
         shapes = [sizes(list(self._trace.tensors[each].spec.shape)) for each in tensors]
         pairs = list(zip(labels, shapes, strict=True))[:MAX_SHAPES]
-        return [
-            [truncate_text(label or str(index)), shape]
-            for index, (label, shape) in enumerate(pairs)
-        ]
+        named = [(label or str(index), shape) for index, (label, shape) in enumerate(pairs)]
+        return [[truncate_text(name), shape] for name, shape in named]
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
         """Return the same children of all equal calls."""
@@ -223,11 +221,9 @@ class Paging:
         return {**row, **self._details(node, call)}
 
     def _values(self, layer: Layer, places: Sequence[int]) -> dict[str, Any]:
-        """Return the values of equal calls together, and those estimates that the layers have."""
+        """Return the sums over equal calls, and those estimates that the layers have."""
         totals = [self._totals[place] for place in places]
-        values: dict[str, Any] = {}
-        for name in _COUNTS:
-            values[name] = sum(total[name] for total in totals)
+        values: dict[str, Any] = {name: sum(map(itemgetter(name), totals)) for name in _COUNTS}
         if "time_estimate" in layer:
             values["time"] = rounded(math.fsum(total["time"] for total in totals))
             values["limiter"] = _main_limiter(total["limits"] for total in totals)

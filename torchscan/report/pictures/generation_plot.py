@@ -29,7 +29,8 @@ def draw_generation(
     The points of batch sizes for which the memory has no room are hollow.
 
     Args:
-        sweep: of ``analyze_generation`` for at least two batch sizes; a single generation is refused.
+        sweep: of ``analyze_generation`` for at least two batch sizes; a single generation is
+            refused.
         ax: where to draw; by default in a new figure.
         size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
             "column" or of the "page".

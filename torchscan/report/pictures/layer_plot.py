@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchscan import units
@@ -11,6 +12,7 @@ from torchscan.report.columns import COLUMNS, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
 from torchscan.report.pictures.style import Size
+from torchscan.report.table import Cell, Scaling
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -47,12 +49,6 @@ def draw_layers(
             "column" or of the "page".
     """
     check_columns([by])
-    heading, bars = _longest_bars(info, by, top)
-    return draw_bars(bars, heading, _KINDS.get(by, "compute"), ax=ax, size=size)
-
-
-def _longest_bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
-    """Return the heading, with its unit, and the bars, the longest first."""
     data, column = data_of(info), COLUMNS[by]
     layers = data["layers"]
     if column.scale is None:
@@ -64,24 +60,35 @@ def _longest_bars(info: InfoDict, by: str, top: int) -> tuple[str, list[Bar]]:
     check_number_of_bars(top)
     check_estimates([by], layers)
     heading, cells = column.written(layers, data["overall"])
-    with_value = [(layer, cell) for layer, cell in zip(layers, cells, strict=True) if cell.value]
-    if not with_value:
+    if not any(cell.value for cell in cells):
         raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
-    whole = sum(cell.value for _, cell in with_value) if column.is_of_all else 0
-    found = []
-    for layer, cell in with_value:
-        text = f"{cell.text}{_format_share(cell.value, whole)}"
-        found.append(Bar(full_name_of(layer), cell.value, text))
-    found.sort(key=lambda bar: -bar.length)
+    names = list(map(full_name_of, layers))
+    bars = _longest_bars(names, cells, top, column.scale if column.is_of_all else None)
+    return draw_bars(bars, heading.heading, _KINDS.get(by, "compute"), ax=ax, size=size)
+
+
+def _longest_bars(
+    names: Sequence[str], cells: Sequence[Cell], top: int, scaling: Scaling | None
+) -> list[Bar]:
+    """Return the longest bars; with a ``scaling`` values add up, and there is a line on the rest."""
+    found = [(name, cell) for name, cell in zip(names, cells, strict=True) if cell.value]
+    found.sort(key=lambda each: -each[1].value)
     if len(found) == top + 1:
         top += 1  # its bar says more than a line on one other
-    bars, rest = found[:top], found[top:]
-    if rest and column.is_of_all:
-        remainder = sum(bar.length for bar in rest)
-        text = column.scale(cell.value for cell in cells).text(remainder)
+    whole = 0.0
+    if scaling is not None:
+        whole = sum(cell.value for _, cell in found)
+    bars = []
+    for name, cell in found[:top]:
+        text = f"{cell.text}{_format_share(cell.value, whole)}"
+        bars.append(Bar(name, cell.value, text))
+    rest = found[top:]
+    if rest and scaling is not None:
+        remainder = sum(cell.value for _, cell in rest)
+        text = scaling(cell.value for cell in cells).text(remainder)
         text += _format_share(remainder, whole)
         bars.append(Bar(f"and {len(rest)} others", 0.0, text))
-    return heading.heading, bars
+    return bars
 
 
 def _format_share(value: float, whole: float) -> str:
