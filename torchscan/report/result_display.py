@@ -29,8 +29,10 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     json,
     latex,
     markdown,
+    plan_texts,
     result_texts,
     run_texts,
+    snapshot_texts,
     text,
     training_texts,
 )
