@@ -29,6 +29,7 @@ from torchscan.report.info_data import (
     InputData,
     Layer,
     Overall,
+    OverheadData,
     ProvenanceData,
     Shapes,
 )
@@ -58,11 +59,10 @@ def info_of(
     for name, paths in operators_without_formula(trace, costs).items():
         without_formula[name] = sum(paths.values())
     pre, fwd = overheads
+    cuda: OverheadData = {"pre": pre.cuda, "fwd": fwd.cuda}
+    framework: OverheadData = {"pre": pre.framework, "fwd": fwd.framework}
     data: InfoData = {
-        "overheads": {
-            "cuda": {"pre": pre.cuda, "fwd": fwd.cuda},
-            "framework": {"pre": pre.framework, "fwd": fwd.framework},
-        },
+        "overheads": {"cuda": cuda, "framework": framework},
         "layers": layers,
         "overall": _overall(layers),
         "without_formula": without_formula,
@@ -94,8 +94,11 @@ def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:
     by_path = {each.path: each for each in memory.layers}
     for layer in data["layers"]:
         known = None if layer["call"] else by_path.get(layer["path"])
-        layer["activation_bytes"] = None if known is None else known.activation_bytes
-        layer["peak_bytes"] = None if known is None else known.peak_bytes
+        activation_bytes = peak_bytes = None
+        if known is not None:
+            activation_bytes, peak_bytes = known.activation_bytes, known.peak_bytes
+        layer["activation_bytes"] = activation_bytes
+        layer["peak_bytes"] = peak_bytes
     data["overall"]["peak_bytes"] = memory.peak_bytes
     note = Note.of("memory-estimate", peak_bytes=memory.peak_bytes)
     data.setdefault("estimates", []).append(to_plain(note))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from torchscan import units
 from torchscan.analyses.memory_blocks import MemoryKind
@@ -38,19 +39,24 @@ def format_legend(by_kind: Table, screen: Screen) -> str:
         signs = [in_colour("█", kind) for kind in kinds]
     else:
         signs = [SIGNS[kind] for kind in kinds]
-    return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))
+    lines = [f"{sign} {row}" for sign, row in zip(signs, rows, strict=True)]
+    return "\n".join(lines)
 
 
 def format_chart(estimate: MemoryEstimate, screen: Screen) -> str:
     """Return memory over time; a column shows the largest of several moments."""
     columns = list(columns_of(estimate.timeline, screen.width - _LABEL_WIDTH))
     sizes = [list(map(moment.by_kind.__getitem__, STACK)) for moment in columns]
-    labels = _labels(max(moment.total for moment in columns))
+    totals = [moment.total for moment in columns]
+    labels = _labels(max(totals))
     rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
-    lines = [_peak_mark(estimate, columns, screen.width)]
+    place = _LABEL_WIDTH + totals.index(max(totals))
+    lines = [_peak_mark(estimate, place, screen.width)]
     for label, row in zip(labels, rows, strict=True):
-        lines.append(f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip())
-    lines.append(" " * _LABEL_WIDTH + axis([moment.phase for moment in columns]))
+        line = f"{label:>{_LABEL_WIDTH - 1}} {row}"
+        lines.append(line.rstrip())
+    phases = [moment.phase for moment in columns]
+    lines.append(" " * _LABEL_WIDTH + axis(phases))
     return "\n".join(lines)
 
 
@@ -64,24 +70,25 @@ def _labels(top: int) -> list[str]:
     return [labels.get(row, "") for row in reversed(range(_PLOT_HEIGHT))]
 
 
-def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:
-    """Return ``▼ peak, layer4.2.relu`` above the column, with the text where there is room."""
-    place = _LABEL_WIDTH + max(range(len(columns)), key=lambda column: columns[column].total)
+def _peak_mark(estimate: MemoryEstimate, place: int, width: int) -> str:
+    """Return ``▼ peak, layer4.2.relu`` at a place, with the text where there is room."""
+    mark = "▼"
     label = f"peak, {estimate.peak_layer or 'the model itself'}"
     if place + 2 + len(label) <= width:
-        return " " * place + f"▼ {label}"
+        return " " * place + f"{mark} {label}"
     if len(label) + 2 <= place:
-        return f"{label} ▼".rjust(place + 1)
-    return "▼".rjust(place + 1)
+        mark = f"{label} {mark}"
+    return mark.rjust(place + 1)
 
 
 def columns_of(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
     """Yield the largest moment of each of ``count`` stretches."""
-    count = min(count, len(timeline))
+    length = len(timeline)
+    count = min(count, length)
     for column in range(count):
-        begin = column * len(timeline) // count
-        end = (column + 1) * len(timeline) // count
-        yield max(timeline[begin:end], key=lambda moment: moment.total)
+        begin = column * length // count
+        end = (column + 1) * length // count
+        yield max(timeline[begin:end], key=attrgetter("total"))
 
 
 def kinds_present(moments: Sequence[Moment]) -> list[MemoryKind]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
+from operator import attrgetter
 
 from torchscan import units
 from torchscan.report.compare_runs import (
@@ -52,13 +53,17 @@ def _sign(call: CallChange) -> Cell:
 
 
 def _name(call: CallChange) -> str:
-    repeated = f" ({call.invocation + 1})" if call.invocation else ""
-    return f"{call.path or call.type_name}{repeated}"
+    name = call.path or call.type_name
+    if call.invocation:
+        name += f" ({call.invocation + 1})"
+    return name
 
 
 def _columns(name: str) -> list[ColumnOf[CallChange]]:
+    take = attrgetter(name)
+
     def cell(index: int) -> Callable[[CallChange], Cell]:
-        return lambda call: _cells(getattr(call, name))[index]
+        return lambda call: _cells(take(call))[index]
 
     return [
         number(f"{name}_before", PASSES_OF_CALLS[name], cell(0), unit="s"),
@@ -82,7 +87,9 @@ def _share_text(change: TimeChange) -> str:
     if not change.share:
         return "="
     text = f"{100 * change.share:+.1f}".replace("-", "−")
-    return text if change.is_clear else f"({text})"
+    if change.is_clear:
+        return text
+    return f"({text})"
 
 
 def _medians(change: TimeChange) -> float:
@@ -92,9 +99,13 @@ def _medians(change: TimeChange) -> float:
 def _remarks(comparison: RunComparison) -> list[str]:
     """Return what a reader must know to interpret the times."""
     remarks = _explain_marks(comparison)
-    if any(comparison.on_device):
-        times = {(True, True): "", (True, False): " before", (False, True): " now"}
-        when = times[comparison.on_device]
+    was_on_device, is_on_device = comparison.on_device
+    if was_on_device or is_on_device:
+        when = ""
+        if not is_on_device:
+            when = " before"
+        elif not was_on_device:
+            when = " now"
         remarks.append(f"Times of calls are device times{when}; the totals are host times.")
     if comparison.num_reshaped:
         remarks.append(f"{comparison.num_reshaped} calls had inputs of different shapes.")
