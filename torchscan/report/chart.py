@@ -35,12 +35,13 @@ def stacked(
     cells_by_column = []
     for sizes in columns:
         heights = [rows * height / max_size for height in accumulate(sizes)]
-        if has_colours:
-            cells = [_color_cell(heights, kinds, row) for row in range(rows)]
-        else:
-            # A cell has the sign of the kind in its middle.
-            middles = [_kind_at(heights, row + 0.5) for row in range(rows)]
-            cells = [" " if index is None else SIGNS[kinds[index]] for index in middles]
+        cells = []
+        for row in range(rows):
+            if has_colours:
+                cells.append(_color_cell(heights, kinds, row))
+                continue
+            middle = _kind_at(heights, row + 0.5)
+            cells.append(" " if middle is None else SIGNS[kinds[middle]])
         cells_by_column.append(cells)
     lines = ["".join(cells).rstrip() for cells in zip(*cells_by_column, strict=True)]
     lines.reverse()
@@ -57,9 +58,11 @@ def _kind_at(heights: Sequence[float], level: float) -> int | None:
 
 def _color_cell(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
     """Return a cell of one color, or of two, one above the other, with the most eighths right."""
-    eighths = [_kind_at(heights, row + (number + 0.5) / 8) for number in range(8)]
+    middles = [row + (number + 0.5) / 8 for number in range(8)]
+    eighths = [_kind_at(heights, middle) for middle in middles]
+    lowest = eighths[0]
     if len(set(eighths)) == 1:
-        return " " if eighths[0] is None else in_colour("█", kinds[eighths[0]])
+        return " " if lowest is None else in_colour("█", kinds[lowest])
 
     best = lower = upper = None
     most_right = 0
@@ -87,7 +90,8 @@ def ticks(most: float, count: int) -> list[float]:
     min_step = most / count
     power = 10.0 ** math.floor(math.log10(min_step))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= 0.999 * min_step)
-    return [step * number for number in range(1, int(most / step + 1e-9) + 1)]
+    num_steps = int(most / step + 1e-9)
+    return [step * number for number in range(1, num_steps + 1)]
 
 
 def axis(names: Sequence[str]) -> str:

@@ -61,7 +61,9 @@ def has_colours(stream: TextIO) -> bool:
 
 def width_of(stream: TextIO) -> int:
     """Return the width of the terminal that shows a stream, in characters, or 80 for others."""
-    return shutil.get_terminal_size((80, 24)).columns if is_terminal(stream) else 80
+    if not is_terminal(stream):
+        return 80
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def in_weight(text: str, weight: Weight) -> str:

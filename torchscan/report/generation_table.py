@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
@@ -43,28 +43,30 @@ def generation_table(generation: Generation | GenerationSweep) -> Table:
 
 
 def _one(generation: Generation) -> Table:
+    question = f"{_question(generation)}, batch size {generation.batch_size}"
+    metrics = _metrics_of(generation, {**OF_MODEL, **OF_BATCH})
+    columns = (
+        words("figure", "Metric", "name"),
+        number("value", "Value", lambda metric: Cell(metric.value, metric.text)),
+    )
+    remarks = _remarks(generation)
     return make_table(
-        "Generation",
-        (
-            words("figure", "Metric", lambda figure: figure[0]),
-            number("value", "Value", lambda figure: Cell(*figure[1:])),
-        ),
-        _format_values(generation, {**OF_MODEL, **OF_BATCH}),
-        summary=[f"{_question(generation)}, batch size {generation.batch_size}"],
-        remarks=_remarks(generation),
-        noun="figures",
+        "Generation", columns, metrics, summary=[question], remarks=remarks, noun="figures"
     )
 
 
 def _swept(sweep: GenerationSweep) -> Table:
     first = sweep.generations[0]
-    of_model = [f"{name}: {text}" for name, _, text in _format_values(first, OF_MODEL)]
+    summary = [_question(first)]
+    summary += [f"{metric.name}: {metric.text}" for metric in _metrics_of(first, OF_MODEL)]
+    remarks = _unfit(sweep) + _remarks(first)
+    remarks.append(f"{sweep.num_traces} passes were recorded.")
     return make_table(
         "Generation by batch size",
         _columns(sweep),
         sweep.generations,
-        summary=[_question(first), *of_model],
-        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.num_traces} passes were recorded."],
+        summary=summary,
+        remarks=remarks,
         noun="batch sizes",
     )
 
@@ -103,15 +105,23 @@ def _unfit(sweep: GenerationSweep) -> list[str]:
     return [f"Warning: there is memory for only {most:,} {noun}."]
 
 
-def _format_values(
-    generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]
-) -> list[tuple[str, Any, str]]:
-    """Return the heading, value and text of each attribute."""
-    written = []
-    for name, (heading, text) in figures.items():
-        value = getattr(generation, name)
-        written.append((heading, value, text(value)))
-    return written
+class _Metric(NamedTuple):
+    """A value of a generation, as a table names and writes it."""
+
+    name: str
+    value: Any
+    text: str
+
+
+def _metrics_of(
+    generation: Generation, attributes: Mapping[str, tuple[str, Callable[[Any], str]]]
+) -> list[_Metric]:
+    """Return the values of these attributes."""
+    metrics = []
+    for attribute, (name, text) in attributes.items():
+        value = getattr(generation, attribute)
+        metrics.append(_Metric(name, value, text(value)))
+    return metrics
 
 
 def _remarks(generation: Generation) -> list[str]:

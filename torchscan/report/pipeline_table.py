@@ -24,12 +24,16 @@ def pipeline_table(plan: PipelinePlan) -> Table:
         plan: of ``parallel.pipeline``.
     """
 
+    def stages(rank: PipelineRank) -> str:
+        return ", ".join(map(str, rank.stages))
+
     def params(rank: PipelineRank) -> int:
-        return sum(plan.stages[stage].plan.local_params for stage in rank.stages)
+        plans = [plan.stages[stage].plan for stage in rank.stages]
+        return sum(each.local_params for each in plans)
 
     columns = [
         number("process", "Rank", "rank"),
-        words("stages", "Stages", lambda rank: ", ".join(map(str, rank.stages)), priority=1),
+        words("stages", "Stages", stages, priority=1),
         number("params", "Parameters", params, units.count, priority=3),
         number("busy", "Computing", text=units.duration, priority=2),
         number("bubble", "Bubble", text=units.share),
@@ -49,7 +53,8 @@ def pipeline_table(plan: PipelinePlan) -> Table:
 
 
 def _question(plan: PipelinePlan) -> str:
-    parts = f"{_several(len(plan.stages), 'stage')} on {_several(len(plan.ranks), 'rank')}"
+    stages, ranks = _several(len(plan.stages), "stage"), _several(len(plan.ranks), "rank")
+    parts = f"{stages} on {ranks}"
     if plan.mesh is not None:
         mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
         parts += f", each on {mesh}"
@@ -66,7 +71,8 @@ def _several(number: int, noun: str) -> str:
 def _totals(plan: PipelinePlan) -> Table:
     ideal = f"{units.share(plan.ideal_bubble)} if all stages took the same time"
     bubble = f"{units.share(plan.bubble)} ({ideal})"
-    sent = max((stage.sent_bytes for stage in plan.stages[:-1]), default=0)
+    sizes = [stage.sent_bytes for stage in plan.stages[:-1]]
+    sent = max(sizes, default=0)
     sent_text = f"{units.memory(sent)} for each microbatch, at most"
     rows = [
         total("time_estimate", "Expected time", plan.time_estimate, units.duration),

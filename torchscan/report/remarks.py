@@ -36,7 +36,8 @@ def totals_of(info: InfoData) -> Table:
     bound = "" if overall["complete"] else "≥ "
     unread = "≥ " if info["provenance"].get("unreadable_weights") else ""
     trainable, fixed = overall["grad_params"], overall["nograd_params"]
-    params, size = trainable + fixed, overall["param_size"] + overall["buffer_size"]
+    params = trainable + fixed
+    size = overall["param_size"] + overall["buffer_size"]
     flops, macs, dmas = overall["flops"], overall["macs"], overall["dmas"]
     macs_name, macs_text = f"MACs by {convention}", units.count(macs)
     if convention == "torchscan":
@@ -60,7 +61,8 @@ def totals_of(info: InfoData) -> Table:
 
 def _overhead_rows(overheads: Overheads, model_size: int) -> list[list[Cell]]:
     """Return what the process holds on the GPU beside the model, if it was measured."""
-    cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
+    cuda = overheads["cuda"]["fwd"]
+    framework = overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
         text = "not measured: the model is not on the GPU"
         row = total("overhead", "Framework & CUDA overhead", None, text)

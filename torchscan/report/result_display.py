@@ -96,10 +96,6 @@ def _table_part(table: Table) -> str:
     return part_of(table.shown)
 
 
-def _run_part(run: RunFacts) -> str:
-    return _table_part(run_table(run, max_depth=None))  # rows of a page open and close
-
-
 def _memory_page(estimate: MemoryEstimate) -> str:
     """Return a complete page, whose heading names the model."""
     title = memory_table(estimate).title
@@ -192,6 +188,12 @@ register_formatters(
     PipelinePlan, pipeline_table, page_part=_with_plot(pipeline_table), plot=draw_pipeline
 )
 register_formatters(GroupRun, group_table, plot=draw_rows)
-register_formatters(RunFacts, run_table, page_part=_run_part, document=run_document, plot=draw_rows)
+register_formatters(
+    RunFacts,
+    run_table,
+    page_part=lambda run: _table_part(run_table(run, max_depth=None)),  # its rows open and close
+    document=run_document,
+    plot=draw_rows,
+)
 register_formatters(Comparison, comparison_table, text=format_comparison, plot=draw_rows)
 register_formatters(RunComparison, comparison_table, text=format_comparison, plot=draw_rows)

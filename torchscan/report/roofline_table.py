@@ -226,12 +226,16 @@ def _limits(roofline: Roofline) -> list[list[Cell]]:
 
 def _columns(by: Rows, whole: float, loads: Sequence[GroupLoad]) -> list[ColumnOf[GroupLoad]]:
     """Return the columns from the name to the share of the ``whole`` time."""
-    # Paths are recognized by their ends, and words are not.
-    has_words = any(load.name == _MODEL for load in loads)
-    min_width = len(layer_name("")) if has_words else 8
+    words_of_model = layer_name("")
+    min_width = 8
+    if any(load.name == _MODEL for load in loads):
+        # Paths are recognized by their ends, and words are not.
+        min_width = len(words_of_model)
 
     def name(load: GroupLoad) -> Cell:
-        text = layer_name("") if load.name == _MODEL else load.name.removeprefix("aten.")
+        text = load.name.removeprefix("aten.")
+        if load.name == _MODEL:
+            text = words_of_model
         return Cell(load.name, text)
 
     def moved(load: GroupLoad) -> float:

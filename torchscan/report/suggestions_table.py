@@ -29,8 +29,8 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         number(metric, _WHAT[metric], _value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
     ]
-    has_verdict = len({suggestion.fits for suggestion in rows}) > 1
-    if has_verdict:
+    verdicts = {suggestion.fits for suggestion in rows}
+    if len(verdicts) > 1:
         columns.append(words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits))))
     # Code to type wraps, so that it is never truncated.
     columns.append(words("how", "How", lambda each: str(each.how or ""), min_width=8, wrap=True))

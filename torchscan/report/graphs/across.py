@@ -139,7 +139,8 @@ def _balanced(found: Sequence[dict[int, float]]) -> dict[int, float]:
     for index, (start, end) in enumerate(ends):
         shifts.append(left - start if index % 2 == 0 else right - end)
     balanced = {}
+    shifted = list(zip(found, shifts, strict=True))
     for node in found[0]:
-        _, one, other, _ = sorted(x[node] + shift for x, shift in zip(found, shifts, strict=True))
+        _, one, other, _ = sorted(x[node] + shift for x, shift in shifted)
         balanced[node] = (one + other) / 2
     return balanced

@@ -24,8 +24,8 @@ def to_dot(graph: ModuleGraph) -> str:
         "  edge [arrowsize=0.6];",
     ]
     for index, node in enumerate(graph.nodes):
-        texts = [text.replace("\\", "\\\\").replace('"', '\\"') for text in _texts(graph, index)]
-        label = "\\n".join(texts)
+        texts = _texts(graph, index)
+        label = "\\n".join(text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
         lines.append(f'  n{index} [label="{label}"{_DOT_SHAPES.get(node.kind, "")}];')
     lines += [f"  n{source} -> n{target};" for source, target, _ in graph.edges]
     return "\n".join([*lines, "}", ""])

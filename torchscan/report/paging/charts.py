@@ -23,7 +23,7 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     """Return the live memory over operators by kind, with the layer and operator per column."""
     moments = list(columns_of(estimate.timeline, _MAX_COLUMNS))
     kinds = kinds_present(moments)
-    sizes = [[moment.by_kind[kind] for kind in kinds] for moment in moments]
+    sizes = [list(map(moment.by_kind.__getitem__, kinds)) for moment in moments]
     totals = [moment.total for moment in moments]
     peak = totals.index(max(totals)) if totals else None
     phases = []
@@ -52,23 +52,22 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
 
 def roofline_series(roofline: Roofline) -> dict[str, Any]:
     """Return the roofs, and a point for each set of equal calls of an operator."""
-    points = []
+    points: list[dict[str, Any]] = []
     for point in points_of(roofline)[:_MAX_POINTS]:
         load = point.load
-        points.append(
-            {
-                "x": rounded(load.intensity or 0.0),
-                "y": rounded(point.rate),
-                "share": rounded(point.time / roofline.time_estimate),
-                "limiter": load.limiter,
-                "layer": printable(load.layer),
-                "operator": load.operator.removeprefix("aten."),
-                "calls": point.calls,
-            }
-        )
+        share = rounded(point.time / roofline.time_estimate)
+        data: dict[str, Any] = {"x": rounded(load.intensity or 0.0), "y": rounded(point.rate)}
+        data |= {"share": share, "limiter": load.limiter, "layer": printable(load.layer)}
+        data |= {"operator": load.operator.removeprefix("aten."), "calls": point.calls}
+        points.append(data)
     whole = roofline.time_estimate or 1
-    peaks = [(form, peak) for form, peak in roofline.peak_flops.items() if math.isfinite(peak)]
-    limits = [(name, rounded(time / whole)) for name, time in roofline.time_by_limiter.items()]
+    peaks = []
+    for form, peak in roofline.peak_flops.items():
+        if math.isfinite(peak):
+            peaks.append((form, peak))
+    limits = []
+    for limiter, time in roofline.time_by_limiter.items():
+        limits.append((limiter, rounded(time / whole)))
     return {
         "points": points,
         "bandwidth": roofline.bandwidth,

@@ -70,7 +70,7 @@ def draw_layers(
 def _longest_bars(
     names: Sequence[str], cells: Sequence[Cell], top: int, scaling: Scaling | None
 ) -> list[Bar]:
-    """Return the longest bars; with a ``scaling`` values add up, and there is a line on the rest."""
+    """Return the longest bars, and a line on the rest if values add up: with a ``scaling``."""
     found = [(name, cell) for name, cell in zip(names, cells, strict=True) if cell.value]
     found.sort(key=lambda each: -each[1].value)
     if len(found) == top + 1:

@@ -39,9 +39,11 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
         for action in plan.actions:
             _draw(ax, plan, action, unit)
-        ax.set_yticks(range(number), [f"rank {rank}" for rank in range(number)])
+        names = [f"rank {rank}" for rank in range(number)]
+        ax.set_yticks(range(number), names)
         ax.set(ylim=(number - 0.45, -0.55), xlim=(0, plan.passes / unit), xlabel=name)
-        title = f"{plan.schedule}: {units.share(plan.bubble)} bubbles"
+        bubbles = units.share(plan.bubble)
+        title = f"{plan.schedule}: {bubbles} bubbles"
         ax.set_title(title, loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
         place_legend_below(ax, 2)
@@ -51,15 +53,16 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
 def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
     """Draw a pass. Of several stages on a rank, later ones are paler."""
     inks, task = inks_of(ax), action.task
-    chunk, chunks = task.stage // len(plan.ranks), len(plan.stages) // len(plan.ranks)
+    num_ranks = len(plan.ranks)
+    chunk, chunks = task.stage // num_ranks, len(plan.stages) // num_ranks
     kind = "activations" if task.direction == "forward" else "gradients"
-    is_first = task.microbatch == 0 and task.stage == 0
-    duration = action.end - action.start
-    style: Any = {"color": inks.colours[kind], "alpha": 0.9 - 0.5 * chunk / chunks}
-    style |= {"edgecolor": ax.get_facecolor(), "linewidth": 0.6}
-    if is_first:
+    style: Any = {"edgecolor": ax.get_facecolor(), "linewidth": 0.6}
+    style["color"] = inks.colours[kind]
+    style["alpha"] = 0.9 - 0.5 * chunk / chunks
+    if task.microbatch == 0 and task.stage == 0:
         style["label"] = task.direction
-    ax.barh(action.rank, duration / unit, 0.86, action.start / unit, **style)
+    start, duration = action.start, action.end - action.start
+    ax.barh(action.rank, duration / unit, 0.86, start / unit, **style)
     if duration > _MIN_WIDTH * plan.passes:
         middle = (action.start + action.end) / 2 / unit
         centered: Any = {"ha": "center", "va": "center", "fontsize": "x-small"}

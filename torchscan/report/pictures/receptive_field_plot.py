@@ -165,9 +165,8 @@ def _draw_nested(ax: Axes, layers: Sequence[LayerField], fields: Sequence[UnitFi
         frame.set_label(escape_name(f"{layer_name}  {_format_sizes(field.axes)}"))
         ax.add_patch(frame)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0
-    )
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
+    ax.legend(handles[::-1], labels[::-1], **place)
 
 
 def _shades(inner: str, outer: str, count: int) -> list[str]:
@@ -216,4 +215,5 @@ def _describe_unit(layer: LayerField, field: UnitField) -> str:
 
 
 def _format_sizes(axes: Sequence[AxisField]) -> str:
-    return "×".join("–" if axis.size is None else str(axis.size) for axis in axes)
+    sizes = [axis.size for axis in axes]
+    return "×".join("–" if size is None else str(size) for size in sizes)

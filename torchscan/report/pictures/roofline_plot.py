@@ -102,7 +102,8 @@ def points_of(roofline: Roofline) -> list[_Point]:
     for loads in members.values():
         time = math.fsum(load.time_estimate for load in loads)
         points.append(_Point(loads[0], time, len(loads)))
-    return sorted(points, key=lambda point: -point.time)
+    points.sort(key=attrgetter("time"), reverse=True)
+    return points
 
 
 def _area(roofline: Roofline, point: _Point) -> float:
@@ -120,19 +121,26 @@ def _spot(roofline: Roofline, point: _Point) -> Spot:
 def _layer_labels(roofline: Roofline, points: Sequence[_Point]) -> list[tuple[Spot, str]]:
     """Return a label for each layer, beside its longest point; the longest of each limit first."""
     longest = {point.load.limiter: point for point in reversed(points)}
+    first = sorted(longest.values(), key=attrgetter("time"), reverse=True)
     labels: dict[str, tuple[Spot, str]] = {}
-    for point in [*sorted(longest.values(), key=lambda point: -point.time), *points]:
+    for point in [*first, *points]:
         layer = point.load.layer or point.load.operator.removeprefix("aten.")
-        times = f" and {point.calls - 1} like it" if point.calls > 1 else ""
-        labels.setdefault(layer, (_spot(roofline, point), f"{layer}{times}"))
+        text = layer
+        if point.calls > 1:
+            text += f" and {point.calls - 1} like it"
+        labels.setdefault(layer, (_spot(roofline, point), text))
     return list(labels.values())[:_MAX_NAMES]
 
 
 def _spots_of_roof(roofline: Roofline, left: float, right: float) -> list[Spot]:
     """Return spots all along the roofs, which labels must not cross."""
-    places = [left * (right / left) ** (number / 120) for number in range(121)]
     highest = _highest(roofline, right)
-    return [Spot(place, min(place * roofline.bandwidth, highest), 0.5) for place in places]
+    spots = []
+    for number in range(121):
+        x = left * (right / left) ** (number / 120)
+        y = min(x * roofline.bandwidth, highest)
+        spots.append(Spot(x, y, 0.5))
+    return spots
 
 
 def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None:
@@ -150,7 +158,8 @@ def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None
     for form, peak in roofline.peak_flops.items():
         forms[peak].append(form)
     for peak, names in forms.items():
-        ax.plot([max(peak / bandwidth, left), right], [peak, peak], **line)
+        start = max(peak / bandwidth, left)
+        ax.plot([start, right], [peak, peak], **line)
         name = f"{units.count(peak, 'FLOP/s', 0)} {', '.join(names)}"
         ax.annotate(name, (right, peak), (-2, 3), ha="right", **text)
 
@@ -160,16 +169,11 @@ def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None
         limited = [point for point in points if point.load.limiter == limiter]
         if not limited:
             continue
-        color = inks_of(ax).colours[limiter]
-        ax.scatter(
-            [point.load.intensity or 0.0 for point in limited],
-            [point.rate for point in limited],
-            [_area(roofline, point) for point in limited],
-            color=color,
-            alpha=0.65,
-            edgecolors=ax.get_facecolor(),
-            linewidths=0.6,
-            zorder=2,
-        )
+        color, edge = inks_of(ax).colours[limiter], ax.get_facecolor()
+        xs = [point.load.intensity or 0.0 for point in limited]
+        ys = [point.rate for point in limited]
+        areas = [_area(roofline, point) for point in limited]
+        style: Any = {"alpha": 0.65, "edgecolors": edge, "linewidths": 0.6, "zorder": 2}
+        ax.scatter(xs, ys, areas, color=color, **style)
         share = units.share(roofline.time_by_limiter[limiter] / roofline.time_estimate)
         ax.scatter([], [], 30, marker="s", color=color, label=f"{limiter} {share} of the time")
