@@ -17,7 +17,7 @@ from torchscan.measured import Measured, Measuring
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
-from torchscan.report.info import info_of
+from torchscan.report.info_content import info_of
 from torchscan.report.paging.model_page import model_page
 from torchscan.report.paging.page_data import PageContent, page_data, question_of
 from torchscan.scan import Scan

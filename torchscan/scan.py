@@ -47,7 +47,8 @@ from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.state import original_of
 from torchscan.recording.training.float8 import required_multiple
 from torchscan.recording.training.recipe import checkpointed_paths
-from torchscan.report.info import Info, info_of
+from torchscan.report.info import Info
+from torchscan.report.info_content import info_of
 from torchscan.size_search import SizeSearch, batches, lengths
 from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
 from torchscan.torch_versions import compiled_from

@@ -498,7 +498,6 @@ SHELL_WORDS = {
     "--torchscan-": "an option of pytest",
     "only checked with --timings": "a remark of `torchscan check`",
     "of symbolic_costs, --near on the command line": "a note that names both",
-    "; --format json and to_dict() list all": "a note that names both",
 }
 #: HTML, CSS, SVG and LaTeX, which have attributes and properties of these names
 MARKUP = ("report/html.py", "report/latex.py", "report/paging/", "report/graphs/", "report/page/")

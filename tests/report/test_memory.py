@@ -322,10 +322,14 @@ def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
     missing = kept.keys() - {row.cells[0].value for row in table.rows}
     left_out = sum(kept[path] for path in missing)
     number = sum(kept[path] > 0 for path in missing)
-    assert (
-        table.remarks[0]
-        == f"{number} more layers keep {left_out} B; --format json and to_dict() list all."
+    assert table.remarks[0] == (
+        f"{number} more layers keep {left_out} B; the JSON output lists all."
     )
+
+
+def test_the_heading_of_a_page_names_the_model() -> None:
+    page = estimate_memory(nn.Linear(3, 2), (3,)).to_html(standalone=True)
+    assert "<h1>Layers that keep the most: Linear</h1>" in page
 
 
 def test_the_largest_batch_within_the_error_margin_comes_first() -> None:

@@ -91,6 +91,28 @@ def test_layers_the_heaviest_first() -> None:
     assert a_roofline().to_text(max_depth=1) == EXPECTED
 
 
+class _Residual(nn.Module):
+    """A model that calls an operator itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1024, 1024)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + x
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_name_of_the_model_itself_is_not_truncated(width: int) -> None:
+    table = roofline_table(
+        analyze_roofline(_Residual(), (1024,), batch_size=8192, device="a round card")
+    )
+    lines = table.write("text", width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("the model itself ") for line in lines)
+    assert {row.cells[0].value for row in table.rows} == {"inner", "(the model itself)"}
+
+
 def test_layers_of_equal_times_stay_in_order() -> None:
     """Their times, from the clock of the whole pass, differ in the last digits."""
     block = [

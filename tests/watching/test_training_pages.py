@@ -19,7 +19,8 @@ from tests.browsing import least_contrast, least_contrast_of_marks, opened
 from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
-from torchscan.report.paging.training_findings import CurveValues, LayerValues, find_problems
+from torchscan.report.paging.layer_findings import LayerValues
+from torchscan.report.paging.training_findings import CurveValues, find_problems
 from torchscan.report.paging.training_packing import thin_out
 from torchscan.report.paging.training_record import CurveData
 from torchscan.watching.explore.run_page import page_of_run

@@ -49,7 +49,8 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.comparison import compare, comparison_table, format_comparison
+    from torchscan.report.comparison import compare
+    from torchscan.report.comparison_table import comparison_table, format_comparison
 
     useless = first_given(options, "input", "dtype", "mode", "batch_size")
     if useless and _is_report(options.before) and _is_report(options.after):

@@ -178,15 +178,16 @@ def _fish_seen(*names: str) -> str:
 def _fish_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
     condition = "; and ".join(map(_fish_seen, name.split()))
     start = f"complete -c torchscan -n '{condition}'"
-    lines = [
-        f"{start} {'-l' if flag.startswith('--') else '-s'} {flag.lstrip('-')}"
-        f"{_fish_values(flag, action)} -d {_quoted(action.help or '')}"
-        for flag, action in parser._option_string_actions.items()
-    ]
+    lines = []
+    for flag, action in parser._option_string_actions.items():
+        option = f"-l {flag.lstrip('-')}" if flag.startswith("--") else f"-s {flag.lstrip('-')}"
+        help_ = _quoted(action.help or "")
+        lines.append(f"{start} {option}{_fish_values(flag, action)} -d {help_}")
     bare = _bare_choices(parser, " ".join([*_COLLECTIONS, *_torchvision_models()]))
     if name == "devices":
         bare = _fish_devices()
-    return [*lines, f"{start} {f'-a {_quoted(bare)} ' if bare else ''}-F"]
+    arguments = f"-a {_quoted(bare)} -F" if bare else "-F"
+    return [*lines, f"{start} {arguments}"]
 
 
 def _fish_values(flag: str, action: argparse.Action) -> str:

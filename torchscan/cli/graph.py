@@ -16,6 +16,7 @@ from torchscan.report.colours import width_of
 
 if TYPE_CHECKING:
     from torchscan.analyses.module_graph import ModuleGraph
+    from torchscan.scan import Scan
 
 _EXAMPLES = """\
 examples
@@ -43,14 +44,15 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.graphs.languages import graph_table
 
     write = None if options.output is None else _writer(options.output)
-    graph = on_scan(
-        options,
-        lambda scan: module_graph(
-            scan.trace, options.path, options.call - 1, fold=not options.operators
-        ),
-    )
+
+    def build(scan: Scan) -> ModuleGraph:
+        index = options.call - 1
+        return module_graph(scan.trace, options.path, index, fold=not options.operators)
+
+    graph = on_scan(options, build)
     if write is None:
-        print_answer(graph_table(graph).write("text", width=width_of(sys.stdout)))
+        table = graph_table(graph)
+        print_answer(table.write("text", width=width_of(sys.stdout)))
     else:
         write_text(options.output, write(graph))
 

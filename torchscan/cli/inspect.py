@@ -1,4 +1,4 @@
-"""``torchscan inspect``: what each module of a real step takes, of a model or in a script that trains."""
+"""``torchscan inspect``: the cost of each module in real steps of a model or a training script."""
 
 from __future__ import annotations
 
@@ -88,10 +88,13 @@ def add_to(commands: Any) -> None:
 
 
 def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
-    """The words of the command, and those of the program after ``--``, which may have options of the same names."""
+    """Return the words of the command, and those of the program after ``--``, or None.
+
+    Both may have options of the same names.
+    """
     if words and words[0] == "inspect" and "--" in words:
-        at = words.index("--")
-        return words[:at], words[at + 1 :]
+        index = words.index("--")
+        return words[:index], words[index + 1 :]
     return words, None
 
 
@@ -113,28 +116,29 @@ def _run(options: argparse.Namespace) -> int | None:
 
 
 def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
-    """Show what was found, also where it was raised, and write it to files. The exit status."""
+    """Print the results and the error, write files, and return the exit status."""
     from torchscan.report.run_table import run_table
 
-    # the table of all ranks has a verdict on all
+    # The table of all ranks has a verdict on all.
     is_alone = facts.process is None or options.save is None
     has_verdict = is_alone or not _is_text(options)
     table = run_table(facts, max_depth=_depth(options), has_verdict=has_verdict)
+    # Other ranks would write into the output of rank 0 and over its files.
+    is_first = facts.process is None or facts.process.rank == 0
     try:
-        _save(facts, options)
+        if options.save is not None:
+            facts.save(options.save)
+        if options.trace is not None and is_first:
+            facts.save_trace(options.trace)
     finally:  # steps are not taken again for a file that cannot be written
-        if _is_first(facts):
+        if is_first:
             put_table(table, options, json=partial(to_complete_json, facts))
-    if _is_first(facts) and facts.process is not None:
+    if is_first and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
         print_remark(error.write(ShellSpelling(options)))
-    return SUCCESS if error is None else PROBLEM_FOUND
-
-
-def _is_first(facts: RunFacts) -> bool:
-    """Return whether this is rank 0: other ranks would write into its output and over its files."""
-    return facts.process is None or facts.process.rank == 0
+        return PROBLEM_FOUND
+    return SUCCESS
 
 
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
@@ -149,19 +153,13 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
             "rank the others wait for"
         )
     elif _is_text(options):
-        print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
+        table = group_table(await_group(options.save, facts, _PATIENCE))
+        print(table)  # noqa: T201 - the answer
 
 
 def _is_text(options: argparse.Namespace) -> bool:
     """Return whether the answer is printed as text."""
     return options.output is None and options.format == "text"
-
-
-def _save(facts: RunFacts, options: argparse.Namespace) -> None:
-    if options.save is not None:
-        facts.save(options.save)
-    if options.trace is not None and _is_first(facts):
-        facts.save_trace(options.trace)
 
 
 def _depth(options: argparse.Namespace) -> int | None:
@@ -188,9 +186,8 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     from torchscan.recording.request import PassRequest
     from torchscan.targets import inputs_of, parse_input
 
-    inputs = inputs_of(
-        options.target, built, [parse_input(text) for text in options.input], options.dtype
-    )
+    specs = [parse_input(text) for text in options.input]
+    inputs = inputs_of(options.target, built, specs, options.dtype)
     request = PassRequest(
         module=built.converted(options.dtype).module,
         mode=options.mode or ("train" if options.training else "eval"),
@@ -213,11 +210,11 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     return run.facts, error
 
 
-# -- a script ------------------------------------------------------------------------------------------------------------
+# -- a script ------------------------------------------------------------------------------------
 
 
 def _of_program(options: argparse.Namespace) -> int | None:
-    """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
+    """Run a script and print the results. Its exit status is kept, unless it is 0."""
     from torchscan.inspecting.largest_module import LargestModule
     from torchscan.inspecting.script import program_of, run_program
     from torchscan.inspection import guard_of

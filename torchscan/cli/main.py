@@ -44,7 +44,15 @@ from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import TorchscanError, TorchscanWarning
 from torchscan.files import shortened
 
-#: what is wrong with a path that was given
+#: warnings that are meant for authors of libraries
+_WARNINGS_FOR_AUTHORS = (
+    DeprecationWarning,
+    PendingDeprecationWarning,
+    FutureWarning,
+    ImportWarning,
+    ResourceWarning,
+)
+#: errors of a path that was given
 _OF_PATHS = (
     errno.ENAMETOOLONG,
     errno.ELOOP,
@@ -127,15 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Without ``arguments`` it is what this process was started for, and the process ends with it.
     """
-    if sys.stdout is None or sys.stderr is None:  # closed by the caller
-        nowhere = open(os.devnull, "w")  # noqa: SIM115
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
-    # a program keeps its streams and warnings; others may print symbols that a terminal lacks
-    streams: tuple[Any, ...] = (sys.stdout, sys.stderr) if program is None else ()
-    for stream in streams:
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")
+    _prepare_streams(is_for_program=program is not None)
     top = parser()
     if not words and program is None:
         top.print_help(sys.stderr)
@@ -148,23 +149,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         top.error(describe_unknown(words[0], commands.choices))
     words = runs.with_default_command(words)
-    options, unknown = top.parse_known_args(
-        words, argparse.Namespace(program=program, is_last=arguments is None)
-    )
+    given = argparse.Namespace(program=program, is_last=arguments is None)
+    options, unknown = top.parse_known_args(words, given)
     if unknown:
         options.parser.error(_describe_unknown(options, unknown, words))
     choose_format(options)
+    return _run_command(options)
+
+
+def _prepare_streams(*, is_for_program: bool) -> None:
+    """Replace streams that the caller has closed, and let others print what a terminal lacks.
+
+    A program keeps its streams.
+    """
+    if sys.stdout is None or sys.stderr is None:
+        nowhere = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    if is_for_program:
+        return
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")
+
+
+def _run_command(options: argparse.Namespace) -> int:
+    """Run a command, report its errors and return the exit status.
+
+    A program keeps its warnings.
+    """
+    is_for_program = options.program is not None
     try:
-        with _notes(options) if program is None else contextlib.nullcontext():
+        with contextlib.nullcontext() if is_for_program else _notes(options):
             status = options.function(options)
             sys.stdout.flush()
         return SUCCESS if status is None else int(status)
     except TorchscanError as error:
         print_remark(error.write(ShellSpelling(options)))
         return INVALID_USE
-    except (
-        BrokenPipeError
-    ):  # the reader has closed the pipe; how the rest would have gone is not known
+    except BrokenPipeError:
+        # The reader has closed the pipe, so the rest of the command is unknown.
         discard(sys.stdout)
         return UNREAD
     except KeyboardInterrupt:
@@ -198,11 +222,9 @@ def _describe_unknown(
     quoted = _quote_device(options, unknown, words)
     if quoted is not None:
         return f"{problem}: quote a name with spaces, {quoted}"
-    if hasattr(options, "input") and all(word.isdecimal() for word in unknown):
-        return f"{problem}: give a shape as --input {_join_sizes(unknown, words)}"
-    if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
-        shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
-        return f"{problem}: give a shape as {' '.join(f'--input {each}' for each in shapes)}"
+    inputs = _to_inputs(unknown, words) if hasattr(options, "input") else ""
+    if inputs:
+        return f"{problem}: give a shape as {inputs}"
     nearest = difflib.get_close_matches(named[0], options.parser._option_string_actions, 1)
     return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
 
@@ -219,15 +241,21 @@ def _quote_device(
     return None
 
 
-def _join_sizes(unknown: Sequence[str], words: Sequence[str]) -> str:
-    """Return the shape whose sizes were written with spaces: ``--input 3 32 32`` left out 32 32."""
+def _to_inputs(unknown: Sequence[str], words: Sequence[str]) -> str:
+    """Return ``--input 3,32,32`` for unknown words that are sizes or shapes, or else ""."""
+    if not all(map(str.isdecimal, unknown)):
+        if not all(map(_SHAPE.fullmatch, unknown)):
+            return ""
+        shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
+        return " ".join(f"--input {each}" for each in shapes)
+    # One shape, written with spaces: of --input 3 32 32, the words 32 32 are unknown.
     sizes = list(unknown)
     for index, word in enumerate(words[:-1]):
         first = word.removeprefix("--input=")
         if first.isdecimal() and list(words[index + 1 :][: len(sizes)]) == sizes:
             sizes.insert(0, first)
             break
-    return ",".join(sizes)
+    return f"--input {','.join(sizes)}"
 
 
 @contextlib.contextmanager
@@ -246,16 +274,9 @@ def _notes(options: argparse.Namespace) -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        for kind in (
-            DeprecationWarning,
-            PendingDeprecationWarning,
-            FutureWarning,
-            ImportWarning,
-            ResourceWarning,
-        ):
-            warnings.simplefilter("ignore", kind)  # meant for authors of libraries
-        warnings.filterwarnings(
-            "ignore", "Failed to initialize NumPy"
-        )  # torch says so when imported; nothing here needs it
+        for kind in _WARNINGS_FOR_AUTHORS:
+            warnings.simplefilter("ignore", kind)
+        # torch warns of this when it is imported, and nothing here needs NumPy.
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy")
         warnings.showwarning = show
         yield

@@ -16,7 +16,8 @@ _EXAMPLES = """\
 examples
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
   torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 -d "RTX 4090"
-  torchscan table torchvision:resnet50 torchvision:vit_b_16 --metrics params,macs --format markdown"""
+  torchscan table torchvision:resnet50 torchvision:vit_b_16 --metrics params,macs --format markdown\
+"""
 
 
 def add_to(commands: Any) -> None:
@@ -43,6 +44,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _name(target: str, others: list[str]) -> str:
-    """The name without its collection or module, unless another model has the same name."""
-    name = target.rpartition(":")[2]
-    return name if sum(other.endswith(f":{name}") for other in others) == 1 else target
+    """Return the name without its collection or module, unless another model has the same."""
+    _, _, name = target.rpartition(":")
+    is_unique = sum(other.endswith(f":{name}") for other in others) == 1
+    return name if is_unique else target

@@ -29,7 +29,8 @@ def print_remark(text: str) -> None:
 def print_error(text: str) -> None:
     """Print on standard error. If that fails, the exit status still tells how the command went."""
     try:
-        print(_encodable(sys.stderr.encoding, printable_styled(text)), file=sys.stderr)  # noqa: T201 - the output of the command
+        encodable = _encodable(sys.stderr.encoding, printable_styled(text))
+        print(encodable, file=sys.stderr)  # noqa: T201 - the output of the command
     except OSError:
         discard(sys.stderr)
 
@@ -55,7 +56,8 @@ def print_answer(text: str, *, is_document: bool = False) -> None:
         buffer.write(f"{text}\n".encode())
         buffer.flush()
     else:
-        print(_encodable(sys.stdout.encoding, printable_styled(text)), flush=True)  # noqa: T201 - the output of the command
+        encodable = _encodable(sys.stdout.encoding, printable_styled(text))
+        print(encodable, flush=True)  # noqa: T201 - the output of the command
 
 
 def report_internal_error(error: Exception) -> int:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command, add_command_group, add_output, put_table
@@ -15,7 +15,7 @@ from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
-    from torchscan.report.table import Row, Table
+    from torchscan.report.table import Table
     from torchscan.watching.history import WatchedRun
 
 _LIST_EXAMPLES = """\
@@ -74,18 +74,17 @@ def _open(options: argparse.Namespace) -> None:
     if options.output is None:
         from torchscan.watching.explore.serving import PORT, explore
 
+        def put_url(url: str) -> None:
+            print_answer(f"{url}\nPress Ctrl-C to stop.")
+            sys.stdout.flush()
+
         port = PORT if options.port is None else options.port
-        explore(options.runs, options.host, port, _put_url)
+        explore(options.runs, options.host, port, put_url)
         return
     from torchscan.watching.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
     print_answer(f"written to {options.output}")
-
-
-def _put_url(url: str) -> None:
-    print_answer(f"{url}\nPress Ctrl-C to stop.")
-    sys.stdout.flush()
 
 
 def _merge(options: argparse.Namespace) -> None:
@@ -110,55 +109,67 @@ def _list_runs(options: argparse.Namespace) -> None:
     put_table(_table(found, options.folder), options)
 
 
-def _table(runs: list[WatchedRun], folder: Path) -> Table:
-    from torchscan.report.table import Column, Table
+class _ListedRun(NamedTuple):
+    """The values of a run that the list shows."""
 
-    rows: list[Row] = []
+    name: str
+    model: str
+    num_steps: int
+    last_step: int | None
+    num_kept: int
+    num_series: int
+    ranks: int
+    #: seconds since 1970
+    written: float | None
+
+    @classmethod
+    def of(cls, run: WatchedRun, name: str) -> _ListedRun:
+        """Read the values from the run's file."""
+        steps = run.steps()
+        return cls(
+            name=name,
+            model=str(run.about.get("model", "–")),
+            num_steps=run.num_steps,
+            last_step=steps[-1] if steps else None,
+            num_kept=len(steps),
+            num_series=len(run.series),
+            ranks=run.ranks,
+            written=run.written,
+        )
+
+
+def _table(runs: list[WatchedRun], folder: Path) -> Table:
+    from torchscan import units
+    from torchscan.report.make_table import make_table, number, words
+
+    rows: list[_ListedRun] = []
     remarks: list[str] = []
     for run in runs:
+        name = run.path.name
+        if run.path != folder:
+            name = str(run.path.relative_to(folder))
         try:
-            row, missing = _row(run, folder), run.missing
+            row, missing = _ListedRun.of(run, name), run.missing
         except InputError as error:  # the others are listed all the same
-            remarks.append(f"{_name(run, folder)} is left out: {error}.")
-        else:
-            rows.append(row)
-            remarks += [f"{_name(run, folder)}: {each}." for each in missing]
-            if run.has_only_evaluations:
-                remarks.append(
-                    f"{_name(run, folder)}: only evaluations were recorded, no training steps."
-                )
+            remarks.append(f"{name} is left out: {error}.")
+            continue
+        rows.append(row)
+        remarks += [f"{name}: {each}." for each in missing]
+        if run.has_only_evaluations:
+            remarks.append(f"{name}: only evaluations were recorded, no training steps.")
 
-    return Table(
-        title="Runs",
-        columns=[
-            Column(key="run", heading="Run", is_number=False, min_width=8, truncate="head"),
-            Column(key="model", heading="Model", is_number=False, min_width=8),
-            Column(key="num_steps", heading="Steps"),
-            Column(key="step", heading="Last recorded"),
-            Column(key="kept", heading="Kept", priority=4),
-            Column(key="series", heading="Series", priority=2),
-            Column(key="ranks", heading="Ranks", priority=3),
-            Column(key="written", heading="Written", is_number=False, priority=1),
-        ],
-        rows=rows,
-        remarks=remarks,
-        noun="runs",
+    columns = (
+        words("run", "Run", "name", min_width=8, truncate="head"),
+        words("model", "Model", min_width=8),
+        number("num_steps", "Steps", text=units.exact),
+        number("step", "Last recorded", "last_step", units.exact),
+        number("kept", "Kept", "num_kept", units.exact, priority=4),
+        number("series", "Series", "num_series", units.exact, priority=2),
+        number("ranks", "Ranks", text=units.exact, priority=3),
+        words("written", "Written", text=_format_time, priority=1),
     )
+    return make_table("Runs", columns, rows, remarks=remarks, noun="runs")
 
 
-def _row(run: WatchedRun, folder: Path) -> Row:
-    from torchscan import units
-    from torchscan.report.table import Cell, Row
-
-    steps, written = run.steps(), run.written
-    name = _name(run, folder)
-    last = steps[-1] if steps else None
-    figures = (run.num_steps, last, len(steps), len(run.series), run.ranks)
-    cells = [Cell(figure, units.exact(figure) if figure is not None else "–") for figure in figures]
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written)) if written else "–"
-    model = str(run.about.get("model", "–"))
-    return Row(cells=[Cell(name, name), Cell(model, model), *cells, Cell(written, when)])
-
-
-def _name(run: WatchedRun, folder: Path) -> str:
-    return str(run.path.relative_to(folder)) if run.path != folder else run.path.name
+def _format_time(written: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(written)) if written else "–"

@@ -105,7 +105,12 @@ def _put_costs(options: argparse.Namespace) -> None:
 
 def _put_layers(options: argparse.Namespace) -> None:
     from torchscan.hardware.device_specs import can_estimate_for
-    from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
+    from torchscan.report.column_choice import (
+        check_columns,
+        needed_for,
+        require_device,
+        usual_columns,
+    )
     from torchscan.report.export import check_layout
     from torchscan.report.select import folded_to, select_layers
 

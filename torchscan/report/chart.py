@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
 
 from torchscan.report.colours import in_colour
 
@@ -28,77 +27,83 @@ _LOWER = (" ", *"▁▂▃▄▅▆▇", "█")
 def stacked(
     columns: Sequence[Sequence[float]], kinds: Sequence[str], rows: int, *, has_colours: bool
 ) -> list[str]:
-    """The rows from the top down. A column has the sizes of its kinds, from the bottom up; the highest fills all rows."""
-    most = max(map(sum, columns)) or 1.0
-    heights = [[rows * height / most for height in accumulate(sizes)] for sizes in columns]
-    draw = _coloured if has_colours else _plain
-    return [
-        "".join(draw(each, kinds, row) for each in heights).rstrip()
-        for row in reversed(range(rows))
-    ]
+    """Return the rows from the top down; the highest column fills all rows.
+
+    A column has the sizes of its kinds, from the bottom up.
+    """
+    max_size = max(map(sum, columns)) or 1.0
+    cells_by_column = []
+    for sizes in columns:
+        heights = [rows * height / max_size for height in accumulate(sizes)]
+        cells = []
+        for row in range(rows):
+            if has_colours:
+                cells.append(_color_cell(heights, kinds, row))
+                continue
+            middle = _kind_at(heights, row + 0.5)
+            cells.append(" " if middle is None else SIGNS[kinds[middle]])
+        cells_by_column.append(cells)
+    lines = ["".join(cells).rstrip() for cells in zip(*cells_by_column, strict=True)]
+    lines.reverse()
+    return lines
 
 
 def _kind_at(heights: Sequence[float], level: float) -> int | None:
-    return next((place for place, height in enumerate(heights) if height > level), None)
+    """Return the index of the kind at a level, or None above all."""
+    for index, height in enumerate(heights):
+        if height > level:
+            return index
+    return None
 
 
-def _plain(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
-    """A cell shows what is in its middle."""
-    place = _kind_at(heights, row + 0.5)
-    return " " if place is None else SIGNS[kinds[place]]
-
-
-def _coloured(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
-    """A cell has two colours at most, one above the other: as its eighths have them, as far as that goes."""
-    eighths = [_kind_at(heights, row + (number + 0.5) / 8) for number in range(8)]
+def _color_cell(heights: Sequence[float], kinds: Sequence[str], row: int) -> str:
+    """Return a cell of one color, or of two, one above the other, with the most eighths right."""
+    middles = [row + (number + 0.5) / 8 for number in range(8)]
+    eighths = [_kind_at(heights, middle) for middle in middles]
+    lowest = eighths[0]
     if len(set(eighths)) == 1:
-        return " " if eighths[0] is None else in_colour("█", kinds[eighths[0]])
-    return max((_two(eighths, below) for below in range(1, 8)), key=lambda two: two.hits).render(
-        kinds
-    )
+        return " " if lowest is None else in_colour("█", kinds[lowest])
+
+    best = lower = upper = None
+    most_right = 0
+    for num_lower in range(1, 8):
+        low, num_low = _most_common(eighths[:num_lower])
+        high, num_high = _most_common(eighths[num_lower:])
+        if num_low + num_high > most_right:
+            most_right = num_low + num_high
+            best, lower, upper = num_lower, low, high
+    if best is None or lower is None:  # above nothing there is nothing
+        return " "
+    ground = None if upper is None else kinds[upper]
+    return in_colour(_LOWER[best], kinds[lower], ground)
 
 
-class _Two(NamedTuple):
-    """So many eighths of a cell in one colour, and those above in another, or in none."""
-
-    below: int
-    low: int | None
-    high: int | None
-    #: eighths that are as they ought to be
-    hits: int
-
-    def render(self, kinds: Sequence[str]) -> str:
-        if self.low is None:  # above nothing there is nothing
-            return " "
-        return in_colour(
-            _LOWER[self.below], kinds[self.low], None if self.high is None else kinds[self.high]
-        )
-
-
-def _two(eighths: Sequence[int | None], below: int) -> _Two:
-    (low, first), (high, second) = (
-        Counter(part).most_common(1)[0] for part in (eighths[:below], eighths[below:])
-    )
-    return _Two(below, low, high, first + second)
+def _most_common(eighths: Sequence[int | None]) -> tuple[int | None, int]:
+    """Return the most common kind, and in how many eighths it is."""
+    return Counter(eighths).most_common(1)[0]
 
 
 def ticks(most: float, count: int) -> list[float]:
-    """Round numbers from 0 on: multiples of 1, 2 or 5 times a power of ten, about so many."""
+    """Return about ``count`` multiples of 1, 2 or 5 times a power of ten, up to ``most``."""
     if most <= 0:
         return []
-    least = most / count
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(each * power for each in (1, 2, 5, 10) if each * power >= 0.999 * least)
-    return [step * number for number in range(1, int(most / step + 1e-9) + 1)]
+    min_step = most / count
+    power = 10.0 ** math.floor(math.log10(min_step))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= 0.999 * min_step)
+    num_steps = int(most / step + 1e-9)
+    return [step * number for number in range(1, num_steps + 1)]
 
 
 def axis(names: Sequence[str]) -> str:
-    """``└forward────┴backward──────``: where each stretch of equal names begins, with the name if there is room for it."""
-    stretches = [(name, len(list(members))) for name, members in groupby(names)]
-    drawn = [
-        f"{'┴' if number else '└'}{name if len(name) < length else ''}"
-        for number, (name, length) in enumerate(stretches)
-    ]
-    return "".join(
-        each.ljust(length, "─") for each, (_, length) in zip(drawn, stretches, strict=True)
-    )
+    """Return ``└forward────┴backward──────``: the start of each stretch of equal names.
+
+    Names that do not fit their stretch are left out.
+    """
+    line = ""
+    for name, members in groupby(names):
+        length = len(list(members))
+        start = "┴" if line else "└"
+        if len(name) < length:
+            start += name
+        line += start.ljust(length, "─")
+    return line

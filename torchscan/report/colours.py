@@ -60,26 +60,37 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def width_of(stream: TextIO) -> int:
-    """The width of the terminal that a stream is shown in, in characters; 80 if it is none."""
-    return shutil.get_terminal_size((80, 24)).columns if is_terminal(stream) else 80
+    """Return the width of the terminal that shows a stream, in characters, or 80 for others."""
+    if not is_terminal(stream):
+        return 80
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def in_weight(text: str, weight: Weight) -> str:
-    """For a terminal."""
-    return f"\x1b[{_WEIGHTS[weight]}m{text}\x1b[0m" if text.strip() else text
+    """Return a text in this weight, for a terminal."""
+    if not text.strip():
+        return text
+    return f"\x1b[{_WEIGHTS[weight]}m{text}\x1b[0m"
 
 
 def in_colour(text: str, name: str, ground: str | None = None) -> str:
-    """For a terminal, perhaps on a ground of another colour: itself where the terminal says that it has all, else alike."""
-    codes = [f"38;{_code(name)}", *([f"48;{_code(ground)}"] if ground is not None else [])]
-    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m"
+    """Return a text in a color, for a terminal, perhaps on a ground of another color."""
+    codes = f"38;{_code(name)}"
+    if ground is not None:
+        codes += f";48;{_code(ground)}"
+    return f"\x1b[{codes}m{text}\x1b[0m"
 
 
 def _code(name: str) -> str:
-    red, green, blue = (int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5))
+    """Return the code of the color, or of a similar one if the terminal may lack some colors."""
+    levels = bytes.fromhex(COLOURS[name].removeprefix("#"))
     if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        red, green, blue = levels
         return f"2;{red};{green};{blue}"
-    steps = [
-        max(round((each - 55) / 40), int(each >= 48)) for each in (red, green, blue)
-    ]  # 0, 95, 135, … 255
-    return f"5;{16 + 36 * steps[0] + 6 * steps[1] + steps[2]}"
+    code = 0
+    for level in levels:
+        step = 0  # the six steps are 0, 95, 135, … 255
+        if level >= 48:
+            step = max(round((level - 55) / 40), 1)
+        code = 6 * code + step
+    return f"5;{16 + code}"

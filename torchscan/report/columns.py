@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
 from torchscan import units
-from torchscan.errors import Give, InputError
 from torchscan.escapes import printable
 from torchscan.report.info_data import (
     FigureKey,
@@ -27,7 +24,7 @@ from torchscan.report.table import NONE, Cell, Column
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
 EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
-#: parameters are written in full as long as there are fewer, since people know these numbers by heart
+#: smallest number of parameters with a prefix: people know smaller ones by heart
 _MANY = 10**9
 
 
@@ -126,157 +123,103 @@ def _trainable(part: _Part) -> str | None:
 
 
 def _shape_text(shapes: Shapes) -> str:
-    """The first of several shapes, and how many more there are."""
+    """Return the first of several shapes, and how many more there are."""
     if shapes is None:
         return NONE
     first = shapes[0] if shapes else None
-    return (
-        f"{sizes(first)} +{len(shapes) - 1}"
-        if isinstance(first, list)
-        else sizes(cast("Shape", shapes))
-    )
+    if isinstance(first, list):
+        return f"{sizes(first)} +{len(shapes) - 1}"
+    return sizes(cast("Shape", shapes))
 
 
 def sizes(shape: Shape) -> str:
-    """``64×56×56``: of one sample, where the batch is torchscan's."""
-    return "×".join(map(str, shape[1:] if shape[:1] == [-1] else shape)) or "()"
+    """Return a shape, ``64×56×56``, without the batch if torchscan chose it."""
+    own = shape[1:] if shape[:1] == [-1] else shape
+    return "×".join(map(str, own)) or "()"
 
 
 def field_text(value: Any) -> str:
-    """A number, one per axis, or words; for several inputs, one after the other."""
+    """Return a number, one per axis, or words; for several inputs, one after the other."""
     if isinstance(value, dict):
         return ", ".join(field_text(each) for each in value.values())
     if isinstance(value, list):
         return "×".join(field_text(each) for each in value)
-    return (
-        NONE
-        if value is None
-        else printable(str(_fraction(value) if isinstance(value, float) else value))
-    )
-
-
-def _fraction(value: float) -> Fraction:
-    return Fraction(value).limit_denominator(1000)
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        value = Fraction(value).limit_denominator(1000)
+    return printable(str(value))
 
 
 _PARAMS: Sequence[ParameterKey] = ("grad_params", "nograd_params")
 _FLAGS: Mapping[str, bool] = {"is_of_all": True, "is_derived": True}
 _TIME: Mapping[str, Any] = {"needs": "time_estimate", "unit": "s", "priority": 1}
-#: where text would be too wide, those with the greatest number are left out first
+_WORDS: Mapping[str, Any] = {"is_number": False, "text": printable}
+_SHAPE: Mapping[str, Any] = {"is_number": False, "text": _shape_text}
+_LAYER_COLUMNS = (
+    _column("type", "Type", min_width=8, priority=5, dim=True, **_WORDS),
+    _column("path", "Path", min_width=12, priority=8, **_WORDS),
+    _column("input_shape", "Input", priority=7, **_SHAPE),
+    _column("output_shape", "Output", priority=4, **_SHAPE),
+)
+_PARAMETER_COLUMNS = (
+    _elements("params", "Params", *_PARAMS, priority=1),
+    _elements("own_params", "Own params", *_PARAMS, is_own=True, priority=6),
+    _elements("grad_params", "Trainable", "grad_params", priority=5),
+    _elements("nograd_params", "Frozen", "nograd_params", priority=5),
+    _column("trainable", "Trains", _trainable, is_number=False, priority=3, **_FLAGS),
+    _memory("param_size", "Param size", priority=5),
+    _sum("buffers", "Buffers", "num_buffers", scale=_scale_of_parameters, priority=6),
+    _memory("buffer_size", "Buffer size", priority=6),
+)
+_COST_COLUMNS = (
+    _cost("macs", "MACs"),
+    _cost("own_macs", "Own MACs", "macs", is_own=True, priority=6),
+    _cost("flops", "FLOPs", priority=1),
+    _cost("own_flops", "Own FLOPs", "flops", is_own=True, priority=6),
+    _cost("dmas", "DMAs", priority=5),
+    _memory("bytes_read", "Read", priority=5),
+    _memory("bytes_written", "Written", priority=5),
+)
+_ESTIMATE_COLUMNS = (
+    _estimated("activations", "Activations", "activation_bytes"),
+    _estimated("peak", "Peak", "peak_bytes"),
+    _cost("latency", "Time", "time_estimate", scale=units.scale_of_durations, **_TIME),
+)
+_SHARE_COLUMNS = (
+    _share("params_share", "of params", "parameters", *_PARAMS),
+    _share("macs_share", "of MACs", "compute", "macs"),
+    _share("flops_share", "of FLOPs", "compute", "flops"),
+    _share("latency_share", "of time", "memory", "time_estimate", needs="time_estimate"),
+)
+_FIELD_COLUMNS = (
+    _column("rf", "RF", text=field_text, priority=2),
+    _column("s", "Stride", text=field_text, priority=7),
+    _column("p", "Pad", text=field_text, priority=7),
+)
+#: all columns by key, in the order in which messages list them
 COLUMNS: Mapping[str, LayerColumn] = {
     column.column.key: column
     for column in (
-        _column("type", "Type", text=printable, is_number=False, min_width=8, priority=5, dim=True),
-        _column("path", "Path", text=printable, is_number=False, min_width=12, priority=8),
-        _column("input_shape", "Input", text=_shape_text, is_number=False, priority=7),
-        _column("output_shape", "Output", text=_shape_text, is_number=False, priority=4),
-        _elements("params", "Params", *_PARAMS, priority=1),
-        _elements("own_params", "Own params", *_PARAMS, is_own=True, priority=6),
-        _elements("grad_params", "Trainable", "grad_params", priority=5),
-        _elements("nograd_params", "Frozen", "nograd_params", priority=5),
-        _column("trainable", "Trains", _trainable, is_number=False, priority=3, **_FLAGS),
-        _memory("param_size", "Param size", priority=5),
-        _sum("buffers", "Buffers", "num_buffers", scale=_scale_of_parameters, priority=6),
-        _memory("buffer_size", "Buffer size", priority=6),
-        _cost("macs", "MACs"),
-        _cost("own_macs", "Own MACs", "macs", is_own=True, priority=6),
-        _cost("flops", "FLOPs", priority=1),
-        _cost("own_flops", "Own FLOPs", "flops", is_own=True, priority=6),
-        _cost("dmas", "DMAs", priority=5),
-        _memory("bytes_read", "Read", priority=5),
-        _memory("bytes_written", "Written", priority=5),
-        _estimated("activations", "Activations", "activation_bytes"),
-        _estimated("peak", "Peak", "peak_bytes"),
-        _cost("latency", "Time", "time_estimate", scale=units.scale_of_durations, **_TIME),
-        _share("params_share", "of params", "parameters", *_PARAMS),
-        _share("macs_share", "of MACs", "compute", "macs"),
-        _share("flops_share", "of FLOPs", "compute", "flops"),
-        _share("latency_share", "of time", "memory", "time_estimate", needs="time_estimate"),
-        _column("rf", "RF", text=field_text, priority=2),
-        _column("s", "Stride", text=field_text, priority=7),
-        _column("p", "Pad", text=field_text, priority=7),
+        *_LAYER_COLUMNS,
+        *_PARAMETER_COLUMNS,
+        *_COST_COLUMNS,
+        *_ESTIMATE_COLUMNS,
+        *_SHARE_COLUMNS,
+        *_FIELD_COLUMNS,
     )
 }
 FIELDS = frozenset(get_args(FieldKey))
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs", "macs_share")
 
 
-#: with a device
-_WITH_TIMES = (*DEFAULT_COLUMNS[:-1], "latency", "latency_share")
-
-
-def usual_columns(
-    receptive_field: bool, effective_rf_stats: bool, has_device: bool = False
-) -> list[str]:
-    """The default columns and those asked for, before the bars."""
-    *first, bars = _WITH_TIMES if has_device else DEFAULT_COLUMNS
-    asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
-    return [*first, *asked, bars]
-
-
-def needed_for(columns: Sequence[str]) -> dict[str, bool]:
-    """Return what columns need besides counts, as arguments of :meth:`Scan.describe`."""
-    needs = {COLUMNS[name].needs for name in columns}
-    memory = not needs.isdisjoint(("activation_bytes", "peak_bytes"))
-    return {
-        "receptive_field": not FIELDS.isdisjoint(columns),
-        "memory": memory,
-        "times": "time_estimate" in needs,
-    }
-
-
-def require_device(columns: Sequence[str], *, has_device: bool) -> None:
-    """Refuse times on no device before anything is recorded."""
-    name = next(
-        (name for name in columns if COLUMNS[name].needs == "time_estimate" and not has_device),
-        None,
-    )
-    if name is not None:
-        raise InputError(
-            f"the column {name!r} needs a device: give ",
-            Give("device", "RTX 4090"),
-            ", for example (`torchscan devices` lists all)",
-        )
-
-
-def check_columns(columns: Sequence[str] | None) -> None:
-    """Refuse a column that does not exist."""
-    if isinstance(columns, str):
-        names = [each for each in re.split(r"[,\s]+", columns) if each] or ["params"]
-        raise InputError.of_value(
-            "columns", columns, "give a list of names, ", Give("columns", names)
-        )
-    unknown = [name for name in columns or () if name not in COLUMNS]
-    if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), COLUMNS, 1)
-        meant = f"did you mean {near[0]!r}? Choose from" if near else "choose from"
-        raise InputError(f"{unknown[0]!r} is not a column: {meant} {', '.join(COLUMNS)}")
-
-
-def check_estimates(columns: Sequence[str], layers: Sequence[Layer]) -> None:
-    """Refuse columns of estimates that an info dict does not have."""
-    missing = next(
-        (
-            name
-            for name in columns
-            if (needs := COLUMNS[name].needs) and layers and needs not in layers[0]
-        ),
-        None,
-    )
-    if missing is not None:
-        how = Give("memory", True)
-        if COLUMNS[missing].needs == "time_estimate":
-            how = Give("device", "RTX 4090")
-        raise InputError(f"these layers have no {missing!r}: give crawl_module ", how)
-
-
 def name_of(layer: Layer) -> str:
-    """The name, with the number of the call if the module was called before."""
+    """Return the name, with the number of the call if the module was called before."""
     return f"{printable(layer['name'])}{_repeated(layer)}"
 
 
 def full_name_of(layer: Layer) -> str:
-    """The path, for use outside the tree; the model itself has none and goes by its class."""
+    """Return the path, for use outside the tree; of the model itself, the name."""
     return f"{printable(layer['path'] or layer['name'])}{_repeated(layer)}"
 
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from itertools import count
 from typing import Any, Literal
 
-from torchscan import units
 from torchscan.inspecting.run import CallRun, Latency, RunFacts
 from torchscan.plain import to_plain
-from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
-from torchscan.report.table import Cell, Table
 from torchscan.results import RowsResult
 
 Change = Literal["added", "removed", "changed"]
 
-#: what is compared of a call, and what of a whole step, with what it is called
-_OF_CALLS = {"forward": "Forward", "backward": "Backward"}
-_OF_STEPS = {
-    **_OF_CALLS,
+#: names of the passes that are compared of a call, and of the parts of a complete step
+PASSES_OF_CALLS = {"forward": "Forward", "backward": "Backward"}
+PARTS_OF_STEPS = {
+    **PASSES_OF_CALLS,
     "storing_gradients": "of which storing gradients",
     "outside_modules": "of which outside modules",
 }
-#: how often, at most, a time that is the same in both runs may be marked
+#: probability, at most, that a time is marked that is the same in both runs
 _MAX_CHANCE = 0.01
-_SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
-_CLEAR = "*"
-_NONE = "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +37,12 @@ class TimeChange:
     @property
     def difference(self) -> float:
         """Seconds after minus seconds before."""
-        return _median(self.after) - _median(self.before)
+        return median_or_zero(self.after) - median_or_zero(self.before)
 
     @property
     def share(self) -> float | None:
         """The difference as a share of what it took before; None if that was nothing."""
-        before = _median(self.before)
+        before = median_or_zero(self.before)
         if not before or self.after is None:
             return None
         return self.difference / before
@@ -109,8 +102,9 @@ class RunComparison(RowsResult):
         return content
 
     def __repr__(self) -> str:
-        """Short: there may be thousands of calls."""
-        return f"<RunComparison: {len(self.calls)} calls, {len(self.clear)} changed beyond the variation>"
+        """Return a short text, as there may be thousands of calls."""
+        clear = f"{len(self.clear)} changed beyond the variation"
+        return f"<RunComparison: {len(self.calls)} calls, {clear}>"
 
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
@@ -125,11 +119,11 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     common = old.keys() & new.keys()
     reshaped = [key for key in common if old[key].input_shapes != new[key].input_shapes]
     provenance = asdict(before.provenance)
+    totals = {}
+    for name in PARTS_OF_STEPS:
+        totals[name] = _compare_times(getattr(before, name), getattr(after, name), steps)
     return RunComparison(
-        totals={
-            name: _compare_times(getattr(before, name), getattr(after, name), steps)
-            for name in _OF_STEPS
-        },
+        totals=totals,
         calls=tuple(changes),
         steps=steps,
         num_compared=num_compared,
@@ -176,7 +170,7 @@ def _compare_calls(
     assert call is not None  # noqa: S101 - one of them is there
     times = {
         name: _compare_times(_latency_of(before, name), _latency_of(after, name), steps)
-        for name in _OF_CALLS
+        for name in PASSES_OF_CALLS
     }
     return CallChange(
         path=call.path,
@@ -199,16 +193,17 @@ def _compare_times(
     before: Latency | None, after: Latency | None, steps: tuple[int, int]
 ) -> TimeChange:
     is_clear = False
-    if before is not None and after is not None and _are_enough(steps):
+    if before is not None and after is not None and are_enough(steps):
         is_clear = after.min > before.max or after.max < before.min
     return TimeChange(before=before, after=after, is_clear=is_clear)
 
 
-def _are_enough(steps: tuple[int, int]) -> bool:
-    return _chance(*steps) < _MAX_CHANCE
+def are_enough(steps: tuple[int, int]) -> bool:
+    """Return whether ranges of so many steps are unlikely to differ by chance."""
+    return chance_of_no_overlap(*steps) < _MAX_CHANCE
 
 
-def _chance(before: int, after: int) -> float:
+def chance_of_no_overlap(before: int, after: int) -> float:
     """Return the probability that two ranges do not overlap by chance.
 
     Of the (m + n)! / (m! n!) equally likely orders of the steps of two runs, two have no overlap.
@@ -216,116 +211,6 @@ def _chance(before: int, after: int) -> float:
     return min(1.0, 2 / math.comb(before + after, before))
 
 
-def _median(latency: Latency | None) -> float:
+def median_or_zero(latency: Latency | None) -> float:
+    """Return the median in seconds, or 0 if there was no such call."""
     return 0.0 if latency is None else latency.median
-
-
-# -- writing -------------------------------------------------------------------------------------
-
-
-def run_comparison_table(comparison: RunComparison) -> Table:
-    """The totals before and after, and the calls, those whose time changed most first."""
-    columns = [
-        words("change", "", _sign),
-        words("layer", "Layer", _name, min_width=12, truncate="head"),
-    ]
-    for name in _OF_CALLS:
-        if any(_medians(getattr(call, name)) for call in comparison.calls):
-            columns += _columns(name)
-    return make_table(
-        "What changed",
-        columns,
-        comparison.calls,
-        totals=[_totals(comparison)],
-        totals_first=True,
-        remarks=_remarks(comparison),
-        noun="calls",
-    )
-
-
-def _sign(call: CallChange) -> Cell:
-    return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
-
-
-def _name(call: CallChange) -> str:
-    repeated = f" ({call.invocation + 1})" if call.invocation else ""
-    return f"{call.path or call.type_name}{repeated}"
-
-
-def _columns(name: str) -> list[ColumnOf[CallChange]]:
-    def cell(index: int) -> Callable[[CallChange], Cell]:
-        return lambda call: _cells(getattr(call, name))[index]
-
-    return [
-        number(f"{name}_before", _OF_CALLS[name], cell(0), unit="s"),
-        number(f"{name}_after", "now", cell(1), unit="s"),
-        number(f"{name}_change", "%", cell(2)),
-    ]
-
-
-def _cells(change: TimeChange) -> list[Cell]:
-    share = Cell(change.share, _share_text(change))
-    return [*map(_latency_cell, (change.before, change.after)), share]
-
-
-def _latency_cell(latency: Latency | None) -> Cell:
-    if latency is None:
-        return Cell(None, _NONE)
-    return Cell(latency.median, units.duration(latency.median) if latency.median else _NONE)
-
-
-def _share_text(change: TimeChange) -> str:
-    """Return the change, in brackets where it is within the spread."""
-    if change.share is None:
-        return ""
-    if not change.share:
-        return "="
-    text = f"{100 * change.share:+.1f}".replace("-", "−")
-    return text if change.is_clear else f"({text})"
-
-
-def _totals(comparison: RunComparison) -> Table:
-    changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
-    rows = [[Cell(name, _OF_STEPS[name]), *_cells(change)] for name, change in changes]
-    return totals_table(rows, ("", "before", "now", "%"))
-
-
-def _medians(change: TimeChange) -> float:
-    return _median(change.before) + _median(change.after)
-
-
-def _remarks(comparison: RunComparison) -> list[str]:
-    """Return what a reader must know to interpret the times."""
-    remarks = _explain_marks(comparison)
-    if any(comparison.on_device):
-        times = {(True, True): "", (True, False): " before", (False, True): " now"}
-        when = times[comparison.on_device]
-        remarks.append(f"Times of calls are device times{when}; the totals are host times.")
-    if comparison.num_reshaped:
-        remarks.append(f"{comparison.num_reshaped} calls had inputs of different shapes.")
-    return remarks + describe_differences("runs", comparison.provenance)
-
-
-def _explain_marks(comparison: RunComparison) -> list[str]:
-    """Return what the values are of, and which changes are marked."""
-    before, after = comparison.steps
-    medians = f"Medians of {before} steps before and {after} now."
-    if not _are_enough(comparison.steps):
-        return [medians, f"No change is marked: {_too_few(comparison.steps)}"]
-    if not _are_enough(comparison.num_compared):
-        one, other = comparison.num_compared
-        those = f"their times are of {one} and {other} steps with the same calls"
-        return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
-    ranges = "the ranges of the steps, from min to max, do not overlap"
-    return [
-        medians,
-        f"{_CLEAR} marks a change beyond the variation between steps: {ranges}.",
-        "Changes in brackets are within that variation.",
-    ]
-
-
-def _too_few(steps: tuple[int, int]) -> str:
-    chance = 100 * _chance(*steps)
-    enough = next(number for number in count(1) if _are_enough((number, number)))
-    often = f"{chance:.{0 if chance >= 9.95 else 1}f} %"
-    return f"with so few steps, ranges differ by chance in {often} of cases. Measure {enough} steps of each."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, get_args
 
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
 from torchscan.analyses.totals import by_module, by_operator, total_cost
@@ -36,9 +37,10 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     if top is not None and top < 1:
         raise InputError.of_value("top", top, "give a positive number of rows")
     costs = by_operator(trace) if by == "operator" else by_module(trace)
-    named = [(name, cost) for name, cost in costs.items() if name]
-    ordered = sorted(named, key=_size_of, reverse=True)
-    shown, total = ordered[:top], total_cost(trace)
+    ordered = [_CostRow(name, cost) for name, cost in costs.items() if name]
+    ordered.sort(key=attrgetter("size"), reverse=True)
+    shown = ordered[:top]
+    total = _CostRow("total", total_cost(trace))
     remarks = []
     if by == "module":
         remarks.append("A module's costs include everything that it calls, so rows overlap.")
@@ -52,33 +54,44 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
         remarks.append(unrecorded_text(", ".join(unrecorded)))
     return make_table(
         f"Cost of one pass by {by}",
-        _columns(by, total.flops),
-        [*shown, ("total", total)],
-        [*({} for _ in shown), {"is_total": True}],
+        _columns(by, total.cost.flops),
+        [*shown, total],
+        [{"is_total": row is total} for row in (*shown, total)],
         remarks=remarks,
         noun=f"{by}s",
     )
 
 
-def _size_of(row: tuple[str, OpCost]) -> tuple[float, float]:
-    """Return FLOPs and bytes of a row, by which rows are sorted."""
-    _, cost = row
-    return cost.flops, cost.bytes_read + cost.bytes_written
+class _CostRow(NamedTuple):
+    """Costs of an operator or module."""
+
+    name: str
+    cost: OpCost
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """FLOPs and bytes, by which rows are sorted."""
+        return self.cost.flops, self.cost.bytes_read + self.cost.bytes_written
+
+    @property
+    def mark(self) -> str:
+        """The sign before a lower bound."""
+        return "" if self.cost.is_complete else "≥ "
 
 
-def _columns(by: By, total_flops: float) -> list[ColumnOf[tuple[str, OpCost]]]:
+def _columns(by: By, total_flops: float) -> list[ColumnOf[_CostRow]]:
     options: dict[str, Any] = {"summable": by == "operator"}
-    bounded = {**options, "mark": lambda row: "" if row[1].is_complete else "≥ "}
+    bounded: dict[str, Any] = {**options, "mark": attrgetter("mark")}
 
-    def share(row: tuple[str, OpCost]) -> float:
-        return round(row[1].flops / (total_flops or 1), 6)
+    def share(row: _CostRow) -> float:
+        return round(row.cost.flops / (total_flops or 1), 6)
 
     return [
-        words(by, by.capitalize(), lambda row: row[0], min_width=16),
-        counts("macs", "MACs", lambda row: row[1].macs, priority=2, **bounded),
-        counts("flops", "FLOPs", lambda row: row[1].flops, **bounded),
-        counts("dmas", "DMAs", lambda row: row[1].dmas, priority=3, **bounded),
-        sizes("bytes_read", "Read", lambda row: row[1].bytes_read, priority=4, **bounded),
-        sizes("bytes_written", "Written", lambda row: row[1].bytes_written, priority=5, **bounded),
+        words(by, by.capitalize(), "name", min_width=16),
+        counts("macs", "MACs", "cost.macs", priority=2, **bounded),
+        counts("flops", "FLOPs", "cost.flops", **bounded),
+        counts("dmas", "DMAs", "cost.dmas", priority=3, **bounded),
+        sizes("bytes_read", "Read", "cost.bytes_read", priority=4, **bounded),
+        sizes("bytes_written", "Written", "cost.bytes_written", priority=5, **bounded),
         number("share", "of FLOPs", share, share_text, bars="compute", priority=1, **options),
     ]

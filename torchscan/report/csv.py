@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @writes("csv")
 def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = False) -> str:
-    """A header of keys, then the rows; values that are neither numbers nor text are written as JSON.
+    """Return a header of keys, then the rows; other values than numbers and texts are JSON.
 
     With ``escape_formulas``, texts that a spreadsheet would run have an apostrophe before them, and
     characters that a terminal would run are replaced.
@@ -30,9 +30,8 @@ def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = Fal
     # lines end in \r\n first, so that the writer quotes texts with either of them
     writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n"))))
     writer.writerow(column.key for column in table.columns)
-    writer.writerows(
-        [_plain(cell.value, escape_formulas) for cell in row.cells] for row in table.rows
-    )
+    for row in table.rows:
+        writer.writerow([_plain(value, escape_formulas) for value in row.values])
     return "\n".join(lines)
 
 

@@ -1,22 +1,22 @@
-"""The figures as data for other programs: JSON with a schema, CSV, and a pandas DataFrame."""
+"""Info dicts as data for other programs: JSON with a schema, CSV, and a pandas DataFrame."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, check_columns, check_estimates
+from torchscan.report.column_choice import check_columns, check_estimates
+from torchscan.report.columns import COLUMNS
 from torchscan.report.info import Info
-from torchscan.report.info_data import InfoDict, Layer, Sums, data_of, with_notes
+from torchscan.report.info_data import InfoDict, Layer, data_of, with_notes
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema_validation import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: what says which layer it is, beside the columns of the table
+#: keys that identify a layer, beside the columns of the table
 _IDENTITY = ("path", "call", "name", "depth")
 _FLAGS = ("is_shared", "is_leaf", "complete")
 
@@ -36,7 +36,7 @@ def from_json(text: str) -> Info:
 
 
 def info_of(content: Any) -> Info:
-    """The info dict that a report holds."""
+    """Return the info dict that a report holds."""
     REPORT.require(content)
     content = with_notes(content)
     wrong = _wrong(content)
@@ -46,71 +46,70 @@ def info_of(content: Any) -> Info:
 
 
 def require_info(given: object, what: str = "the report") -> None:
-    """Refuse what is not an info dict, and say what is wrong with it."""
-    wrong = (
-        _wrong({"schema": REPORT.schema_id, **with_notes(given)})
-        if isinstance(given, Mapping)
-        else _wrong(given)
-    )
+    """Raise an InputError for what is not an info dict."""
+    content = given
+    if isinstance(given, Mapping):
+        content = {"schema": REPORT.schema_id, **with_notes(given)}
+    wrong = _wrong(content)
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 
 
 def _wrong(content: Any) -> str | None:
     """Return the error in a stored info, by its schema and by checks that no schema can express."""
-    return mismatch(content, REPORT.schema) or (
-        None if "selection" in content else _hanging(content["layers"])
-    )
-
-
-def _hanging(layers: Sequence[Layer]) -> str | None:
-    """The first layer that nothing calls: in the order of the calls, each is at most one level below the one before."""
-    depths = [-1, *(layer["depth"] for layer in layers)]
-    too_deep = (index for index, (above, depth) in enumerate(pairwise(depths)) if depth > above + 1)
-    index = next(too_deep, None)
-    if index is None:
+    error = mismatch(content, REPORT.schema)
+    if error:
+        return error
+    if "selection" in content:
         return None
-    return f"the report.layers[{index}].depth is {layers[index]['depth']}, not {depths[index] + 1} or less"
+
+    # In the order of the calls, each layer is at most one level below the one before.
+    max_depth = 0
+    for index, layer in enumerate(content["layers"]):
+        depth = layer["depth"]
+        if depth > max_depth:
+            return f"the report.layers[{index}].depth is {depth}, not {max_depth} or less"
+        max_depth = depth + 1
+    return None
 
 
 @explain_wrong_types
 def info_data_table(info: InfoDict, columns: Sequence[str] | None = None) -> Table:
-    """Return the layers for CSV and pandas: ``path`` and ``call``, then ``columns`` (by default all)."""
-    layers, whole = data_of(info)["layers"], data_of(info)["overall"]
-    keys = _keys(columns, layers)
-    return Table(
-        title="Layers",
-        columns=[Column(key=key, heading=key) for key in keys],
-        rows=[Row(cells=[_cell(layer, key, whole) for key in keys]) for layer in layers],
-    )
+    """Return the layers for CSV and pandas, with ``columns`` after ``path`` and ``call``.
+
+    None: with all columns.
+    """
+    data = data_of(info)
+    keys = _keys(columns, data["layers"])
+    rows = []
+    for layer in data["layers"]:
+        cells = []
+        for key in keys:
+            if key in COLUMNS:
+                value = COLUMNS[key].value((layer, data["overall"]))
+            else:
+                value = cast("Mapping[str, Any]", layer)[key]
+            cells.append(Cell(value, str(value)))
+        rows.append(Row(cells=cells))
+    headings = [Column(key=key, heading=key) for key in keys]
+    return Table(title="Layers", columns=headings, rows=rows)
 
 
 def _keys(columns: Sequence[str] | None, layers: Sequence[Layer]) -> list[str]:
+    """Return the keys of columns; by default those of every value that the layers have."""
     check_columns(columns)
-    if columns is None:
-        known = [
-            name
-            for name, column in COLUMNS.items()
-            if column.needs is None or any(column.needs in each for each in layers)
-        ]
-        return [
-            *_IDENTITY,
-            *(name for name in known if not (name in _IDENTITY or COLUMNS[name].is_derived)),
-            *_FLAGS,
-        ]
-    check_estimates(columns, layers)
-    return list(dict.fromkeys(["path", "call", *columns]))
-
-
-def _cell(layer: Layer, key: str, whole: Sums) -> Cell:
-    value = (
-        COLUMNS[key].value((layer, whole))
-        if key in COLUMNS
-        else cast("Mapping[str, Any]", layer)[key]
-    )
-    return Cell(value, str(value))
+    if columns is not None:
+        check_estimates(columns, layers)
+        return list(dict.fromkeys(["path", "call", *columns]))
+    keys = [*_IDENTITY]
+    for name, column in COLUMNS.items():
+        if name in _IDENTITY or column.is_derived:
+            continue
+        if column.needs is None or any(column.needs in layer for layer in layers):
+            keys.append(name)
+    return [*keys, *_FLAGS]
 
 
 def read_report(path: Path) -> Info:
-    """The report in a file; errors name the file."""
+    """Return the report in a file; errors name the file."""
     return read_saved(path, REPORT.noun, info_of)

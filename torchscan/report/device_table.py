@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from torchscan import units
 from torchscan.hardware.device_entries import RATES
@@ -17,14 +18,21 @@ from torchscan.report.text import format_rows
 
 #: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
-#: columns leave in this order where the terminal is too narrow for them and names of at least that many characters
-_LEAVING = ("fp64", "fp4", "tf32", "int8", "fp8", "bf16", "fp32")
-_SHORTEST_NAME = 25
+#: rates that a narrow terminal hides, those with the largest number first
+_PRIORITIES = {"fp64": 7, "fp4": 6, "tf32": 5, "int8": 4, "fp8": 3, "bf16": 2, "fp32": 1}
+_MIN_NAME_WIDTH = 25
 _MAKER = re.compile("^(NVIDIA|AMD) ")
 
 
 def devices_table(devices: Mapping[str, Device]) -> Table:
-    """Rates in 10^12 operations per second, bandwidth in GB/s, memory in GB."""
+    """Return rates in 10^12 operations per second, bandwidth in GB/s and memory in GB."""
+
+    def name(device: Device) -> Cell:
+        shortened = device.name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
+        return Cell(device.name, shortened)
+
+    def rate(form: str, device: Device) -> Cell:
+        return _figure(device, form, device.flops_per_second.get(form), 1e12)
 
     def bandwidth(device: Device) -> Cell:
         return _figure(device, "bandwidth_gbs", device.bytes_per_second, 1e9)
@@ -32,140 +40,132 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     def memory(device: Device) -> Cell:
         return _figure(device, "memory_gb", device.data_sheet_memory_gib)
 
-    columns = (
-        words("device", "Device", _short_name, min_width=_SHORTEST_NAME),
-        *(number(form, form, partial(_rate, form=form), priority=_grade(form)) for form in RATES),
-        number("bandwidth_gbs", "GB/s", bandwidth),
-        number("memory_gb", "GB", memory),
-    )
-    return make_table(
-        "Devices",
-        columns,
-        [*devices.values()],
-        remarks=[
-            "Dense rates in 10^12 operations per second. Values marked ? are unverified: no data sheet was found.",
-            *(
-                f"{device.short_name} is short for {name}."
-                for name, device in devices.items()
-                if device.short_name
-            ),
-        ],
-        noun="devices",
-    )
-
-
-def _grade(key: str) -> int:
-    return len(_LEAVING) - _LEAVING.index(key) if key in _LEAVING else 0
-
-
-def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
-    """All devices as text. In a narrow terminal names lose their makers and columns leave."""
-    table = devices_table(devices)
-    if width is not None and max(map(len, format_rows(table, Screen(_WIDTH)).splitlines())) > width:
-        table = _without_makers(table)
-    return table.write("text", width=width or _WIDTH)
-
-
-def _without_makers(table: Table) -> Table:
-    """``--device`` takes names without them, too."""
-    rows = [(row, replace(row.cells[0], text=_MAKER.sub("", row.name))) for row in table.rows]
-    return replace(table, rows=[replace(row, cells=[name, *row.cells[1:]]) for row, name in rows])
-
-
-def _short_name(device: Device) -> Cell:
-    shortened = device.name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
-    return Cell(device.name, shortened)
-
-
-def _rate(device: Device, form: str) -> Cell:
-    return _figure(device, form, device.flops_per_second.get(form), 1e12)
+    rates = [
+        number(form, form, partial(rate, form), priority=_PRIORITIES.get(form, 0)) for form in RATES
+    ]
+    columns = [words("device", "Device", name, min_width=_MIN_NAME_WIDTH), *rates]
+    columns.append(number("bandwidth_gbs", "GB/s", bandwidth))
+    columns.append(number("memory_gb", "GB", memory))
+    remarks = [
+        "Dense rates in 10^12 operations per second. Values marked ? are unverified: no data sheet "
+        "was found."
+    ]
+    for full_name, device in devices.items():
+        if device.short_name:
+            remarks.append(f"{device.short_name} is short for {full_name}.")
+    return make_table("Devices", columns, [*devices.values()], remarks=remarks, noun="devices")
 
 
 def _figure(device: Device, figure: str, value: float | None, unit: float | None = None) -> Cell:
+    """Return a value in a unit with four digits, or all digits of a whole number."""
     if value is None:
         return Cell(None, "-")
-    scaled = value if unit is None else value / unit
+    if unit is not None:
+        value /= unit
+    text = f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
     mark = "?" if device.is_unverified(figure) else ""
-    return Cell(scaled, f"{_rounded(scaled)}{mark}")
+    return Cell(value, text + mark)
 
 
-def _rounded(value: float) -> str:
-    """Four digits, or all of a whole number."""
-    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
+    """Return all devices as text.
+
+    A narrow terminal shows names without their makers, which ``--device`` takes as well, and hides
+    columns.
+    """
+    table = devices_table(devices)
+    if width is None:
+        return table.write("text", width=_WIDTH)
+    widest = max(map(len, format_rows(table, Screen(_WIDTH)).splitlines()))
+    if widest > width:
+        rows = []
+        for row in table.rows:
+            name = replace(row.cells[0], text=_MAKER.sub("", row.name))
+            rows.append(replace(row, cells=[name, *row.cells[1:]]))
+        table = replace(table, rows=rows)
+    return table.write("text", width=width or _WIDTH)
+
+
+class _Property(NamedTuple):
+    """A property of a device."""
+
+    key: str
+    name: str
+    value: float
+    text: str
 
 
 def device_table(device: Device) -> Table:
-    """Everything known about one device, with the source of each property."""
+    """Return everything known about one device, with the source of each property."""
     sources: dict[str, int] = {}
+
+    def origin(row: _Property) -> str:
+        """Return a word, or the number of the source, of which rows are the first to refer."""
+        if device.is_measured:
+            return "measured"
+        if device.is_unverified(row.key):
+            return "unverified"
+        source = device.source.get(row.key, "")
+        return f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
+
     columns = (
-        words("figure", "Property", lambda row: row[1]),
-        number("value", "Value", lambda row: Cell(*row[2:])),
-        words("source", "Source", lambda row: _origin(device, row[0], sources)),
+        words("figure", "Property", "name"),
+        number("value", "Value", lambda row: Cell(row.value, row.text)),
+        words("source", "Source", origin),
     )
-    figures = _figures(device)
-    table = make_table(device.name, columns, figures, summary=[device.name], noun="properties")
-    remarks = [
-        *_names(device),
-        *([device.note] if device.note else []),
-        *(f"[{number}] {source}" for source, number in sources.items()),  # which the rows numbered
-    ]
+    rows = _known_properties(device)
+    table = make_table(device.name, columns, rows, summary=[device.name], noun="properties")
+
+    remarks = []
+    names = [name for name in (device.short_name, *device.aliases) if name]
+    if names:
+        remarks.append(f"also called {', '.join(names)}")
+    if device.note:
+        remarks.append(device.note)
+    remarks += [f"[{number}] {source}" for source, number in sources.items()]
     return replace(table, remarks=remarks)
 
 
-def _names(device: Device) -> list[str]:
-    names = [*([device.short_name] if device.short_name else []), *device.aliases]
-    return [f"also called {', '.join(names)}"] if names else []
-
-
 def device_text(device: Device, width: int | None = None) -> str:
-    """One device as text. Addresses are not broken, so that they can be opened."""
+    """Return one device as text. Addresses are not broken, so that they can be opened."""
     narrow = min(width or _WIDTH_OF_ONE, _WIDTH_OF_ONE)
     table = device_table(device)
-    notes = [_hanging(text, narrow) for text in table.remarks]
+    notes = [_wrap_below_number(text, narrow) for text in table.remarks]
     return "\n".join([replace(table, remarks=()).write("text", width=narrow), *notes])
 
 
-def _hanging(text: str, width: int) -> str:
-    """Wrapped below its number, if it has one, which stays beside even the longest address."""
-    number = re.match(r"\[\d+\] ", text)
-    indent = " " * (number.end() if number else 0)
-    lines = textwrap.wrap(
-        text[len(indent) :], width - len(indent), break_long_words=False, break_on_hyphens=False
-    )
-    return (number[0] if number else "") + f"\n{indent}".join(lines)
+def _wrap_below_number(text: str, width: int) -> str:
+    """Wrap a text beside its number, if it has one; even the longest address stays beside it."""
+    match = re.match(r"\[\d+\] ", text)
+    label = match[0] if match else ""
+    indent = " " * len(label)
+    text = text.removeprefix(label)
+    lines = textwrap.wrap(text, width - len(label), break_long_words=False, break_on_hyphens=False)
+    return label + f"\n{indent}".join(lines)
 
 
-def _in(unit: str) -> Callable[[float], str]:
-    return lambda value: units.count(value, unit, 1)
-
-
-_FIGURES: Sequence[ColumnOf[Device]] = (
-    number("bandwidth_gbs", "bandwidth", "bytes_per_second", _in("B/s")),
-    number("link_gbs", "links", "link_bytes_per_second", _in("B/s")),
+_OTHER_PROPERTIES: Sequence[ColumnOf[Device]] = (
+    number(
+        "bandwidth_gbs", "bandwidth", "bytes_per_second", partial(units.count, unit="B/s", digits=1)
+    ),
+    number(
+        "link_gbs", "links", "link_bytes_per_second", partial(units.count, unit="B/s", digits=1)
+    ),
     number("memory_gb", "memory", "data_sheet_memory_gib", "{:g} GB".format),
     number("l2_mb", "cache", "l2_bytes", lambda size: units.memory(size, 0)),
     number("cuda_context_mb", "context", "known_cuda_context_bytes", units.memory),
     number("multiprocessors", "multiprocessors"),
-    number("boost_mhz", "clock", "clock_hz", _in("Hz")),
-    number("power_w", "power", "power_watts", _in("W")),
+    number("boost_mhz", "clock", "clock_hz", partial(units.count, unit="Hz", digits=1)),
+    number("power_w", "power", "power_watts", partial(units.count, unit="W", digits=1)),
 )
 
 
-def _figures(device: Device) -> list[tuple[str, str, float, str]]:
-    """Return the key, name, value and text of each figure that is known."""
-    text = _in("OP/s")
-    rates = [(form, form, rate, text(rate)) for form, rate in device.flops_per_second.items()]
-    others = [(figure.column, figure.value(device), figure.text) for figure in _FIGURES]
-    return rates + [
-        (column.key, column.heading, value, text(value)) for column, value, text in others if value
-    ]
-
-
-def _origin(device: Device, figure: str, sources: dict[str, int]) -> str:
-    """A word, or the number of the source below the table."""
-    if device.is_measured:
-        return "measured"
-    if device.is_unverified(figure):
-        return "unverified"
-    source = device.source.get(figure, "")
-    return f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
+def _known_properties(device: Device) -> list[_Property]:
+    properties = []
+    for form, rate in device.flops_per_second.items():
+        properties.append(_Property(form, form, rate, units.count(rate, "OP/s", 1)))
+    for each in _OTHER_PROPERTIES:
+        value, column = each.value(device), each.column
+        if value:
+            properties.append(_Property(column.key, column.heading, value, each.text(value)))
+    return properties

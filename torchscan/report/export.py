@@ -7,15 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from torchscan.errors import Give, InputError, Text, write_choices
-from torchscan.report.columns import (
-    COLUMNS,
-    DEFAULT_COLUMNS,
-    FIELDS,
-    LayerColumn,
-    check_columns,
-    check_estimates,
-    usual_columns,
-)
+from torchscan.report.column_choice import check_columns, check_estimates, usual_columns
+from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn
 from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of
@@ -60,12 +53,14 @@ def info_table(
         cells = [column.cells[index] for column in written]
         sums = [column.sums[index] for column in written]
         rows.append(_row(line, cells, sums, is_listed=is_listed))
+    columns_shown = [replace(heading, truncate=truncate) for heading in headings]
+    remarks = _folding(shown) + remarks_of(data, fields=FIELDS.intersection(names))
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(heading, truncate=truncate) for heading in headings],
+        columns=columns_shown,
         rows=rows,
         totals=[totals_of(data)],
-        remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
+        remarks=remarks,
         source=source_of(data["provenance"]),
         noun="layers",
     )
@@ -76,7 +71,9 @@ def _folding(shown: Lines) -> list[str]:
     remarks = []
     if any(line.repeats > 1 for line in shown.lines):
         remarks.append(FOLDED)
-    hidden = [f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items()]
+    hidden = []
+    for name, count in shown.hidden.items():
+        hidden.append(f"{name} ×{count}" if count > 1 else name)
     if hidden:
         remarks.append(f"Hidden layers without operators: {', '.join(hidden)}.")
     return remarks
@@ -140,8 +137,10 @@ def info_part(info: InfoDict, columns: Sequence[str] | None = None) -> str:
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
     has_fields = any(layer["rf"] is not None for layer in layers)
     has_times = any("time_estimate" in layer for layer in layers)
-    fields = ["rf"] if has_fields else []
-    return [*usual_columns(False, False, has_times), "flops", *fields]
+    columns = [*usual_columns(False, False, has_times), "flops"]
+    if has_fields:
+        columns.append("rf")
+    return columns
 
 
 # -- rows ----------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from torchscan.analyses.generation.formulas import Polynomial, SymbolicCosts
-from torchscan.report.make_table import make_table, words
+from torchscan.report.make_table import ColumnOf, make_table, words
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -23,16 +26,11 @@ def formula_table(costs: SymbolicCosts) -> Table:
     Args:
         costs: of ``symbolic_costs``.
     """
-    passes = {"prompt": costs.prompt, "token": costs.token}
-    formulas = [(name, *each) for name in passes for each in passes[name].items()]
-    columns = (
-        words("pass", "Pass", lambda row: row[0]),
-        words("figure", "Metric", lambda row: Cell(row[1], _NAMES[row[1]])),
-        words("formula", "Formula", lambda row: _formula(row[2]), min_width=7, wrap=True),
-    )
+    formulas = [_Formula("prompt", *each) for each in costs.prompt.items()]
+    formulas += [_Formula("token", *each) for each in costs.token.items()]
     return make_table(
         "Costs as formulas",
-        columns,
+        _COLUMNS,
         formulas,
         summary=["B sequences: a prompt of T tokens each, then one more token each"],
         remarks=_remarks(costs),
@@ -40,30 +38,43 @@ def formula_table(costs: SymbolicCosts) -> Table:
     )
 
 
-def _formula(polynomial: Polynomial | None) -> Cell:
-    if polynomial is None:
-        return Cell(None, "no polynomial")
-    return Cell(polynomial.exact, str(polynomial))
+class _Formula(NamedTuple):
+    """A metric of the pass for the prompt, or of one for a token after it."""
+
+    stage: str
+    metric: str
+    polynomial: Polynomial | None
+
+    def to_cell(self) -> Cell:
+        if self.polynomial is None:
+            return Cell(None, "no polynomial")
+        return Cell(self.polynomial.exact, str(self.polynomial))
+
+
+_COLUMNS: Sequence[ColumnOf[_Formula]] = (
+    words("pass", "Pass", "stage"),
+    words("figure", "Metric", "metric", _NAMES.__getitem__),
+    words("formula", "Formula", _Formula.to_cell, min_width=7, wrap=True),
+)
 
 
 def _remarks(costs: SymbolicCosts) -> list[str]:
-    found = [each for of in (costs.prompt, costs.token) for each in of.values()]
-    places = " and ".join(
-        f"{batch} sequences of {length:,} tokens" for batch, length in costs.checked
-    )
-    said = [
+    remarks = [
         "Bytes read and written are those of eager PyTorch, which copies the growing cache for "
         "each token; a server does not."
     ]
-    if any(found):
-        said.append(
-            f"Each formula was fitted from T = {costs.fitted[0][1]:,} on, and matches what was "
-            f"recorded for {places}."
+    formulas = [*costs.prompt.values(), *costs.token.values()]
+    if any(formulas):
+        _, shortest = costs.fitted[0]
+        checked = [f"{batch} sequences of {length:,} tokens" for batch, length in costs.checked]
+        remarks.append(
+            f"Each formula was fitted from T = {shortest:,} on, and matches what was "
+            f"recorded for {' and '.join(checked)}."
         )
-    if not all(found):
-        said.append(
+    if not all(formulas):
+        remarks.append(
             "There is no polynomial if control flow depends on the length, or if tokens share "
             "experts, of which each further token reaches fewer new ones. If a window is full at "
             "some length, start beyond it: near= of symbolic_costs, --near on the command line."
         )
-    return said
+    return remarks

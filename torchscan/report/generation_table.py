@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
@@ -11,7 +11,7 @@ from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
-#: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
+#: headings and texts of the attributes of a generation that do not depend on the batch size
 OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "params": ("Parameters", units.count),
     "active_params": ("Active parameters", units.count),
@@ -20,6 +20,7 @@ OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "cache_bytes_per_token": ("Cache per token", units.memory),
     "max_batch_size": ("Largest batch", lambda number: _most(number, "sequences")),
 }
+#: those of attributes that do
 OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "max_context": ("Largest context", lambda number: _most(number, "tokens")),
     "first_token": ("First token after", units.duration),
@@ -42,53 +43,56 @@ def generation_table(generation: Generation | GenerationSweep) -> Table:
 
 
 def _one(generation: Generation) -> Table:
+    question = f"{_question(generation)}, batch size {generation.batch_size}"
+    metrics = _metrics_of(generation, {**OF_MODEL, **OF_BATCH})
+    columns = (
+        words("figure", "Metric", "name"),
+        number("value", "Value", lambda metric: Cell(metric.value, metric.text)),
+    )
+    remarks = _remarks(generation)
     return make_table(
-        "Generation",
-        (
-            words("figure", "Metric", lambda figure: figure[0]),
-            number("value", "Value", lambda figure: Cell(*figure[1:])),
-        ),
-        _written(generation, {**OF_MODEL, **OF_BATCH}),
-        summary=[f"{_question(generation)}, batch size {generation.batch_size}"],
-        remarks=_remarks(generation),
-        noun="figures",
+        "Generation", columns, metrics, summary=[question], remarks=remarks, noun="figures"
     )
 
 
 def _swept(sweep: GenerationSweep) -> Table:
     first = sweep.generations[0]
-    of_model = [f"{name}: {text}" for name, _, text in _written(first, OF_MODEL)]
+    summary = [_question(first)]
+    summary += [f"{metric.name}: {metric.text}" for metric in _metrics_of(first, OF_MODEL)]
+    remarks = _unfit(sweep) + _remarks(first)
+    remarks.append(f"{sweep.num_traces} passes were recorded.")
     return make_table(
         "Generation by batch size",
         _columns(sweep),
         sweep.generations,
-        summary=[_question(first), *of_model],
-        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.num_traces} passes were recorded."],
+        summary=summary,
+        remarks=remarks,
         noun="batch sizes",
     )
 
 
 def _columns(sweep: GenerationSweep) -> list[ColumnOf[Generation]]:
-    price = number("price_per_million", "Price of 1M", sweep.price_per_million, "{:,.2f}".format)
-    return [
-        number("batch_size", "Batch", _batch),
+
+    def batch(generation: Generation) -> Cell:
+        size = generation.batch_size
+        return Cell(size, f"{size:,}" if generation.fits else f"{size:,} (no room)")
+
+    def context(generation: Generation) -> Cell:
+        return Cell(generation.max_context, _most(generation.max_context, ""))
+
+    columns = [
+        number("batch_size", "Batch", batch),
         number("first_token", "First token", text=units.duration),
         number("per_token", "Per token", text=units.duration),
         number("per_token_under_load", "Under load", text=units.duration),
         number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
         words("limiter", "Limited by", priority=1),
-        number("max_context", "Context", _context, priority=2),
-        *([] if sweep.price is None else [price]),
+        number("max_context", "Context", context, priority=2),
     ]
-
-
-def _batch(generation: Generation) -> Cell:
-    size = generation.batch_size
-    return Cell(size, f"{size:,}" if generation.fits else f"{size:,} (no room)")
-
-
-def _context(generation: Generation) -> Cell:
-    return Cell(generation.max_context, _most(generation.max_context, ""))
+    if sweep.price is not None:
+        price = sweep.price_per_million
+        columns.append(number("price_per_million", "Price of 1M", price, "{:,.2f}".format))
+    return columns
 
 
 def _unfit(sweep: GenerationSweep) -> list[str]:
@@ -97,19 +101,27 @@ def _unfit(sweep: GenerationSweep) -> list[str]:
     most = sweep.generations[0].max_batch_size
     if not most:
         return ["Warning: the memory is too small for the model."]
-    return [
-        f"Warning: there is memory for only {most:,} {'sequence' if most == 1 else 'sequences'}."
-    ]
+    noun = "sequence" if most == 1 else "sequences"
+    return [f"Warning: there is memory for only {most:,} {noun}."]
 
 
-def _written(
-    generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]
-) -> list[tuple[str, Any, str]]:
-    """Heading, value and text of each."""
-    values = {name: getattr(generation, name) for name in figures}
-    return [
-        (heading, values[name], text(values[name])) for name, (heading, text) in figures.items()
-    ]
+class _Metric(NamedTuple):
+    """A value of a generation, as a table names and writes it."""
+
+    name: str
+    value: Any
+    text: str
+
+
+def _metrics_of(
+    generation: Generation, attributes: Mapping[str, tuple[str, Callable[[Any], str]]]
+) -> list[_Metric]:
+    """Return the values of these attributes."""
+    metrics = []
+    for attribute, (name, text) in attributes.items():
+        value = getattr(generation, attribute)
+        metrics.append(_Metric(name, value, text(value)))
+    return metrics
 
 
 def _remarks(generation: Generation) -> list[str]:
@@ -119,24 +131,19 @@ def _remarks(generation: Generation) -> list[str]:
 
 
 def _most(number: int | None, what: str) -> str:
-    return (
-        "no limit"
-        if number is None
-        else f"{number:,.0f} {what}".strip()
-        if number
-        else "does not fit"
-    )
+    if number is None:
+        return "no limit"
+    return f"{number:,.0f} {what}".strip() if number else "does not fit"
 
 
 def _question(generation: Generation) -> str:
     formats = [generation.precision or "the model's own precision"]
-    for name, form in (
-        ("weights", generation.weights),
-        ("cache", generation.cache),
-        ("products", generation.compute),
-    ):
-        if form:
-            formats.append(f"{name} in {form}")
+    if generation.weights:
+        formats.append(f"weights in {generation.weights}")
+    if generation.cache:
+        formats.append(f"cache in {generation.cache}")
+    if generation.compute:
+        formats.append(f"products in {generation.compute}")
     device = generation.device
     if generation.mesh is not None:
         mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal, get_args
 
 from torchscan.errors import InputError
@@ -19,10 +20,11 @@ GroupRows = Literal["process", "layer"]
 
 @explain_wrong_types
 def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
-    """Return one row per rank, with its lag in a step, or one per layer, with the min and max of all ranks.
+    """Return one row per rank, with its lag, or one per layer, with the min and max of all ranks.
 
     Args:
-        group: what :func:`open_run` reads from a folder that several ranks have saved their inspections to.
+        group: what :func:`open_run` reads from a folder that several ranks have saved their
+            inspections to.
         by: "process" or "layer".
     """
     if by not in get_args(GroupRows):
@@ -50,31 +52,39 @@ def _columns_of_ranks(group: GroupRun) -> list[ColumnOf[RunFacts]]:
     lags = dict(zip(map(group.rank_of, group.runs), group.lags, strict=True))
     return [
         words("process", "Rank", group.rank_of),
-        durations("forward", "Forward", lambda run: run.forward.median or None),
-        durations("backward", "Backward", lambda run: run.backward.median or None),
-        durations("optimizer", "Optimizer", lambda run: run.optimizer.median or None, priority=2),
-        durations("between", "Between", lambda run: run.between.median or None, priority=1),
-        durations("period", "Step to step", lambda run: run.period.median or None, priority=3),
+        durations("forward", "Forward", _median("forward")),
+        durations("backward", "Backward", _median("backward")),
+        durations("optimizer", "Optimizer", _median("optimizer"), priority=2),
+        durations("between", "Between", _median("between"), priority=1),
+        durations("period", "Step to step", _median("period"), priority=3),
         durations("late", "Lag", lambda run: lags[group.rank_of(run)]),
     ]
 
 
+def _median(interval: str) -> Callable[[RunFacts], float | None]:
+    """Return a function for the median of an interval, which returns None for 0."""
+    take = attrgetter(f"{interval}.median")
+    return lambda run: take(run) or None
+
+
 def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
     """Return columns for the indices of the calls that all ranks have."""
-    first = group.runs[0]
-    runs = [run for run in group.runs if _keys(run) == _keys(first)]
-    times = [[run.calls[index].time for run in runs] for index in range(len(first.calls))]
+    calls = group.runs[0].calls
+    keys = _keys(group.runs[0])
+    runs = [run for run in group.runs if _keys(run) == keys]
+    times_by_run = [[call.time for call in run.calls] for run in runs]
+    times = list(zip(*times_by_run, strict=True))
 
     def find_slowest(index: int) -> int | None:
-        run = max(runs, key=lambda run: run.calls[index].time)
-        return group.rank_of(run) if any(times[index]) else None
+        slowest = times[index].index(max(times[index]))
+        return group.rank_of(runs[slowest]) if any(times[index]) else None
 
     def name(index: int) -> Cell:
-        return Cell(first.calls[index].path, first.calls[index].name_in(first.calls))
+        return Cell(calls[index].path, calls[index].name_in(calls))
 
     return [
         words("path", "Layer", name, min_width=12, truncate="head"),
-        words("type", "Type", lambda index: first.calls[index].type_name, min_width=8, priority=1),
+        words("type", "Type", lambda index: calls[index].type_name, min_width=8, priority=1),
         durations("least", "Min", lambda index: min(times[index]) or None),
         durations("most", "Max", lambda index: max(times[index]) or None),
         number("slowest", "Slowest rank", find_slowest, priority=2),
@@ -95,32 +105,35 @@ def _notes_on_layers(group: GroupRun) -> list[str]:
 
 
 def _remarks(group: GroupRun) -> list[str]:
-    stragglers = [to_remark(each) for each in group.stragglers]
-    missing = []
+    remarks = []
     if group.missing:
         ranks = f"{_name_ranks(group.missing)} of {group.num_ranks}"
-        missing.append(f"Missing: {ranks}, which saved nothing.")
-    verdict = [] if group.verdict is None else [Conclusion(f"Verdict: {group.verdict}.")]
-    return [*missing, *stragglers, *_notes_on_lags(group), *verdict]
+        remarks.append(f"Missing: {ranks}, which saved nothing.")
+    remarks += [to_remark(each) for each in group.stragglers]
+    remarks.append(_note_on_lags(group))
+    if group.verdict is not None:
+        remarks.append(Conclusion(f"Verdict: {group.verdict}."))
+    return remarks
 
 
-def _notes_on_lags(group: GroupRun) -> list[str]:
+def _note_on_lags(group: GroupRun) -> str:
     run = group.runs[0]
     medians = f"Medians of {run.num_timed} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
-        return [f"{medians}. No collectives were recorded, so stragglers cannot be identified."]
+        return f"{medians}. No collectives were recorded, so stragglers cannot be identified."
     if None in group.lags:
-        return [
-            f"{medians}. Too few collectives were recorded to identify stragglers: measure 40 steps "
-            "or more."
-        ]
+        return (
+            f"{medians}. Too few collectives were recorded to identify stragglers: measure 40 "
+            "steps or more."
+        )
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"
-    return [
+    return (
         f"{medians}, with {each}. Lag is the extra time of a rank's own work, compared with the "
         "other ranks. Clocks of several machines must agree."
-    ]
+    )
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    noun = "ranks" if len(ranks) > 1 else "rank"
+    return f"{noun} {', '.join(map(str, ranks))}"

@@ -28,7 +28,8 @@ def page(title: str, *parts: str) -> str:
     """Return a complete document with a heading, light or dark to match the reader's system."""
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_policy()}">'
-        f'<title>torchscan: {_escape(title)}</title><meta name="viewport" content="width=device-width">'
+        f"<title>torchscan: {_escape(title)}</title>"
+        '<meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark">'
         f"<style>{_PAGE_STYLE}</style>"
     )
@@ -40,7 +41,14 @@ def page(title: str, *parts: str) -> str:
 def _policy() -> str:
     """Return the content security policy: styles, our script by its hash, and no network."""
     script = b64encode(sha256(page_file("table.js").encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
+    directives = [
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        f"script-src 'sha256-{script}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join(directives)
 
 
 def part_of(table: Table) -> str:
@@ -158,8 +166,11 @@ def _largest(table: Table, index: int) -> float:
     """
     deep = [row for row in table.rows if row.depth]
     parts = [row for row in table.rows if not row.is_total]
-    cells = [(row.sums or row.cells)[index] for row in deep or parts or table.rows]
-    values = [cell.value or 0 for cell in cells if cell is not None]
+    values = []
+    for row in deep or parts or table.rows:
+        cell = (row.sums or row.cells)[index]
+        if cell is not None:
+            values.append(cell.value or 0)
     return max(values, default=0) or 1
 
 

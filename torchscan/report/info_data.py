@@ -1,4 +1,4 @@
-"""The types of the info dict. ``info.schema.json`` says the same to other programs; a test compares the two."""
+"""Types of the info dict, as ``info.schema.json`` describes it; a test compares the two."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AxisData(TypedDict):
 class Layer(Sums):
     """One call of one module."""
 
-    #: if they were asked for, and with all that it calls: of the module's first call, those of all its calls
+    #: with everything that the layer calls; the module's first call has those of all its calls
     activation_bytes: NotRequired[int | None]
     peak_bytes: NotRequired[int | None]
     #: for a device: seconds

@@ -17,16 +17,15 @@ def json_of(table: Table, _: Screen | None = None) -> str:
 
 def table_content(table: Table) -> dict[str, Any]:
     """Return rows, totals and remarks as plain data."""
-    content: dict[str, Any] = to_plain(
-        {
-            "title": table.title,
-            "summary": list(table.summary),
-            "rows": _rows(table),
-            "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
-            "remarks": list(table.remarks),
-        }
-    )
-    return content
+    content = {
+        "title": table.title,
+        "summary": list(table.summary),
+        "rows": _rows(table),
+        "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
+        "remarks": list(table.remarks),
+    }
+    plain: dict[str, Any] = to_plain(content)
+    return plain
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

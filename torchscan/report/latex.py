@@ -55,7 +55,8 @@ _GREEK = {
     **{letter: rf"$\{name}$" for letter, name in _NAMES_BY_LETTER.items()},
     **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True)),
 }
-#: characters to escape; second hyphens and commas, which would form a ligature; spaces that TeX drops
+#: characters to escape; second hyphens and commas, which would form a ligature; spaces that TeX
+#: drops
 _ESCAPED = re.compile(r"[^A-Za-z0-9 ,-]|(?<=-)-|(?<=,),|^ | $|(?<= ) ")
 #: rows that fit a page with the totals
 _PAGE_ROWS = 40
@@ -101,11 +102,16 @@ def format_latex(
         long = len(table.rows) > _PAGE_ROWS
     if wide is None:
         wide = _count_characters(table) > _COLUMN_WIDTH
+    title = caption or escape(f"{printable(table.title)}.")
+    head = [rf"\caption{{{title}}}"]
+    if label:
+        head.append(rf"\label{{{label}}}")
+    rows = [_row(row, table.columns, siunitx) for row in table.rows]
     parts = _Parts(
         specification=f"@{{}}{''.join(_alignments(table, siunitx))}@{{}}",
-        head=_write_head(table, caption, label),
+        head=head,
         headings=_line([_heading(column, siunitx) for column in table.columns]),
-        body=[*(_row(row, table.columns, siunitx) for row in table.rows), *_totals(table)],
+        body=[*rows, *_totals(table)],
         note=_write_note(table),
     )
     packages = [r"\usepackage{booktabs}"]
@@ -119,19 +125,12 @@ def format_latex(
     return "\n".join([f"% needs {' '.join(packages)}", *lines])
 
 
-def _write_head(table: Table, caption: str | None, label: str | None) -> list[str]:
-    """Return the commands for the caption and the label."""
-    title = caption or escape(f"{printable(table.title)}.")
-    head = [rf"\caption{{{title}}}"]
-    if label:
-        head.append(rf"\label{{{label}}}")
-    return head
-
-
 def _write_note(table: Table) -> list[str]:
     """Return the sentences above and below the table as one paragraph, if there are any."""
-    texts = filter(None, (*table.summary, *table.remarks, table.source))
-    sentences = [escape(f"{printable(text).rstrip('.')}.") for text in texts]
+    texts = [*table.summary, *table.remarks]
+    if table.source:
+        texts.append(table.source)
+    sentences = [escape(f"{printable(text).rstrip('.')}.") for text in texts if text]
     if not sentences:
         return []
     return [rf"\par\smallskip{{\footnotesize\raggedright {' '.join(sentences)}\par}}"]
@@ -202,13 +201,15 @@ def _alignments(table: Table, siunitx: bool) -> list[str]:
 
 
 def _align_at_points(texts: Iterable[str]) -> str:
-    """Return the column with the most digits before and after the point: ``S[table-format=5.1]``."""
+    """Return the column for the most digits before and after the point, ``S[table-format=5.1]``."""
     numbers = filter(None, (_NUMBER.fullmatch(text.replace(",", "")) for text in texts))
     digits = [(len(match[1]), len(match[2] or "")) for match in numbers]
     if not digits:
         return "r"
     before, after = map(max, zip(*digits, strict=True))
-    return f"S[table-format={before}.{after}]" if after else f"S[table-format={before}]"
+    if not after:
+        return f"S[table-format={before}]"
+    return f"S[table-format={before}.{after}]"
 
 
 def _heading(column: Column, siunitx: bool) -> str:
@@ -240,19 +241,16 @@ def _sentences(totals: Table) -> list[str]:
 
 def _row(row: Row, columns: Sequence[Column], siunitx: bool) -> str:
     indent = rf"\hspace*{{{row.indent}em}}" if row.indent else ""
-    cells = [
-        _cell(text, siunitx and column.is_number)
-        for text, column in zip(row.texts[1:], columns[1:], strict=True)
-    ]
-    return _line([indent + escape(row.name), *cells])
-
-
-def _cell(text: str, is_aligned: bool) -> str:
-    """Return the text of a cell; siunitx takes all but numbers in braces."""
-    if not is_aligned:
-        return escape(text)
-    number = text.replace(",", "")
-    return number if _NUMBER.fullmatch(number) else f"{{{escape(text)}}}"
+    cells = [indent + escape(row.name)]
+    for text, column in zip(row.texts[1:], columns[1:], strict=True):
+        number = text.replace(",", "")
+        if not siunitx or not column.is_number:
+            cells.append(escape(text))
+        elif _NUMBER.fullmatch(number):
+            cells.append(number)
+        else:
+            cells.append(f"{{{escape(text)}}}")  # siunitx takes other texts in braces
+    return _line(cells)
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -264,10 +262,11 @@ def escape(text: str) -> str:
 
     Characters that pdflatex has no font for are named by number.
     """
-    return _ESCAPED.sub(lambda match: _escape_sign(match[0]), text)
+    return _ESCAPED.sub(_escape_sign, text)
 
 
-def _escape_sign(sign: str) -> str:
+def _escape_sign(match: re.Match[str]) -> str:
+    sign = match[0]
     command = _GREEK.get(sign) or _SIGNS.get(sign)
     if command is not None:
         return command

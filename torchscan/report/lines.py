@@ -1,4 +1,4 @@
-"""The lines of the layer table: each layer with all that it calls, equal blocks in one line, and without what does nothing."""
+"""Lines of the layer table: layers with all that they call, and equal blocks in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDED = "× marks identical layers in one row; values are their sums."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A layer, or several equal ones that follow each other: its figures are the sums of all of them."""
+    """A layer, or several equal ones that follow each other, with the sums of their values."""
 
     name: str
     full_name: str
@@ -39,13 +39,17 @@ class Lines:
 
 
 def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
-    """With equal blocks in one line, or each on its own; None: in one where that takes no more than half as many lines."""
+    """Return a line for each run of equal blocks, or for each layer.
+
+    None: for each run if that takes no more than half as many lines.
+    """
     tree = Tree(layers)
     if fold_repeats is not False:
         folded = list(tree.folded())
         if fold_repeats or 2 * len(folded) <= len(layers):
-            return Lines(folded, Counter(layer["type"] for layer in layers if tree.is_idle(layer)))
-    return Lines([tree.line([at], [at]) for at in range(len(layers))], Counter())
+            hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
+            return Lines(folded, hidden)
+    return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
 
 
 class Tree:
@@ -55,13 +59,14 @@ class Tree:
         self._layers = layers
         self._children: list[list[int]] = [[] for _ in layers]
         self.totals = [layer.copy() for layer in layers]
-        for at, parent in _parents(layers):
-            self._children[parent].insert(0, at)
-            self.totals[parent]["is_shared"] |= self.totals[at]["is_shared"]
+        for index, parent in _parents(layers):
+            self._children[parent].insert(0, index)
+            total, above = self.totals[index], self.totals[parent]
+            above["is_shared"] |= total["is_shared"]
             for key in SUMS:
-                self.totals[parent][key] += self.totals[at][key]
-            if "time_estimate" in layers[at]:
-                self.totals[parent]["time_estimate"] += self.totals[at]["time_estimate"]
+                above[key] += total[key]
+            if "time_estimate" in layers[index]:
+                above["time_estimate"] += total["time_estimate"]
 
     def is_idle(self, layer: Layer) -> bool:
         """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
@@ -75,57 +80,58 @@ class Tree:
         )
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
-        """For equal layers at these places, the last of which are a run in the last block."""
-        one, other = self._layers[run[0]], self._layers[run[-1]]
-        full_name, own = (
-            from_to(full_name_of(one), full_name_of(other)),
-            _merge_layers([self._layers[at] for at in places]),
-        )
+        """Return the line of equal layers, the last of which are a run in the last block."""
+        first, last = self._layers[run[0]], self._layers[run[-1]]
+        full_name = from_to(full_name_of(first), full_name_of(last))
+        own = _merge_layers([self._layers[place] for place in places])
+        if len(run) > 1:
+            own = {**own, "path": full_name}
         return Line(
-            name=from_to(name_of(one), name_of(other)),
+            name=from_to(name_of(first), name_of(last)),
             full_name=full_name,
-            own={**own, "path": full_name} if len(run) > 1 else own,
-            total=_merge_layers([self.totals[at] for at in places]),
+            own=own,
+            total=_merge_layers([self.totals[place] for place in places]),
             repeats=len(run),
         )
 
     def folded(self) -> Iterator[Line]:
-        """Equal blocks that follow each other in one line, and those that they call below it."""
+        """Yield a line for each run of equal blocks, each followed by those that the run calls."""
         kinds = self._kinds()
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
             places, run = waiting.pop()
             yield self.line(places, run)
-            shown = {
-                at: [each for each in self._children[at] if not self.is_idle(self._layers[each])]
-                for at in places
-            }
-            last = shown[places[-1]]
-            runs = [[last.index(at) for at in each] for each in self._runs(last, kinds)]
-            below = [
-                (
-                    [shown[at][number] for at in places for number in each],
-                    [last[number] for number in each],
-                )
-                for each in runs
-            ]
+            shown: list[list[int]] = []
+            for place in places:
+                children = self._children[place]
+                shown.append([each for each in children if not self.is_idle(self._layers[each])])
+            below = []
+            for siblings in self._runs(shown[-1], kinds):
+                # Equal blocks have equal children at equal positions.
+                positions = [shown[-1].index(each) for each in siblings]
+                equal = [children[position] for children in shown for position in positions]
+                below.append((equal, siblings))
             waiting += reversed(below)
 
     def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the runs of equal layers that follow each other."""
         run: list[int] = []
-        for at in siblings:
-            if (
-                run
-                and kinds[run[-1]] == kinds[at]
-                and _follows(self._layers[run[-1]], self._layers[at])
-            ):
-                run.append(at)
+        for index in siblings:
+            if run and kinds[run[-1]] == kinds[index] and self._follows(run[-1], index):
+                run.append(index)
                 continue
             if run:
                 yield run
-            run = [at]
+            run = [index]
         if run:
             yield run
+
+    def _follows(self, index: int, other_index: int) -> bool:
+        """Return whether another layer is next in a numbered list, or its module's next call."""
+        one, other = self._layers[index], self._layers[other_index]
+        if one["path"] == other["path"]:
+            return other["call"] == one["call"] + 1
+        return is_next(one["name"], other["name"])
 
     def _kinds(self) -> list[int]:
         """Number the kinds of layers.
@@ -134,11 +140,11 @@ class Tree:
         """
         known: dict[tuple[Any, ...], int] = {}
         kinds = [0] * len(self._layers)
-        for at in reversed(range(len(self._layers))):
-            below = tuple(
-                (self._layers[child]["name"], kinds[child]) for child in self._children[at]
-            )
-            kinds[at] = known.setdefault((*_visible_values(self._layers[at]), below), len(known))
+        for index in reversed(range(len(self._layers))):
+            children = self._children[index]
+            below = tuple((self._layers[child]["name"], kinds[child]) for child in children)
+            key = (*_visible_values(self._layers[index]), below)
+            kinds[index] = known.setdefault(key, len(known))
         return kinds
 
 
@@ -154,35 +160,28 @@ def _visible_values(layer: Layer) -> tuple[Any, ...]:
     )
 
 
-def _follows(one: Layer, other: Layer) -> bool:
-    """Return whether a layer is the next of a numbered list, or its module's next call."""
-    if one["path"] == other["path"]:
-        return other["call"] == one["call"] + 1
-    return is_next(one["name"], other["name"])
-
-
 def _merge_layers(layers: Sequence[Layer]) -> Layer:
-    """The last of equal ones, with the sums of all; of what is alive at one time the most."""
+    """Return the last of equal layers with the sums of all, and with the largest peak."""
     if len(layers) == 1:
         return layers[0]
-    found = layers[-1].copy()
+    merged = layers[-1].copy()
     for key in SUMS:
-        found[key] = sum(layer[key] for layer in layers)
-    if "time_estimate" in found:
-        found["time_estimate"] = math.fsum(layer["time_estimate"] for layer in layers)
-    if "peak_bytes" in found:
-        found["activation_bytes"] = sum(layer["activation_bytes"] or 0 for layer in layers)
-        found["peak_bytes"] = max(layer["peak_bytes"] or 0 for layer in layers)
-    return found
+        merged[key] = sum(layer[key] for layer in layers)
+    if "time_estimate" in merged:
+        merged["time_estimate"] = math.fsum(layer["time_estimate"] for layer in layers)
+    if "peak_bytes" in merged:
+        merged["activation_bytes"] = sum(layer["activation_bytes"] or 0 for layer in layers)
+        merged["peak_bytes"] = max(layer["peak_bytes"] or 0 for layer in layers)
+    return merged
 
 
 def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Positions of each layer and its parent, last first, so that children are summed before their parents."""
+    """Return the index of each layer and of its parent, children before their parents."""
     above: list[int] = []
-    found = []
-    for position, layer in enumerate(layers):
+    pairs = []
+    for index, layer in enumerate(layers):
         del above[layer["depth"] :]
         if above:
-            found.append((position, above[-1]))
-        above.append(position)
-    return reversed(found)
+            pairs.append((index, above[-1]))
+        above.append(index)
+    return reversed(pairs)

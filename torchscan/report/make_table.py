@@ -38,7 +38,7 @@ class ColumnOf(Generic[Item]):
         """Return the column, with its unit in the heading, and a cell for each item."""
         values = [self.value(item) for item in items]
         if self.scale is None:
-            return self.column, [self._cell(value) for value in values]
+            return self.column, list(map(self._cell, values))
 
         scale = self.scale(abs(value) for value in values if value and math.isfinite(value))
         texts = map(partial(self._text_in, scale), items, values)

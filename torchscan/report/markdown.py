@@ -21,8 +21,8 @@ _MARKUP = r"""
 """
 #: names of emoji: ":cat:", ":100:"
 _EMOJI = r":(?=(?:100|1234|[\w+-]*[A-Za-z+-][\w+-]*):)"
-#: mentions of people, numbers of issues, formulas, addresses and names of emoji: sites look for them
-#: after Markdown, when a backslash or an entity is gone; a tag parts them
+#: mentions of people, numbers of issues, formulas, addresses and names of emoji: sites look for
+#: them after Markdown, when a backslash or an entity is gone; a tag parts them
 _MENTION = rf"[@$] | \#(?=\d) | :(?=//) | (?<=www)\. | {_EMOJI}"
 #: spaces that would get lost; written as an entity
 _SPACE = r"^[ ] | [ ]$ | (?<=[ ])[ ]"
@@ -34,15 +34,16 @@ _MENTIONS = re.compile(_MENTION, re.VERBOSE)
 
 @writes("markdown")
 def markdown_of(table: Table, _: Screen) -> str:
-    """Tables and paragraphs, in the order of the text format."""
-    rows = [_rows(table)] if table.rows else []
-    totals = [_titled(each) for each in table.totals]
-    return _page(table, [*totals, *rows] if table.totals_first else [*rows, *totals])
+    """Return tables and paragraphs, in the order of the text format."""
+    parts = [_titled(each) for each in table.totals]
+    if table.rows:
+        parts.insert(len(parts) if table.totals_first else 0, _rows(table))
+    return _page(table, parts)
 
 
 @writes("github")
 def github_of(table: Table, screen: Screen) -> str:
-    """For a comment: the totals come first, and the rows open on a click."""
+    """Return Markdown for a comment: the totals come first, and the rows open on a click."""
     if not table.totals or not table.rows:
         return markdown_of(table, screen)
     title = f"{len(table.rows)} {table.noun}"
@@ -59,13 +60,14 @@ def _titled(table: Table) -> str:
 
 
 def _rows(table: Table) -> str:
-    """Columns of numbers are aligned to the right."""
+    """Return headings and rows, with numbers aligned to the right."""
     headings = [escape(column.heading) for column in table.columns]
     rules = ["--:" if column.is_number else ":--" for column in table.columns]
-    rows = [
-        [_INDENT * row.indent + escape(row.name), *map(escape, row.texts[1:])] for row in table.rows
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rules, *rows))
+    lines = [headings, rules]
+    for row in table.rows:
+        name = _INDENT * row.indent + escape(row.name)
+        lines.append([name, *map(escape, row.texts[1:])])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def escape(text: str) -> str:

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from torchscan import units
-from torchscan.analyses.memory_blocks import MemoryKind
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import LayerMemory, Moment
+from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import enclosing_modules
-from torchscan.report.chart import SIGNS, axis, stacked, ticks
-from torchscan.report.colours import in_colour
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
+from torchscan.report.memory_chart import STACK, format_chart, format_legend
 from torchscan.report.table import Cell, Screen, Table, check_width
-from torchscan.report.text import fit_columns, format_rows, format_totals, wrap_paragraphs
+from torchscan.report.text import format_rows, wrap_paragraphs
+from torchscan.report.text_columns import fit_columns
+from torchscan.report.text_totals import format_totals
 from torchscan.wrong_arguments import explain_wrong_types
 
-_MIN_WIDTH, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
+_MIN_WIDTH, _LAYERS = 40, 8
 
 #: the number of a block in its list, as a part of a path
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
-
-#: from the bottom up: what is always there first
-STACK: Sequence[MemoryKind] = (
-    "parameters",
-    "buffers",
-    "optimizer",
-    "inputs",
-    "cache",
-    "gradients",
-    "gathered",
-    "activations",
-    "temporary",
-)
 
 
 @explain_wrong_types
@@ -46,11 +32,13 @@ def memory_table(estimate: MemoryEstimate) -> Table:
 
     The totals are the peak by kind and, for a device, the verdict.
     """
-    groups = _groups_of(_keeping(estimate.layers))
+    groups = _group_layers(estimate.layers)
     shown = _shown_groups(groups, estimate)
     totals = [_by_kind(estimate)]
     if estimate.verdict is not None:
         totals.append(_verdict(estimate.verdict))
+    remarks = [*_left_out(groups, shown), *closeness(estimate.verdict)]
+    remarks += [note.sentence for note in estimate.assumptions]
     return make_table(
         "Layers that keep the most",
         _COLUMNS,
@@ -59,11 +47,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         summary=[_peak(estimate)],
         totals=totals,
         totals_first=True,
-        remarks=[
-            *_left_out(groups, shown),
-            *closeness(estimate.verdict),
-            *(note.sentence for note in estimate.assumptions),
-        ],
+        remarks=remarks,
         noun="layers",
     )
 
@@ -79,9 +63,9 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     width = screen.width
     table = fit_columns(memory_table(estimate), width)
     by_kind, *verdict = table.totals
-    blocks = [*wrap_paragraphs(table.summary, width), _legend(by_kind, screen)]
+    blocks = [*wrap_paragraphs(table.summary, width), format_legend(by_kind, screen)]
     if estimate.timeline:
-        blocks.append(_chart(estimate, screen))
+        blocks.append(format_chart(estimate, screen))
     if table.rows:
         blocks.append(format_rows(table, screen))
     blocks += [format_totals(each, width) for each in verdict]
@@ -93,7 +77,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
 
 
 def _peak(estimate: MemoryEstimate) -> str:
-    place = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
+    place = f"in {layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
     if estimate.peak_phase == "optimizer":
         place = "in the step of the optimizer"
     batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
@@ -102,12 +86,12 @@ def _peak(estimate: MemoryEstimate) -> str:
 
 
 def _by_kind(estimate: MemoryEstimate) -> Table:
-    peak = estimate.peak_bytes
-    sizes_by_kind = {kind: estimate.by_kind[kind] for kind in STACK if estimate.by_kind[kind]}
-    rows = [
-        [*total(kind, kind, size, units.memory), Cell(size / peak, units.share(size / peak))]
-        for kind, size in sizes_by_kind.items()
-    ]
+    rows = []
+    for kind in STACK:
+        size = estimate.by_kind[kind]
+        if size:
+            share = size / estimate.peak_bytes
+            rows.append([*total(kind, kind, size, units.memory), Cell(share, units.share(share))])
     return totals_table(rows, ("", "", ""))
 
 
@@ -190,24 +174,24 @@ def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     return [layer for layer in keeping if layer.path not in outer]
 
 
-def _groups_of(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
-    """Return the groups of layers, those that keep the most first."""
+def _group_layers(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
+    """Return groups of the layers that keep something, those that keep the most first."""
     alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
-    for layer in layers:
+    for layer in _keeping(layers):
         alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
     groups = [_group_of(members) for members in alike.values()]
     return sorted(groups, key=lambda group: -group.activation_bytes)
 
 
 def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
-    names = zip(*(layer.path.split(".") for layer in layers), strict=True)
-    path = ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in names)
+    paths = tuple(layer.path for layer in layers)
+    names = [set(parts) for parts in zip(*(path.split(".") for path in paths), strict=True)]
     return _LayerGroup(
-        path=path,
+        path=".".join(min(parts) if len(parts) == 1 else "*" for parts in names),
         type_name=layers[0].type_name,
         activation_bytes=sum(layer.activation_bytes for layer in layers),
         peak_bytes=max(layer.peak_bytes for layer in layers),
-        paths=tuple(layer.path for layer in layers),
+        paths=paths,
     )
 
 
@@ -237,73 +221,17 @@ def _left_out(groups: Sequence[_LayerGroup], shown: Sequence[_LayerGroup]) -> li
     if not number:
         return []
     layers = "1 more layer keeps" if number == 1 else f"{number:,} more layers keep"
-    return [f"{layers} {units.memory(kept)}; --format json and to_dict() list all."]
+    return [f"{layers} {units.memory(kept)}; the JSON output lists all."]
 
 
-def _layer_name(path: str) -> str:
+def layer_name(path: str) -> str:
+    """Return how a text names the module at this path."""
     return path or "the model itself"
 
 
 _COLUMNS = (
-    words("path", "Layer", text=_layer_name, min_width=5),
+    words("path", "Layer", text=layer_name, min_width=5),
     words("type", "Type", "type_name", min_width=4, priority=1),
     sizes("activation_bytes", "Activations", summable=True),
     sizes("peak_bytes", "Peak"),
 )
-
-
-# -- chart in a terminal -------------------------------------------------------------------------
-
-
-def _legend(by_kind: Table, screen: Screen) -> str:
-    """Return the bytes of each kind beside its symbol in the chart."""
-    rows = format_totals(by_kind, screen.width - 2).split("\n")
-    kinds = [row.cells[0].value for row in by_kind.rows]
-    if screen.has_colours:
-        signs = [in_colour("█", kind) for kind in kinds]
-    else:
-        signs = [SIGNS[kind] for kind in kinds]
-    return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))
-
-
-def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
-    """Return memory over time; a column shows the largest of several moments."""
-    columns = list(columns_of(estimate.timeline, screen.width - _LABEL_WIDTH))
-    sizes = [[moment.by_kind[kind] for kind in STACK] for moment in columns]
-    labels = _labels(max(moment.total for moment in columns))
-    rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
-    lines = [_peak_mark(estimate, columns, screen.width)]
-    for label, row in zip(labels, rows, strict=True):
-        lines.append(f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip())
-    lines.append(" " * _LABEL_WIDTH + axis([moment.phase for moment in columns]))
-    return "\n".join(lines)
-
-
-def _labels(top: int) -> list[str]:
-    """Return a label for each row from the top down: the round number that it reaches, or ""."""
-    size, unit = units.unit_of_memory(top)
-    labels: dict[int, str] = {}
-    for tick in ticks(top / size, 4):
-        row = math.ceil(_PLOT_HEIGHT * tick * size / top) - 1
-        labels[row] = f"{tick:g} {unit}"
-    return [labels.get(row, "") for row in reversed(range(_PLOT_HEIGHT))]
-
-
-def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:
-    """Return ``▼ peak, layer4.2.relu`` above the column, with the text where there is room."""
-    place = _LABEL_WIDTH + max(range(len(columns)), key=lambda column: columns[column].total)
-    label = f"peak, {_layer_name(estimate.peak_layer)}"
-    if place + 2 + len(label) <= width:
-        return " " * place + f"▼ {label}"
-    if len(label) + 2 <= place:
-        return f"{label} ▼".rjust(place + 1)
-    return " " * place + "▼"
-
-
-def columns_of(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
-    """Yield the largest moment of each of ``count`` stretches."""
-    count = min(count, len(timeline))
-    for column in range(count):
-        begin = column * len(timeline) // count
-        end = (column + 1) * len(timeline) // count
-        yield max(timeline[begin:end], key=lambda moment: moment.total)

@@ -1,6 +1,9 @@
-"""On which meshes a model trains, as a table."""
+"""Table of the meshes on which a model trains."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
 
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, StepPart
@@ -52,29 +55,27 @@ def batches_cell(choice: MeshChoice) -> Cell:
     return Cell(choice.num_microbatches, text)
 
 
+def _to_gib(size: int) -> str:
+    return f"{size / 2**30:.1f}"
+
+
+def _share(part: StepPart) -> Callable[[MeshChoice], float]:
+    """Return a function for the share of a part in the time of a step."""
+    take = attrgetter(part)
+    return lambda choice: take(choice) / choice.time_estimate
+
+
 _COLUMNS = (
     words("mesh", "Mesh", format_sizes),
     words("sharding", "Sharding"),
     words("checkpoint", "Recompute", format_checkpoint),
     words("num_microbatches", "Batches", batches_cell, priority=1),
     words("schedule", "Schedule", schedule_cell, priority=5),
-    number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
+    number("needed_bytes", "GiB", text=_to_gib),
     words("fits", "Fits", text=yes_or_no),
     number("time_estimate", "Step", text=units.duration),
-    number(
-        "waiting_share",
-        "Waiting",
-        lambda choice: choice.waiting / choice.time_estimate,
-        units.share,
-        priority=3,
-    ),
-    number(
-        "bubble_share",
-        "Bubble",
-        lambda choice: choice.bubble / choice.time_estimate,
-        units.share,
-        priority=2,
-    ),
+    number("waiting_share", "Waiting", _share("waiting"), units.share, priority=3),
+    number("bubble_share", "Bubble", _share("bubble"), units.share, priority=2),
     number("sent_bytes", "Sent", text=lambda size: units.memory(size, 1), priority=4),
     number("tokens_per_second", "Tokens/s", text="{:,.0f}".format),
     number("mfu", "MFU", text=units.share),
@@ -97,23 +98,55 @@ def mesh_table(search: MeshSearch) -> Table:
         fitting = [each for each in rows if each.fits]
         too_large = [each for each in rows if not each.fits]
         rows = [*fitting[:_MAX_ROWS], *too_large[:_MAX_TOO_LARGE]]
-    marked = [] if search.best is None else ["* marks the fastest step that fits."]
-    remarks = [*marked, *_reasons(search), *_left_out(search), _convention(search)]
-    if search.error_margin is not None:
-        remarks.append(f"Times: {search.error_margin.label}.")
-    remarks += [note.sentence for note in search.assumptions]
     return make_table(
         "Meshes",
         _columns_of(rows),
         rows,
         mark_best(rows, search.best),
-        summary=[
-            f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters; "
-            f"{_step(search)}, {_how(search)}"
-        ],
-        remarks=[*remarks, *_recording_remarks(search, len(rows))],
+        summary=[_question(search)],
+        remarks=_remarks(search, len(rows)),
         noun="steps",
     )
+
+
+def _question(search: MeshSearch) -> str:
+    """Return the model and its step, with the options that were given."""
+    model = f"{search.num_gpus:,} {search.device}, {units.count(search.params)} parameters"
+    noun = "sequences" if search.sequences > 1 else "sequence"
+    step = f"{search.sequences:,} {noun} of {search.length:,} tokens in a step"
+    precision = search.precision
+    if search.float8 is not None:
+        precision += f" with float8 ({search.float8})"
+    options = [precision]
+    if search.compiled:
+        options.append("compiled")
+    options.append(search.optimizer)
+    if search.lora is not None:
+        options.append(f"LoRA adapters of rank {search.lora}")
+    return f"{model}; {step}, {', '.join(options)}"
+
+
+def _remarks(search: MeshSearch, num_rows: int) -> list[str]:
+    remarks = []
+    if search.best is not None:
+        remarks.append("* marks the fastest step that fits.")
+    remarks += _reasons(search)
+    refused: dict[Note, list[str]] = {}
+    for mesh, reason in search.refused.items():
+        refused.setdefault(reason, []).append(mesh)
+    for reason, meshes in refused.items():
+        names = ", ".join(meshes[:_MAX_NAMED])
+        if len(meshes) > _MAX_NAMED:
+            names += f" and {len(meshes) - _MAX_NAMED} more"
+        remarks.append(f"Left out: {names}: {reason}.")
+    counted = "all scores of attention, as PaLM and torchtitan do"
+    if search.flops == "computed":
+        counted = "the scores of attention that a causal mask leaves"
+    remarks.append(ColumnRemark(f"MFU counts {counted}.", ["mfu"]))
+    if search.error_margin is not None:
+        remarks.append(f"Times: {search.error_margin.label}.")
+    remarks += [note.sentence for note in search.assumptions]
+    return [*remarks, *_recording_remarks(search, num_rows)]
 
 
 def _columns_of(rows: list[MeshChoice]) -> list[ColumnOf[MeshChoice]]:
@@ -169,13 +202,6 @@ def _format_parts(choice: MeshChoice) -> str:
     return ", ".join(shares)
 
 
-def _convention(search: MeshSearch) -> ColumnRemark:
-    counted = "all scores of attention, as PaLM and torchtitan do"
-    if search.flops == "computed":
-        counted = "the scores of attention that a causal mask leaves"
-    return ColumnRemark(f"MFU counts {counted}.", ["mfu"])
-
-
 def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
     recorded = [_label(each) for each in search.choices if each.is_recorded]
     short = [_label(each) for each in search.choices if each.is_recorded and not each.is_replayed]
@@ -192,29 +218,3 @@ def _recording_remarks(search: MeshSearch, num_rows: int) -> list[str]:
     if short:
         remarks.append(f"Reserved memory follows from few layers for {', '.join(short)}.")
     return remarks
-
-
-def _left_out(search: MeshSearch) -> list[str]:
-    """Return a sentence for each reason, with the meshes that it refuses."""
-    meshes: dict[Note, list[str]] = {}
-    for mesh, reason in search.refused.items():
-        meshes.setdefault(reason, []).append(mesh)
-    return [f"Left out: {_format_names(each)}: {reason}." for reason, each in meshes.items()]
-
-
-def _format_names(names: list[str]) -> str:
-    if len(names) <= _MAX_NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MAX_NAMED])} and {len(names) - _MAX_NAMED} more"
-
-
-def _step(search: MeshSearch) -> str:
-    number = f"{search.sequences:,} sequence{'s' if search.sequences > 1 else ''}"
-    return f"{number} of {search.length:,} tokens in a step"
-
-
-def _how(search: MeshSearch) -> str:
-    adapters = "" if search.lora is None else f", LoRA adapters of rank {search.lora}"
-    float8 = "" if search.float8 is None else f" with float8 ({search.float8})"
-    compiled = ", compiled" if search.compiled else ""
-    return f"{search.precision}{float8}{compiled}, {search.optimizer}{adapters}"

@@ -24,12 +24,16 @@ def pipeline_table(plan: PipelinePlan) -> Table:
         plan: of ``parallel.pipeline``.
     """
 
+    def stages(rank: PipelineRank) -> str:
+        return ", ".join(map(str, rank.stages))
+
     def params(rank: PipelineRank) -> int:
-        return sum(plan.stages[stage].plan.local_params for stage in rank.stages)
+        plans = [plan.stages[stage].plan for stage in rank.stages]
+        return sum(each.local_params for each in plans)
 
     columns = [
         number("process", "Rank", "rank"),
-        words("stages", "Stages", lambda rank: ", ".join(map(str, rank.stages)), priority=1),
+        words("stages", "Stages", stages, priority=1),
         number("params", "Parameters", params, units.count, priority=3),
         number("busy", "Computing", text=units.duration, priority=2),
         number("bubble", "Bubble", text=units.share),
@@ -49,37 +53,39 @@ def pipeline_table(plan: PipelinePlan) -> Table:
 
 
 def _question(plan: PipelinePlan) -> str:
-    each = (
-        ""
-        if plan.mesh is None
-        else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
-    )
-    batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    parts = f"{_several(len(plan.stages), 'stage')} on {_several(len(plan.ranks), 'rank')}{each}"
-    return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
+    stages, ranks = _several(len(plan.stages), "stage"), _several(len(plan.ranks), "rank")
+    parts = f"{stages} on {ranks}"
+    if plan.mesh is not None:
+        mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
+        parts += f", each on {mesh}"
+    microbatches = f"{plan.microbatches} microbatches"
+    if plan.batch_size is not None:
+        microbatches += f" of batch size {plan.batch_size}"
+    return f"{plan.schedule}: {parts}; {microbatches} in a training step on {plan.device}"
 
 
 def _several(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number > 1 else ''}"
+    return f"{number} {noun}s" if number > 1 else f"{number} {noun}"
 
 
 def _totals(plan: PipelinePlan) -> Table:
-    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took the same time)"
-    sent = max((stage.sent_bytes for stage in plan.stages[:-1]), default=0)
-    handed = f"{units.memory(sent)} for each microbatch, at most"
+    ideal = f"{units.share(plan.ideal_bubble)} if all stages took the same time"
+    bubble = f"{units.share(plan.bubble)} ({ideal})"
+    sizes = [stage.sent_bytes for stage in plan.stages[:-1]]
+    sent = max(sizes, default=0)
+    sent_text = f"{units.memory(sent)} for each microbatch, at most"
     rows = [
         total("time_estimate", "Expected time", plan.time_estimate, units.duration),
-        total("bubble", "Bubble", plan.bubble, ideal),
-        total("sent_bytes", "Sent between stages", sent, handed),
+        total("bubble", "Bubble", plan.bubble, bubble),
+        total("sent_bytes", "Sent between stages", sent, sent_text),
     ]
     return totals_table(rows)
 
 
 def _remarks(plan: PipelinePlan) -> list[str]:
+    remarks = [f"Warning: {note}." for note in plan.warnings]
     roofline = plan.stages[0].plan.roofline
-    margin = [] if roofline is None else [f"{roofline.error_margin.label}."]
-    return [
-        *(f"Warning: {note}." for note in plan.warnings),
-        *margin,
-        *(note.sentence for note in plan.assumptions),
-    ]
+    if roofline is not None:
+        remarks.append(f"{roofline.error_margin.label}.")
+    remarks += [note.sentence for note in plan.assumptions]
+    return remarks

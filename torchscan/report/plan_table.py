@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.collectives import Collective
-from torchscan.analyses.plan_result import Plan, RankPlan
+from torchscan.analyses.plan_result import Plan
 from torchscan.errors import InputError
 from torchscan.report.make_table import (
     ColumnOf,
@@ -20,7 +21,7 @@ from torchscan.report.make_table import (
     totals_table,
     words,
 )
-from torchscan.report.memory_table import closeness, memory_table
+from torchscan.report.memory_table import closeness, layer_name, memory_table
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -38,12 +39,15 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
     if by not in get_args(PlanRows):
         raise InputError.of_choice("by", by, get_args(PlanRows))
     memory = memory_table(plan.memory)
+    totals = [_totals_of_largest(plan), *memory.totals]
+    if len(plan.ranks) > 1:
+        totals.append(_range_over_ranks(plan))
     return make_table(
         "Collectives",
         _columns(by, is_timed=plan.roofline is not None),
         _group_rows(plan.collectives, by),
         summary=[_question(plan), *memory.summary],
-        totals=[_each(plan), *memory.totals, *([_ranks(plan)] if len(plan.ranks) > 1 else [])],
+        totals=totals,
         totals_first=True,
         remarks=_remarks(plan),
         noun="collectives",
@@ -54,11 +58,11 @@ def _question(plan: Plan) -> str:
     mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
     what = "a training step" if plan.training else "inference"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    number = f"{plan.num_ranks:,} rank{'s' if plan.num_ranks > 1 else ''}"
-    return f"{number} ({mesh}): {what}{batch} on each"
+    ranks = "ranks" if plan.num_ranks > 1 else "rank"
+    return f"{plan.num_ranks:,} {ranks} ({mesh}): {what}{batch} on each"
 
 
-def _each(plan: Plan) -> Table:
+def _totals_of_largest(plan: Plan) -> Table:
     rank, roofline = plan.largest_rank, plan.roofline
     held = f"{units.count(rank.local_params)} of {units.count(plan.params)}"
     rows = [
@@ -91,25 +95,26 @@ _COMPARED = (
 )
 
 
-def _ranks(plan: Plan) -> Table:
+def _range_over_ranks(plan: Plan) -> Table:
     """Return the minimum and maximum over the planned ranks, with the rank of each."""
-    rows = [row for column in _COMPARED if (row := _compared(plan, column)) is not None]
+    rows = []
+    for column in _COMPARED:
+        values = [(column.value(rank), rank.rank) for rank in plan.ranks]
+        known = [(value, rank) for value, rank in values if value is not None]
+        if known:
+            name = Cell(column.column.key, column.column.heading)
+            rows.append([name, *_range_cells(known, column.text)])
     return totals_table(rows, ("", "Min", "Max"), title=f"Range over {len(plan.ranks):,} ranks")
 
 
-def _compared(plan: Plan, column: ColumnOf[RankPlan]) -> list[Cell] | None:
-    values = [
-        (value, rank.rank) for rank in plan.ranks if (value := column.value(rank)) is not None
-    ]
-    if not values:
-        return None
-    (least, first), (most, last) = min(values), max(values, key=lambda each: (each[0], -each[1]))
-    name = Cell(column.column.key, column.column.heading)
+def _range_cells(values: Sequence[tuple[float, int]], text: Callable[[float], str]) -> list[Cell]:
+    """Return the smallest and the largest value, each with the first rank that has it."""
+    ends = min(values), max(values, key=lambda each: (each[0], -each[1]))
+    (least, _), (most, _) = ends
     if least == most:
-        cell = Cell(least, column.text(least))
-        return [name, cell, cell]
-    ends = ((least, first), (most, last))
-    return [name, *(Cell(value, f"{column.text(value)} (rank {rank})") for value, rank in ends)]
+        cell = Cell(least, text(least))
+        return [cell, cell]
+    return [Cell(value, f"{text(value)} (rank {rank})") for value, rank in ends]
 
 
 #: the collectives that are one row
@@ -118,57 +123,54 @@ _Row = Sequence[Collective]
 
 def _group_rows(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
     """Group the collectives of one row, in the order of their first call."""
-    found: dict[tuple[object, ...], list[Collective]] = {}
+    names = ["kind", "group", "num_ranks", "phase"]
+    if by == "layer":
+        names.append("layer")
+    key_of = attrgetter(*names)
+    rows: dict[tuple[object, ...], list[Collective]] = {}
     for each in collectives:
-        key = (
-            each.kind,
-            each.group,
-            each.num_ranks,
-            each.phase,
-            each.layer if by == "layer" else None,
-        )
-        found.setdefault(key, []).append(each)
-    return [*found.values()]
+        rows.setdefault(key_of(each), []).append(each)
+    return [*rows.values()]
 
 
 def _columns(by: PlanRows, *, is_timed: bool) -> list[ColumnOf[_Row]]:
-    layer = words(
-        "layer",
-        "Layer",
-        lambda row: row[0].layer,
-        lambda path: path or "the model itself",
-        min_width=8,
-    )
+
+    def group(row: _Row) -> Cell:
+        """Return ``"dp (8)"``."""
+        first = row[0]
+        return Cell(first.group, f"{first.group} ({first.num_ranks:,})".strip())
 
     def seconds(row: _Row) -> float:
         return math.fsum(each.seconds or 0.0 for each in row)
 
-    time = durations("seconds", "Time", seconds, priority=2, summable=True)
-    return [
-        *([layer] if by == "layer" else []),
-        words("kind", "Collective", lambda row: row[0].kind),
-        words("group", "Along", _group),
-        number("processes", "Ranks", lambda row: row[0].num_ranks, is_shown=False),
-        words("phase", "Phase", lambda row: row[0].phase, priority=1),
+    columns = [
+        words("kind", "Collective", _first("kind")),
+        words("group", "Along", group),
+        number("processes", "Ranks", _first("num_ranks"), is_shown=False),
+        words("phase", "Phase", _first("phase"), priority=1),
         number("calls", "Calls", _sum("calls"), units.exact, priority=3),
         sizes("bytes", "Size", _sum("bytes"), priority=4, summable=True),
         sizes("sent_bytes", "Sent", _sum("sent_bytes"), summable=True),
-        *([time] if is_timed else []),
     ]
+    if by == "layer":
+        columns.insert(0, words("layer", "Layer", _first("layer"), layer_name, min_width=8))
+    if is_timed:
+        columns.append(durations("seconds", "Time", seconds, priority=2, summable=True))
+    return columns
+
+
+def _first(name: str) -> Callable[[_Row], Any]:
+    return lambda row: getattr(row[0], name)
 
 
 def _sum(name: str) -> Callable[[_Row], int]:
     return lambda row: sum(getattr(each, name) for each in row)
 
 
-def _group(row: _Row) -> Cell:
-    """Return ``"dp (8)"``."""
-    first = row[0]
-    return Cell(first.group, f"{first.group} ({first.num_ranks:,})".strip())
-
-
 def _remarks(plan: Plan) -> list[str]:
-    margin = [] if plan.roofline is None else [f"{plan.roofline.error_margin.label}."]
-    warnings = [f"Warning: {note}." for note in plan.warnings]
-    assumptions = [note.sentence for note in plan.assumptions]
-    return [*warnings, *margin, *closeness(plan.memory.verdict), *assumptions]
+    remarks = [f"Warning: {note}." for note in plan.warnings]
+    if plan.roofline is not None:
+        remarks.append(f"{plan.roofline.error_margin.label}.")
+    remarks += closeness(plan.memory.verdict)
+    remarks += [note.sentence for note in plan.assumptions]
+    return remarks

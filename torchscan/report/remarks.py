@@ -15,9 +15,18 @@ from torchscan.report.table import Cell, ColumnRemark, Table
 
 _NOTES: Mapping[str, str] = {
     "norm-stats": "RF excludes the inputs of normalization statistics (norm-stats).",
-    "wraps": "RF excludes the opposite side of the input, which units near a border also see (wraps).",
+    "wraps": (
+        "RF excludes the opposite side of the input, which units near a border also see (wraps)."
+    ),
     "padded": "Units near a border see its elements again, reflected or repeated (padded).",
     "hull": "Some RF are upper bounds: a unit may see less (hull).",
+}
+
+
+_MODES = {
+    "eval": "in evaluation mode",
+    "train": "in training mode",
+    "same": "as the modules are set",
 }
 
 
@@ -27,17 +36,20 @@ def totals_of(info: InfoData) -> Table:
     bound = "" if overall["complete"] else "≥ "
     unread = "≥ " if info["provenance"].get("unreadable_weights") else ""
     trainable, fixed = overall["grad_params"], overall["nograd_params"]
-    params, size = trainable + fixed, overall["param_size"] + overall["buffer_size"]
+    params = trainable + fixed
+    size = overall["param_size"] + overall["buffer_size"]
     flops, macs, dmas = overall["flops"], overall["macs"], overall["dmas"]
     macs_name, macs_text = f"MACs by {convention}", units.count(macs)
     if convention == "torchscan":
         macs_name, macs_text = "Multiply-accumulations", units.count(macs, "MACs")
     flops_text, dmas_text = units.count(flops, "FLOPs"), units.count(dmas, "DMAs")
     size_text = f"{unread}{units.memory(size)}"
+    fixed_text = f"{unread}{units.exact(fixed)}"
+    params_text = f"{unread}{units.exact(params)}"
     rows = [
         total("grad_params", "Trainable parameters", trainable, units.exact),
-        total("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
-        total("params", "Total parameters", params, f"{unread}{units.exact(params)}"),
+        total("nograd_params", "Non-trainable parameters", fixed, fixed_text),
+        total("params", "Total parameters", params, params_text),
         total("model_size", "Model size (parameters + buffers)", size, size_text),
         *_overhead_rows(info["overheads"], size),
         total("flops", "Floating-point operations", flops, f"{bound}{flops_text}"),
@@ -49,7 +61,8 @@ def totals_of(info: InfoData) -> Table:
 
 def _overhead_rows(overheads: Overheads, model_size: int) -> list[list[Cell]]:
     """Return what the process holds on the GPU beside the model, if it was measured."""
-    cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
+    cuda = overheads["cuda"]["fwd"]
+    framework = overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
         text = "not measured: the model is not on the GPU"
         row = total("overhead", "Framework & CUDA overhead", None, text)
@@ -75,20 +88,19 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
     """
     remarks = [*_selection_texts(info), _pass_text(info["provenance"])]
     remarks += _sentences(info.get("estimates", ()))
-    if info["provenance"]["convention"] != "torchscan":
-        tool = info["provenance"]["convention"]
+    provenance = info["provenance"]
+    if provenance["convention"] != "torchscan":
+        tool = provenance["convention"]
         remarks.append(f"MACs follow the rules of {tool}; all other values are torchscan's.")
-    remarks += _sentences(info["provenance"]["assumptions"])
+    remarks += _sentences(provenance["assumptions"])
     if info["without_formula"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["without_formula"].items())
         remarks.append(unknown_cost_text(names))
-    if info["provenance"]["unrecorded_modules"]:
-        names = ", ".join(info["provenance"]["unrecorded_modules"])
-        remarks.append(unrecorded_text(names))
+    if provenance["unrecorded_modules"]:
+        remarks.append(unrecorded_text(", ".join(provenance["unrecorded_modules"])))
     if info["unused_parameters"]:
-        names = ", ".join(
-            f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items()
-        )
+        unused = info["unused_parameters"].items()
+        names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in unused)
         remarks.append(f"Parameters that this pass did not use: {names}.")
     if fields:
         remarks += [ColumnRemark(text, fields) for text in _field_remarks(info["layers"])]
@@ -128,39 +140,37 @@ def _selection_texts(info: InfoData) -> list[str]:
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:
     """Return why fields are global, and what RF excludes."""
-    axes = [axis for layer in layers for axes in layer["receptive_field"] or () for axis in axes]
-    if not axes:
-        return []
-    reasons = dict.fromkeys(reason["operator"] for axis in axes for reason in axis["reasons"])
-    beside = "global: the entire input is seen, by {}; stride and padding describe the windows."
-    noted = {note for axis in axes for note in axis["notes"]}
-    remarks = [beside.format(", ".join(reasons))] if reasons else []
-    return remarks + [text for note, text in _NOTES.items() if note in noted]
+    operators: dict[str, None] = {}
+    codes: set[str] = set()
+    for layer in layers:
+        for axes in layer["receptive_field"] or ():
+            for axis in axes:
+                operators |= dict.fromkeys(reason["operator"] for reason in axis["reasons"])
+                codes.update(axis["notes"])
+    remarks = [text for code, text in _NOTES.items() if code in codes]
+    if operators:
+        seen = f"global: the entire input is seen, by {', '.join(operators)}"
+        remarks.insert(0, f"{seen}; stride and padding describe the windows.")
+    return remarks
 
 
 def _pass_text(provenance: ProvenanceData) -> str:
-    inputs = (
-        ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"])
-        or "no tensor"
-    )
-    how = "on shapes alone" if provenance["execution"] == "abstract" else "on data"
-    mode = {
-        "eval": "in evaluation mode",
-        "train": "in training mode",
-        "same": "as the modules are set",
-    }[provenance["mode"]]
-    notes = [from_plain(Note, each) for each in provenance["reasons"]]
-    why = "; ".join(map(str, notes))
-    reason = f" ({why})" if provenance["execution"] == "real" else ""
+    given = provenance["inputs"]
+    inputs = [f"{each['dtype']} {units.shape(each['shape'])}" for each in given]
+    how = "on shapes alone"
+    if provenance["execution"] != "abstract":
+        how = "on data"
+    if provenance["execution"] == "real":
+        reasons = [str(from_plain(Note, each)) for each in provenance["reasons"]]
+        how += f" ({'; '.join(reasons)})"
+    mode = _MODES[provenance["mode"]]
     passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
-    return f"{passes} {mode}, {how}{reason}, of {inputs}."
+    return f"{passes} {mode}, {how}, of {', '.join(inputs) or 'no tensor'}."
 
 
 def source_of(provenance: ProvenanceData) -> str:
     """Return the versions and the counting convention."""
-    by = (
-        ""
-        if provenance["convention"] == "torchscan"
-        else f", MACs by the rules of {provenance['convention']}"
-    )
-    return f"Counted by torchscan {provenance['torchscan_version']}{by} with torch {provenance['torch_version']}."
+    counter = f"torchscan {provenance['torchscan_version']}"
+    if provenance["convention"] != "torchscan":
+        counter += f", MACs by the rules of {provenance['convention']}"
+    return f"Counted by {counter} with torch {provenance['torch_version']}."

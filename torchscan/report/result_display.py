@@ -29,14 +29,17 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     json,
     latex,
     markdown,
+    plan_texts,
     result_texts,
     run_texts,
+    snapshot_texts,
     text,
     training_texts,
 )
 from torchscan.report.checkpoint_table import checkpoint_table
 from torchscan.report.compare_runs import RunComparison
-from torchscan.report.comparison import Comparison, comparison_table, format_comparison
+from torchscan.report.comparison import Comparison
+from torchscan.report.comparison_table import comparison_table, format_comparison
 from torchscan.report.costs import cost_table
 from torchscan.report.data import info_data_table, info_document
 from torchscan.report.device_table import device_table
@@ -45,7 +48,7 @@ from torchscan.report.fields import field_table, layer_table
 from torchscan.report.formula_table import formula_table
 from torchscan.report.generation_table import generation_table
 from torchscan.report.graphs.languages import graph_table, to_dot, to_mermaid
-from torchscan.report.graphs.svg import to_svg
+from torchscan.report.graphs.svg import svg_part, to_svg
 from torchscan.report.group_table import group_table
 from torchscan.report.html import page, part_of
 from torchscan.report.info import Info
@@ -89,12 +92,17 @@ def _info_text(
     return format_info(info, truncate, columns=columns, fold_repeats=fold_repeats, width=width)
 
 
-def _run_part(run: RunFacts) -> str:
-    return part_of(run_table(run, max_depth=None).shown)  # a page folds
+def _table_part(table: Table) -> str:
+    return part_of(table.shown)
 
 
-def _graph_part(graph: ModuleGraph) -> str:
-    return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
+def _memory_page(estimate: MemoryEstimate) -> str:
+    """Return a complete page, whose heading names the model."""
+    title = memory_table(estimate).title
+    for layer in estimate.layers:
+        if not layer.path:
+            title = f"{title}: {layer.type_name}"
+    return page(title, _with_plot(memory_table)(estimate))
 
 
 def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:
@@ -121,13 +129,11 @@ register_formatters(
     plot=draw_layers,
     document=info_document,
 )
-register_formatters(
-    Table, _identity, page_part=lambda table: part_of(table.shown), document=table_content
-)
+register_formatters(Table, _identity, page_part=_table_part, document=table_content)
 register_formatters(
     ModelTable,
     _identity,
-    page_part=lambda table: part_of(table.shown),
+    page_part=_table_part,
     document=table_content,
     plot=draw_models,
 )
@@ -135,7 +141,7 @@ register_formatters(Trace, cost_table, plot=draw_rows)
 register_formatters(
     ModuleGraph,
     graph_table,
-    page_part=_graph_part,
+    page_part=svg_part,
     languages={"dot": to_dot, "mermaid": to_mermaid, "svg": to_svg},
 )
 register_formatters(Device, device_table)
@@ -149,6 +155,7 @@ register_formatters(
     MemoryEstimate,
     memory_table,
     page_part=_with_plot(memory_table),
+    page=_memory_page,
     text=format_memory,
     plot=draw_memory,
 )
@@ -181,6 +188,12 @@ register_formatters(
     PipelinePlan, pipeline_table, page_part=_with_plot(pipeline_table), plot=draw_pipeline
 )
 register_formatters(GroupRun, group_table, plot=draw_rows)
-register_formatters(RunFacts, run_table, page_part=_run_part, document=run_document, plot=draw_rows)
+register_formatters(
+    RunFacts,
+    run_table,
+    page_part=lambda run: _table_part(run_table(run, max_depth=None)),  # its rows open and close
+    document=run_document,
+    plot=draw_rows,
+)
 register_formatters(Comparison, comparison_table, text=format_comparison, plot=draw_rows)
 register_formatters(RunComparison, comparison_table, text=format_comparison, plot=draw_rows)

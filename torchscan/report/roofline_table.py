@@ -24,12 +24,20 @@ from torchscan.report.make_table import (
     totals_table,
     words,
 )
+from torchscan.report.memory_table import layer_name
 from torchscan.report.table import Cell, Table
 from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]
 
 _HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator": "Call"}
+_NOUNS: Mapping[Rows, str] = {
+    "layer": "layers",
+    "kind": "kinds of operators",
+    "operator": "calls",
+}
+#: name, as data, of the row of operators that the model itself calls
+_MODEL = "(the model itself)"
 
 
 @explain_wrong_types
@@ -41,11 +49,12 @@ def roofline_table(
     top: int = 15,
     fold_repeats: bool = False,
 ) -> Table:
-    """Times, shares of the peaks, and what takes the most time, longest first.
+    """Return times and shares of the peaks, with the rows that take the most time first.
 
-    ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
-    kinds of operators; or single calls. What comes after the first ``top`` is one row, so that the table adds up to the whole.
-    With ``fold_repeats``, equal layers that follow each other are one row, where the rows are layers.
+    ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper
+    ones in their parents; kinds of operators; or single calls. What comes after the first ``top``
+    is one row, so that the table adds up to the whole. With ``fold_repeats``, equal layers that
+    follow each other are one row, where the rows are layers.
     """
     if by not in get_args(Rows):
         raise InputError.of_choice("by", by, get_args(Rows))
@@ -56,25 +65,27 @@ def roofline_table(
             Argument("max_depth"),
             f" is {max_depth}: give 1 or more rows, and a depth of 0 or more",
         )
-    found = [
-        _OperatorGroup([name], loads) for name, loads in _groups(roofline, by, max_depth).items()
-    ]
-    groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, top)
+    groups = _groups(roofline, by, max_depth)
+    if fold_repeats and by == "layer":
+        groups = _folded(groups)
+    groups = _heaviest(groups, top)
+    loads = [each.load for each in groups]
+    remarks = []
+    if any(len(each.names) > 1 for each in groups):
+        remarks.append(FOLDED)
+    remarks += [f"Warning: {note}." for note in roofline.warnings]
+    remarks.append(f"{roofline.error_margin.label}.")
+    remarks += [note.sentence for note in roofline.assumptions]
     return make_table(
         f"{_heading(roofline)} by {by}",
-        _columns(by, roofline.time_estimate),
-        [each.load for each in groups],
+        _columns(by, roofline.time_estimate, loads),
+        loads,
         [{"repeats": len(each.names)} for each in groups],
         summary=[_heading(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
-        remarks=[
-            *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
-            *(f"Warning: {note}." for note in roofline.warnings),
-            f"{roofline.error_margin.label}.",
-            *(note.sentence for note in roofline.assumptions),
-        ],
-        noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
+        remarks=remarks,
+        noun=_NOUNS[by],
     )
 
 
@@ -82,12 +93,15 @@ def roofline_table(
 def format_roofline(
     roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, top: int = 15, width: int = 80
 ) -> str:
-    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``top`` as in ``roofline_table``."""
+    """Return the roofline as text, equal layers in one row.
+
+    ``by``, ``max_depth`` and ``top`` as in ``roofline_table``.
+    """
     table = roofline_table(roofline, by, max_depth=max_depth, top=top, fold_repeats=True)
     return table.write("text", width=width)
 
 
-# -- groups --------------------------------------------------------------------------------------------------------------
+# -- groups --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,54 +113,66 @@ class _OperatorGroup:
 
     @property
     def load(self) -> GroupLoad:
-        name = self.names[0] if len(self.names) == 1 else from_to(self.names[0], self.names[-1])
+        name = self.names[0]
+        if len(self.names) > 1:
+            name = from_to(name, self.names[-1])
         return group(name, self.loads)
 
     @property
-    def figures(self) -> tuple[object, ...]:
+    def values(self) -> tuple[object, ...]:
         """The values that equal layers share."""
-        each, names = self.load, tuple(load.operator for load in self.loads)
-        return (
-            names,
-            each.flops,
-            each.bytes_read,
-            each.bytes_written,
-            rounded(each.time_bound),
-            rounded(each.time_estimate),
-        )
+        operators = tuple(each.operator for each in self.loads)
+        load = self.load
+        times = rounded(load.time_bound), rounded(load.time_estimate)
+        return (operators, load.flops, load.bytes_read, load.bytes_written, *times)
+
+    @property
+    def seconds(self) -> float:
+        """Time, rounded so that equal groups keep their order."""
+        return rounded(math.fsum(load.time_estimate for load in self.loads))
+
+
+def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[_OperatorGroup]:
+    """Return a group of operators for each layer, kind or call."""
+    loads_by_name: dict[str, list[OperatorLoad]] = defaultdict(list)
+    for index, load in enumerate(roofline.operators):
+        if by == "layer":
+            name = ".".join(load.layer.split(".")[:max_depth]) or _MODEL
+        elif by == "kind":
+            name = load.operator
+        else:
+            name = f"{index} {load.operator.removeprefix('aten.')} {load.layer}".rstrip()
+        loads_by_name[name].append(load)
+    return [_OperatorGroup([name], loads) for name, loads in loads_by_name.items()]
 
 
 def _folded(groups: Sequence[_OperatorGroup]) -> list[_OperatorGroup]:
-    found: list[tuple[object, _OperatorGroup]] = []
+    """Return groups of which equal layers that follow each other are one."""
+    folded: list[_OperatorGroup] = []
+    last_values: object = None
     for each in groups:
-        figures, (known, last) = each.figures, found[-1] if found else (None, each)
-        if figures == known and is_next(last.names[-1], each.names[0]):
-            found[-1] = (
-                known,
-                _OperatorGroup([*last.names, *each.names], [*last.loads, *each.loads]),
-            )
+        values = each.values
+        last = folded[-1] if folded else each
+        if values == last_values and is_next(last.names[-1], each.names[0]):
+            folded[-1] = _OperatorGroup([*last.names, *each.names], [*last.loads, *each.loads])
         else:
-            found.append((figures, each))
-    return [each for _, each in found]
+            folded.append(each)
+            last_values = values
+    return folded
 
 
 def _heaviest(groups: Sequence[_OperatorGroup], rows: int) -> list[_OperatorGroup]:
-
-    def seconds(group: _OperatorGroup) -> float:
-        return rounded(math.fsum(load.time_estimate for load in group.loads))
-
-    ordered = sorted(groups, key=lambda group: -seconds(group))
+    """Return groups in the order of their times, those after the first rows as one."""
+    ordered = sorted(groups, key=lambda group: -group.seconds)
     if len(ordered) <= rows + 1:
         return ordered
     others = ordered[rows:]
     number = sum(len(each.names) for each in others)
-    return [
-        *ordered[:rows],
-        _OperatorGroup([f"({number} others)"], [load for each in others for load in each.loads]),
-    ]
+    loads = [load for each in others for load in each.loads]
+    return [*ordered[:rows], _OperatorGroup([f"({number} others)"], loads)]
 
 
-# -- table ---------------------------------------------------------------------------------------------------------------
+# -- table ---------------------------------------------------------------------------------------
 
 
 def _heading(roofline: Roofline) -> str:
@@ -162,32 +188,27 @@ def _heading(roofline: Roofline) -> str:
 def _totals(roofline: Roofline) -> Table:
     time, bound = roofline.time_estimate, roofline.time_bound
     expected = f"{units.duration(time)} ± {100 * roofline.error_margin.share:.0f} %"
+    rate = ""
+    if roofline.batch_size is not None and time:
+        rate = f"{units.count(roofline.batch_size / time, '', 1)} samples per second"
+    rows = [total("time_estimate", "Expected time", time, expected, rate.replace("  ", " "))]
+    if len(roofline.time_by_phase) > 1:
+        for phase, phase_time in roofline.time_by_phase.items():
+            rows.append(total(phase, f"  {phase}", phase_time, units.duration, ""))
+    rows += _limits(roofline)
     scope = "for the whole pass" if roofline.compiled else "call by call"
     rates = f"at data-sheet rates, {scope}"
+    rows.append(total("time_bound", "At least", bound, units.duration, rates))
+
     compute, memory = roofline.compute_utilization, roofline.memory_utilization
-    peaks = [
-        f"{units.count(peak, 'FLOP/s', 1)} {name}" for name, peak in roofline.peak_flops.items()
-    ]
-    of_peaks = f"of {', '.join(peaks) or 'nothing'}"
-    of_bandwidth = f"of {units.count(roofline.bandwidth, 'B/s', 1)}"
-    rows = [
-        total("time_estimate", "Expected time", time, expected, _samples(roofline)),
-        *_phases(roofline),
-        *_limits(roofline),
-        total("time_bound", "At least", bound, units.duration, rates),
-        total(
-            "compute_utilization", "Matrix products", compute, f"{100 * compute:.1f} %", of_peaks
-        ),
-        total("memory_utilization", "Memory", memory, f"{100 * memory:.1f} %", of_bandwidth),
-    ]
+    peaks = []
+    for name, peak in roofline.peak_flops.items():
+        peaks.append(f"{units.count(peak, 'FLOP/s', 1)} {name}")
+    products = f"{100 * compute:.1f} %", f"of {', '.join(peaks) or 'nothing'}"
+    moved = f"{100 * memory:.1f} %", f"of {units.count(roofline.bandwidth, 'B/s', 1)}"
+    rows.append(total("compute_utilization", "Matrix products", compute, *products))
+    rows.append(total("memory_utilization", "Memory", memory, *moved))
     return totals_table(rows, ("", "", ""), words_key="of")
-
-
-def _phases(roofline: Roofline) -> list[list[Cell]]:
-    times = roofline.time_by_phase
-    if len(times) < 2:
-        return []
-    return [total(name, f"  {name}", time, units.duration, "") for name, time in times.items()]
 
 
 def _limits(roofline: Roofline) -> list[list[Cell]]:
@@ -195,36 +216,27 @@ def _limits(roofline: Roofline) -> list[list[Cell]]:
     times = {name: time for name, time in roofline.time_by_limiter.items() if time}
     if not times:
         return []
-    first, *others = [
-        f"{name} {units.share(time / roofline.time_estimate)}" for name, time in times.items()
-    ]
-    said = f"{', '.join(others)} of the time" if others else "of the time"
-    return [total("limited_by", "Limited by", next(iter(times)), first, said)]
+    shares = []
+    for name, time in times.items():
+        shares.append(f"{name} {units.share(time / roofline.time_estimate)}")
+    first, *others = shares
+    rest = f"{', '.join(others)} of the time" if others else "of the time"
+    return [total("limited_by", "Limited by", next(iter(times)), first, rest)]
 
 
-def _samples(roofline: Roofline) -> str:
-    if roofline.batch_size is None or not roofline.time_estimate:
-        return ""
-    return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace(
-        "  ", " "
-    )
-
-
-def _groups(roofline: Roofline, by: Rows, max_depth: int) -> Mapping[str, Sequence[OperatorLoad]]:
-    members: dict[str, list[OperatorLoad]] = defaultdict(list)
-    for index, each in enumerate(roofline.operators):
-        name = {
-            "layer": ".".join(each.layer.split(".")[:max_depth]) or "(the model itself)",
-            "kind": each.operator,
-            "operator": f"{index} {each.operator.removeprefix('aten.')} {each.layer}".rstrip(),
-        }[by]
-        members[name].append(each)
-    return members
-
-
-def _columns(by: Rows, whole: float) -> list[ColumnOf[GroupLoad]]:
+def _columns(by: Rows, whole: float, loads: Sequence[GroupLoad]) -> list[ColumnOf[GroupLoad]]:
     """Return the columns from the name to the share of the ``whole`` time."""
-    heading, cut = _HEADINGS[by], "head" if by == "layer" else "mid"
+    words_of_model = layer_name("")
+    min_width = 8
+    if any(load.name == _MODEL for load in loads):
+        # Paths are recognized by their ends, and words are not.
+        min_width = len(words_of_model)
+
+    def name(load: GroupLoad) -> Cell:
+        text = load.name.removeprefix("aten.")
+        if load.name == _MODEL:
+            text = words_of_model
+        return Cell(load.name, text)
 
     def moved(load: GroupLoad) -> float:
         return load.bytes_read + load.bytes_written
@@ -232,8 +244,9 @@ def _columns(by: Rows, whole: float) -> list[ColumnOf[GroupLoad]]:
     def share(load: GroupLoad) -> float:
         return load.time_estimate / whole if whole else 0.0
 
+    cut = "head" if by == "layer" else "mid"
     return [
-        words(by, heading, "name", lambda op: op.removeprefix("aten."), min_width=8, truncate=cut),
+        words(by, _HEADINGS[by], name, min_width=min_width, truncate=cut),
         counts("flops", "FLOPs", priority=3),
         sizes("bytes_moved", "Moved", moved, priority=6),
         number("intensity", "FLOP/B", text="{:.1f}".format, priority=4),

@@ -1,4 +1,4 @@
-"""Saved runs: JSON with a schema, made from the dataclasses and checked before it becomes them again."""
+"""Saved runs: JSON with a schema, which is made from the dataclasses and checked on reading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _NOTES = ("mask", "unknown", "unsure", "cause", "checked")
 
 
 def open_run(path: str | os.PathLike[str]) -> RunFacts:
-    """The run that ``run.save(path)`` wrote. Anything else is refused: a report, a newer schema, a broken file."""
+    """Return the run that ``run.save(path)`` wrote.
+
+    Raise an InputError for a report, a newer schema or a broken file.
+    """
     return read_saved(path_of(path), RUN.noun, _run_of)
 
 
@@ -56,7 +59,7 @@ def run_document(run: RunFacts) -> dict[str, Any]:
 
 
 def open_run_or_report(path: Path) -> RunFacts | Info:
-    """Whichever the file holds; errors are those of a report unless it says that it is a run."""
+    """Return what a file holds; errors are those of a report unless it says that it is a run."""
     return read_saved(
         path, "report", lambda content: _run_of(content) if is_run(content) else info_of(content)
     )
@@ -106,22 +109,13 @@ def _hanging(content: Any) -> str | None:
     The timeline may only refer to known calls.
     """
     calls, timeline = content["calls"], content.get("timeline", {})
-    places = [
-        (f".calls[{number}].parent", call["parent"], number) for number, call in enumerate(calls)
-    ]
-    places += [
-        (f".timeline.{track}[{number}].call", each["call"], len(calls))
-        for track in ("forward", "backward")
-        for number, each in enumerate(timeline.get(track, ()))
-    ]
-    wrong = next(
-        (
-            (place, index)
-            for place, index, end in places
-            if index is not None and not 0 <= index < end
-        ),
-        None,
-    )
-    return (
-        None if wrong is None else f"the run{wrong[0]} is {wrong[1]}, which is not an earlier call"
-    )
+    references = []
+    for number, call in enumerate(calls):
+        references.append((f".calls[{number}].parent", call["parent"], number))
+    for track in ("forward", "backward"):
+        for number, each in enumerate(timeline.get(track, ())):
+            references.append((f".timeline.{track}[{number}].call", each["call"], len(calls)))
+    for place, index, end in references:
+        if index is not None and not 0 <= index < end:
+            return f"the run{place} is {index}, which is not an earlier call"
+    return None

@@ -18,14 +18,9 @@ _MIN_WAITING = 0.1
 
 
 def remarks_of(run: RunFacts) -> list[str]:
-    """Return the sources of NaN and Inf, alarms, what was compiled, and then notes on the values."""
+    """Return the sources of NaN and Inf, alarms, compiled frames, and notes on the values."""
     results = [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run)]
-    return [
-        *results,
-        *_measured(run),
-        *_checked(run),
-        *_expected(run),
-    ]
+    return [*results, *_measured(run), *_checked(run), *_expected(run)]
 
 
 class _InStep(Protocol):
@@ -90,10 +85,8 @@ def _describe_groups(
     groups: dict[Hashable, list[F]] = defaultdict(list)
     for each in found:
         groups[key(each)].append(each)
-    described = [
-        f"{_when(group)}: {choose(group).description}."
-        for group in list(groups.values())[:_MAX_NOTES]
-    ]
+    shown = list(groups.values())[:_MAX_NOTES]
+    described = [f"{_when(group)}: {choose(group).description}." for group in shown]
     return [*described, *_more(len(groups), others)]
 
 
@@ -105,7 +98,9 @@ def _when(group: Sequence[_InStep]) -> str:
         one, several = "step", "steps"
     first = min(group, key=lambda each: each.step)
     updates = getattr(first, "update", None)
-    number = f"{first.step}" if updates is None else f"{first.step} (optimizer step {updates})"
+    number = f"{first.step}"
+    if updates is not None:
+        number += f" (optimizer step {updates})"
     if len(steps) == 1:
         return f"{one.capitalize()} {number}"
     return f"In {len(steps)} {several}, first in {one} {number}"
@@ -115,7 +110,7 @@ def _more(number: int, what: str) -> list[str]:
     return [f"{number - _MAX_NOTES} more {what}."] if number > _MAX_NOTES else []
 
 
-# -- compiled ------------------------------------------------------------------------------------------------------------
+# -- compiled ------------------------------------------------------------------------------------
 
 
 def _compiled(run: RunFacts) -> list[str]:
@@ -123,40 +118,33 @@ def _compiled(run: RunFacts) -> list[str]:
         return []
     once = [frame for frame in run.compilation.frames if frame.times == 1]
     again = [frame for frame in run.compilation.frames if frame.times > 1]
-    breaks = [
-        f"Graph break, {_times(times)}: {reason}." for reason, times in run.compilation.breaks
-    ]
-    return [
-        *([f"Compiled: {'; '.join(map(_name, once[:_MAX_NOTES]))}."] if once else []),
-        *_more(len(once), "frames were compiled"),
-        *(
-            f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}."
-            for frame in again[:_MAX_NOTES]
-        ),
-        *_more(len(again), "frames were recompiled"),
-        *breaks[:_MAX_NOTES],
-        *_more(len(breaks), "reasons for graph breaks"),
-    ]
+    breaks = run.compilation.breaks
+    remarks = []
+    if once:
+        remarks.append(f"Compiled: {'; '.join(map(_name, once[:_MAX_NOTES]))}.")
+    remarks += _more(len(once), "frames were compiled")
+    for frame in again[:_MAX_NOTES]:
+        remark = f"Compiled {_times(frame.times)}: {_name(frame)}"
+        if frame.reasons:
+            # Each of torch's reasons has several lines.
+            reasons = [" ".join(reason.split()) for reason in frame.reasons]
+            remark += f"; recompiled because {'; '.join(reasons)}"
+        remarks.append(f"{remark}.")
+    remarks += _more(len(again), "frames were recompiled")
+    for reason, times in breaks[:_MAX_NOTES]:
+        remarks.append(f"Graph break, {_times(times)}: {reason}.")
+    return [*remarks, *_more(len(breaks), "reasons for graph breaks")]
 
 
 def _name(frame: CompiledFrame) -> str:
     return frame.place if not frame.path else f"{frame.place} ({frame.path})"
 
 
-def _why(frame: CompiledFrame) -> str:
-    """Return torch's reasons, each of which has several lines."""
-    return (
-        f"; recompiled because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}"
-        if frame.reasons
-        else ""
-    )
-
-
 def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-# -- how the values were measured ------------------------------------------------------------------------------------------
+# -- how the values were measured ----------------------------------------------------------------
 
 
 def _measured(run: RunFacts) -> list[str]:
@@ -166,9 +154,16 @@ def _measured(run: RunFacts) -> list[str]:
     clock = "host" if run.device is None else "device"
     whole = "forward and backward" if run.has_backward else "the forward pass"
     where = f"on {run.provenance.device}; {clock} times, as a share of {whole}"
-    medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
-    forward_only = [] if run.has_backward else ["Evaluation only: no step has a backward pass."]
-    return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
+    remarks = [f"Medians of {_steps(run.num_timed)}{before}, {where}."]
+    if not run.has_backward:
+        remarks.append("Evaluation only: no step has a backward pass.")
+    if run.device is not None and run.device.waiting >= _MIN_WAITING:
+        percent = f"{100 * run.device.waiting:.0f} %"
+        remarks.append(f"The device waited for the host {percent} of the time.")
+    if run.num_differing:
+        left_out = f"{_steps(run.num_differing)} left out: different calls or input shapes"
+        remarks.append(f"Times are of the most common kind of step. {left_out}.")
+    return [*remarks, *_evaluation(run)]
 
 
 def _checked(run: RunFacts) -> list[str]:
@@ -178,52 +173,42 @@ def _checked(run: RunFacts) -> list[str]:
     if not run.checked_steps:
         return ["No step trained, so only the measured steps were checked for NaN and Inf."]
     number = _steps(run.checked_steps, "training ")
-    said = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
+    remarks = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained_modules:
-        said.append(
-            f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained_modules)}."
-        )
+        modules = [f"{each.name}, {_steps(each.steps)}" for each in run.trained_modules]
+        remarks.append(f"Modules that train: {'; '.join(modules)}.")
     if run.unchecked_threads:
         others = ", ".join(run.unchecked_threads)
-        said.append(f"Only the first thread that trains is checked for NaN and Inf, not {others}.")
-    return said
+        remarks.append(
+            f"Only the first thread that trains is checked for NaN and Inf, not {others}."
+        )
+    return remarks
 
 
 def _skipped(run: RunFacts) -> list[str]:
     """Return how many steps a GradScaler skipped, as it should."""
     if not run.skipped_steps:
         return []
-    first = f"first step {run.first_skipped}"
-    return [
-        f"GradScaler skipped {_steps(run.skipped_steps)} ({first}), in which scaled gradients overflowed."
-    ]
-
-
-def _waiting(run: RunFacts) -> list[str]:
-    if run.device is None or run.device.waiting < _MIN_WAITING:
-        return []
-    return [f"The device waited for the host {100 * run.device.waiting:.0f} % of the time."]
-
-
-def _left_out(run: RunFacts) -> list[str]:
-    if not run.num_differing:
-        return []
-    left_out = f"{_steps(run.num_differing)} left out: different calls or input shapes"
-    return [f"Times are of the most common kind of step. {left_out}."]
+    steps = f"{_steps(run.skipped_steps)} (first step {run.first_skipped})"
+    return [f"GradScaler skipped {steps}, in which scaled gradients overflowed."]
 
 
 def _evaluation(run: RunFacts) -> list[str]:
     if run.evaluation is None:
         return []
     number = run.evaluation.passes
-    passes, them = ("1 forward pass", "it") if number == 1 else (f"{number} forward passes", "them")
+    passes, them = f"{number} forward passes", "them"
+    if number == 1:
+        passes, them = "1 forward pass", "it"
     return [
-        f"{passes} had no backward pass, as in an evaluation; other times in this table exclude {them}."
+        f"{passes} had no backward pass, as in an evaluation; other times in this table exclude "
+        f"{them}."
     ]
 
 
 def _steps(number: int, kind: str = "") -> str:
-    return f"{number} {kind}{'step' if number == 1 else 'steps'}"
+    noun = "step" if number == 1 else "steps"
+    return f"{number} {kind}{noun}"
 
 
 def _expected(run: RunFacts) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan import units
 from torchscan.inspecting.run import CallRun, Expected, Inspected, Latency, RunFacts
@@ -42,30 +42,28 @@ def run_table(run: Inspected, *, max_depth: int | None = 3, has_verdict: bool = 
     CSV and JSON always have all columns.
     """
     run = run.facts
-    verdict = []
-    if has_verdict and run.verdict is not None:
-        verdict.append(Conclusion(f"Verdict: {run.verdict}."))
     shown = [call for call in run.calls if max_depth is None or call.depth <= max_depth]
+    remarks = remarks_of(run)
+    num_deeper = len(run.calls) - len(shown)
+    if num_deeper:
+        calls = f"call below depth {max_depth} is"
+        if num_deeper > 1:
+            calls = f"calls below depth {max_depth} are"
+        remarks.append(f"{num_deeper} {calls} included in the rows above.")
+    if has_verdict and run.verdict is not None:
+        remarks.append(Conclusion(f"Verdict: {run.verdict}."))
     return make_table(
         "Measured steps",
         [*_names(run), *_times(run), *_others(run)],
         shown,
         [{"depth": call.depth, "full_name": call.path} for call in shown],
         totals=_totals(run),
-        remarks=[*remarks_of(run), *_deeper(run, max_depth), *verdict],
+        remarks=remarks,
         noun="calls",
     )
 
 
-def _deeper(run: RunFacts, max_depth: int | None) -> list[str]:
-    hidden = sum(max_depth is not None and call.depth > max_depth for call in run.calls)
-    if not hidden:
-        return []
-    verb = "call below depth {} is" if hidden == 1 else "calls below depth {} are"
-    return [f"{hidden} {verb.format(max_depth)} included in the rows above."]
-
-
-# -- columns -------------------------------------------------------------------------------------------------------------
+# -- columns -------------------------------------------------------------------------------------
 
 
 def _names(run: RunFacts) -> list[ColumnOf[CallRun]]:
@@ -73,8 +71,10 @@ def _names(run: RunFacts) -> list[ColumnOf[CallRun]]:
         marks = [str(call.invocation + 1)] if call.invocation else []
         if call.is_again:
             marks.append("again")
-        suffix = f" ({', '.join(marks)})" if marks else ""
-        return Cell(call.path, f"{call.name_in(run.calls)}{suffix}")
+        text = call.name_in(run.calls)
+        if marks:
+            text += f" ({', '.join(marks)})"
+        return Cell(call.path, text)
 
     return [
         words("path", "Layer", name, min_width=16, truncate="head"),
@@ -88,37 +88,37 @@ def _times(run: RunFacts) -> list[ColumnOf[CallRun]]:
     """Return the columns of times, those of the device first if there is one."""
     is_on_device, has_backward = run.device is not None, bool(run.backward.median)
     host, priority = (" on host", _HOST) if is_on_device else ("", 0)
-    evaluated = _evaluation_times(run)
+    # times of the same calls in forward passes without a backward pass
+    evaluated: dict[tuple[str, int], float] = {}
+    if run.evaluation is not None:
+        for each in run.evaluation.calls:
+            latency = each.device_forward or each.forward
+            evaluated[each.path, each.invocation] = latency.median
 
     def evaluation(call: CallRun) -> float | None:
         return evaluated.get((call.path, call.invocation))
 
+    def share(call: CallRun) -> float:
+        return _share(call, run)
+
+    options: Any = {"is_shown": bool(evaluated), "priority": _EVALUATION}
     return [
         _time("device_forward", "Forward", is_shown=is_on_device),
         _time("device_backward", "Backward", is_shown=is_on_device and has_backward),
         _time("forward", f"Forward{host}", priority=priority),
         _time("backward", f"Backward{host}", is_shown=has_backward, priority=priority),
-        durations(
-            "evaluation", "Evaluation", evaluation, is_shown=bool(evaluated), priority=_EVALUATION
-        ),
-        number("share", "of time", lambda call: _share(call, run), share_text, bars="memory"),
+        durations("evaluation", "Evaluation", evaluation, **options),
+        number("share", "of time", share, share_text, bars="memory"),
     ]
 
 
-def _evaluation_times(run: RunFacts) -> dict[tuple[str, int], float | None]:
-    """Return the times of the same calls in forward passes without a backward pass."""
-    calls = () if run.evaluation is None else run.evaluation.calls
-    return {
-        (call.path, call.invocation): _median(call.device_forward or call.forward) for call in calls
-    }
-
-
 def _time(key: str, heading: str, **options: Any) -> ColumnOf[CallRun]:
-    return durations(key, heading, lambda call: _median(getattr(call, key)), **options)
 
+    def median(call: CallRun) -> float | None:
+        latency: Latency | None = getattr(call, key)
+        return None if latency is None else latency.median
 
-def _median(latency: Latency | None) -> float | None:
-    return None if latency is None else latency.median
+    return durations(key, heading, median, **options)
 
 
 def _share(call: CallRun, run: RunFacts) -> float:
@@ -131,30 +131,29 @@ def _ratio(call: CallRun, run: RunFacts) -> Cell:
     if not call.expected_time or not call.time:
         return Cell(None, NONE)
     ratio = call.time / call.expected_time
-    is_slow = (
-        run.expected is not None
-        and ratio > 1 + run.expected.error_share
-        and _share(call, run) >= _MIN_SHARE
-    )
-    return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
+    text = f"{ratio:.1f}" if ratio < 100 else f"{ratio:.0f}"
+    if run.expected is not None:
+        is_beyond_margin = ratio > 1 + run.expected.error_share
+        if is_beyond_margin and _share(call, run) >= _MIN_SHARE:
+            text = f"{_SLOW}{text}"
+    return Cell(ratio, text)
 
 
 def _others(run: RunFacts) -> list[ColumnOf[CallRun]]:
+    """Return the columns of expected times, rates, memory, and values that are not finite."""
     is_expected = run.expected is not None
     has_rates = any(call.flops_per_second for call in run.calls)
-    return [
-        durations(
-            "expected", "Expected", "expected_time", is_shown=is_expected, priority=_EXPECTED
-        ),
+    options: Any = {"is_shown": is_expected, "priority": _EXPECTED}
+    columns = [
+        durations("expected", "Expected", "expected_time", **options),
         number("ratio", "×", lambda call: _ratio(call, run), is_shown=is_expected),
         counts("flops_per_second", "FLOP/s", is_shown=has_rates, priority=_RATE),
         sizes("total_memory", "Memory", priority=_MEMORY),
-        *(
-            _count(f"{where}_{what.lower()}", f"{prefix}{what}", run)
-            for where, prefix in _COUNTS.items()
-            for what in ("NaN", "Inf")
-        ),
     ]
+    for where, prefix in _COUNTS.items():
+        columns.append(_count(f"{where}_nan", f"{prefix}NaN", run))
+        columns.append(_count(f"{where}_inf", f"{prefix}Inf", run))
+    return columns
 
 
 def _count(key: str, heading: str, run: RunFacts) -> ColumnOf[CallRun]:
@@ -171,75 +170,78 @@ def _count(key: str, heading: str, run: RunFacts) -> ColumnOf[CallRun]:
     )
 
 
-# -- totals --------------------------------------------------------------------------------------------------------------
+# -- totals --------------------------------------------------------------------------------------
 
 
 def _totals(run: RunFacts) -> list[Table]:
-    attained = [] if run.expected is None or run.mfu is None else [_attained(run.expected, run.mfu)]
-    return [_phases(run), *attained] if run.steps else []
+    """Return the times of complete steps and, if rates of the device are known, the MFU."""
+    if not run.steps:
+        return []
+    headings = ["", "median", "min … max"]
+    if run.expected:
+        headings.append("expected")
+    rows = [_phase_row(phase, run.expected) for phase in _phases(run)]
+    totals = [totals_table(rows, headings)]
+    if run.expected is not None and run.mfu is not None:
+        totals.append(_utilization(run.expected, run.mfu))
+    return totals
 
 
-def _phases(run: RunFacts) -> Table:
-    """Return the times of the complete step, on the device if there is one."""
+class _Phase(NamedTuple):
+    """A part of a step with its times."""
+
+    key: str
+    name: str
+    latency: Latency
+
+
+def _phases(run: RunFacts) -> list[_Phase]:
+    """Return the parts of a step, on the device if there is one."""
     passes = run.device or run
-    rows = [("Forward", passes.forward, "forward")]
+    phases = [_Phase("forward", "Forward", passes.forward)]
     if run.backward.median:
-        rows += [
-            ("Backward", passes.backward, "backward"),
-            ("of which storing gradients", passes.storing_gradients, "storing_gradients"),
-        ]
-        rows += [("of which outside modules", passes.outside_modules, "outside_modules")]
-    rows += _rows_outside_passes(run)
-    if run.evaluation is not None:
-        evaluation = run.evaluation.device_forward or run.evaluation.forward
-        rows += [("Evaluation, forward only", evaluation, "evaluation")]
-    cells = [
-        [
-            *total(key, name, each.median, units.duration(each.median) if each.median else NONE),
-            _range(each),
-            *_expected(key, run.expected),
-        ]
-        for name, each, key in rows
-    ]
-    headings = ("", "median", "min … max", *(["expected"] if run.expected else []))
-    return totals_table(cells, headings)
-
-
-def _rows_outside_passes(run: RunFacts) -> list[tuple[str, Latency, str]]:
-    """Return the names, times and keys of the rows after those of forward and backward."""
-    rows = []
+        storing, outside = passes.storing_gradients, passes.outside_modules
+        phases.append(_Phase("backward", "Backward", passes.backward))
+        phases.append(_Phase("storing_gradients", "of which storing gradients", storing))
+        phases.append(_Phase("outside_modules", "of which outside modules", outside))
     if run.optimizer.median:
         name, count = "Optimizer", run.optimizer_steps
         if count is not None and count < run.num_timed:
             name = f"Optimizer, in {count} of {run.num_timed} steps"
-        rows.append((name, run.optimizer, "optimizer"))
+        phases.append(_Phase("optimizer", name, run.optimizer))
     if run.period.median:
-        # a device works on while the host does something else
+        # A device works on while the host does something else.
         if run.device is None and run.rest is not None:
-            rows.append(("Rest of the step", run.rest, "rest"))
-        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
-    return rows
+            phases.append(_Phase("rest", "Rest of the step", run.rest))
+        phases.append(_Phase("between", "Between steps", run.between))
+        phases.append(_Phase("period", "Step to step", run.period))
+    if run.evaluation is not None:
+        latency = run.evaluation.device_forward or run.evaluation.forward
+        phases.append(_Phase("evaluation", "Evaluation, forward only", latency))
+    return phases
 
 
-def _range(latency: Latency) -> Cell:
-    return Cell(
-        (latency.min, latency.max),
-        f"{units.duration(latency.min)} … {units.duration(latency.max)}",
-    )
+def _phase_row(phase: _Phase, expected: Expected | None) -> list[Cell]:
+    """Return the cells of a part of a step: name, median, range and expected time."""
+    latency = phase.latency
+    median = units.duration(latency.median) if latency.median else NONE
+    ends = f"{units.duration(latency.min)} … {units.duration(latency.max)}"
+    row = total(phase.key, phase.name, latency.median, median)
+    row.append(Cell((latency.min, latency.max), ends))
+    if expected is not None:
+        time = {"forward": expected.forward, "backward": expected.backward}.get(phase.key)
+        row.append(Cell(time, units.duration(time) if time else ""))
+    return row
 
 
-def _expected(key: str, expected: Expected | None) -> list[Cell]:
-    if expected is None:
-        return []
-    time = {"forward": expected.forward, "backward": expected.backward}.get(key)
-    return [Cell(time, units.duration(time) if time else "")]
-
-
-def _attained(expected: Expected, attained: float) -> Table:
-    peaks = ", ".join(
-        f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in expected.peaks.items()
-    )
-    said = f"of {peaks}, dense, on {expected.device}" if peaks else f"on {expected.device}"
-    percent = f"{100 * attained:.{1 if attained >= _MIN_SHARE else 3}f} %"
-    rows = [total("mfu", "MFU", attained, percent, said)]
+def _utilization(expected: Expected, mfu: float) -> Table:
+    """Return the attained share of the device's rate."""
+    peaks = []
+    for form, peak in expected.peaks.items():
+        peaks.append(f"{units.count(peak, 'FLOP/s', 1)} {form}")
+    rate = f"on {expected.device}"
+    if peaks:
+        rate = f"of {', '.join(peaks)}, dense, {rate}"
+    digits = 1 if mfu >= _MIN_SHARE else 3
+    rows = [total("mfu", "MFU", mfu, f"{100 * mfu:.{digits}f} %", rate)]
     return totals_table(rows, ("", "", ""), words_key="of")

@@ -111,8 +111,10 @@ def _not_a_number(name: str) -> None:
 
 
 def _number(text: str) -> int | float:
-    """JSON Schema counts 3.0 as an integer, and some programs write it so; 1e999 would be infinite."""
+    """Return a finite number, and an integer for 3.0, which is one in JSON Schema."""
     value = float(text)
     if not math.isfinite(value):
         _not_a_number(text)
-    return int(value) if value.is_integer() else value
+    if value.is_integer():
+        return int(value)
+    return value

@@ -1,4 +1,4 @@
-"""Checks data against a JSON schema: the part of JSON Schema that our own schema is written in."""
+"""Checks of data against a JSON schema, for the part of JSON Schema that our schemas need."""
 
 from __future__ import annotations
 
@@ -46,10 +46,8 @@ def _type_mismatch(data: Any, schema: dict[str, Any]) -> str | None:
         return f" is {_format_data(data)}, not {' or '.join(names)}"
     if "enum" in schema and data not in schema["enum"]:
         return f" is {_format_data(data)}, not one of {', '.join(map(str, schema['enum']))}"
-    return _out_of_range(data, schema) if _is(data, "number") else None
-
-
-def _out_of_range(data: float, schema: dict[str, Any]) -> str | None:
+    if not _is(data, "number"):
+        return None
     if "minimum" in schema and not data >= schema["minimum"]:
         return f" is {_format_data(data)}, not {schema['minimum']:g} or more"
     if "maximum" in schema and not data <= schema["maximum"]:
@@ -58,7 +56,10 @@ def _out_of_range(data: float, schema: dict[str, Any]) -> str | None:
 
 
 def _is(data: Any, name: str) -> bool:
-    """A boolean is not a number; a number without a fraction is an integer, however it is written."""
+    """Return whether data have a type of JSON Schema.
+
+    A boolean is not a number, and every number without a fraction is an integer.
+    """
     if isinstance(data, bool):
         return name == "boolean"
     if name == "integer" and isinstance(data, float):
@@ -80,8 +81,15 @@ def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any]) ->
         part = properties.get(key, others)
         wrong = _wrong(value, part, root) if isinstance(part, dict) else None
         if wrong is not None:
-            return f"{_step(key)}{wrong}"
+            return f"{_place_of(key)}{wrong}"
     return None
+
+
+def _place_of(key: str) -> str:
+    """Return the place of a key, on one line even if the key has line breaks."""
+    if key.isidentifier() and len(key) < 40:
+        return f".{key}"
+    return f"[{reprlib.repr(key)}]"
 
 
 def _items(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
@@ -96,15 +104,10 @@ def _items(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | Non
     return None
 
 
-def _step(key: str) -> str:
-    """The step to this key, on one line even if the key has line breaks."""
-    return f".{key}" if key.isidentifier() and len(key) < 40 else f"[{reprlib.repr(key)}]"
-
-
 def _format_data(data: Any) -> str:
-    if (
-        isinstance(data, int) and abs(data) >= _MAX_IN_FULL
-    ):  # Python refuses to write out thousands of digits
-        return f"about {'-' if data < 0 else ''}1e{math.log10(abs(data)):.0f}"
+    # Python refuses to write out thousands of digits.
+    if isinstance(data, int) and abs(data) >= _MAX_IN_FULL:
+        sign = "-" if data < 0 else ""
+        return f"about {sign}1e{math.log10(abs(data)):.0f}"
     text = reprlib.repr(data)  # whatever its depth and length
     return text if len(text) <= 40 else f"{text[:39]}…"

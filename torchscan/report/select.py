@@ -6,7 +6,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, check_columns, check_estimates
+from torchscan.report.column_choice import check_columns, check_estimates
+from torchscan.report.columns import COLUMNS
 from torchscan.report.info import Info
 from torchscan.report.info_data import SUMS, InfoDict, Layer, Selection, Sums, data_of
 from torchscan.wrong_arguments import explain_wrong_types

@@ -7,11 +7,12 @@ as ``"{tokens:,}"``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any, TypeVar
 
 from torchscan import units
-from torchscan.notes import Note
+from torchscan.notes import Note, register_texts
 from torchscan.plain import from_plain
 
 #: places that a sentence names; the others are counted
@@ -201,3 +202,11 @@ class SentenceFormatter(Formatter):
             return write(value)
         text: str = super().format_field(value, format_spec)
         return text
+
+
+_FORMATTER = SentenceFormatter()
+
+
+def add_sentence(code: str, text: str) -> None:
+    """Register the sentence of a code, with the names of values in braces."""
+    register_texts({code: partial(_FORMATTER.format, text)})

@@ -130,4 +130,4 @@ def _left_out(snapshot: MemorySnapshot, num_shown: int) -> list[str]:
     places = f"{len(rest):,} more places hold"
     if len(rest) == 1:
         places = "1 more place holds"
-    return [f"{places} {size}; --format json and to_dict() list all, with stacks."]
+    return [f"{places} {size}; the JSON output lists all, with stacks."]

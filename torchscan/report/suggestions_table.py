@@ -23,16 +23,15 @@ def suggestions_table(suggestions: Suggestions) -> Table:
     """
     rows = (suggestions.baseline, *suggestions.suggestions)
     metric = suggestions.metric
-    fits = words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits)))
     unit = "s" if metric == "time_estimate" else "B"
     columns = [
         words("change", "Change", min_width=8, truncate="tail"),
         number(metric, _WHAT[metric], _value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
     ]
-    has_verdict = len({suggestion.fits for suggestion in rows}) > 1
-    if has_verdict:
-        columns.append(fits)
+    verdicts = {suggestion.fits for suggestion in rows}
+    if len(verdicts) > 1:
+        columns.append(words("fits", "Fits", lambda each: Cell(each.fits, yes_or_no(each.fits))))
     # Code to type wraps, so that it is never truncated.
     columns.append(words("how", "How", lambda each: str(each.how or ""), min_width=8, wrap=True))
     remarks = []
@@ -49,9 +48,7 @@ def suggestions_table(suggestions: Suggestions) -> Table:
 
 
 def _value(suggestion: Suggestion) -> Cell:
-    if suggestion.error_share is None:
-        return Cell(suggestion.after, units.memory(int(suggestion.after)))
-    return Cell(
-        suggestion.after,
-        f"{units.duration(suggestion.after)} ± {100 * suggestion.error_share:.0f} %",
-    )
+    after, margin = suggestion.after, suggestion.error_share
+    if margin is None:
+        return Cell(after, units.memory(int(after)))
+    return Cell(after, f"{units.duration(after)} ± {100 * margin:.0f} %")

@@ -1,4 +1,4 @@
-"""The one table: every report is laid out as one, and every format is written from one. Plain data."""
+"""The one table as plain data: every report is laid out as one, and each format writes it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-#: for programs, which take all columns
+#: formats for programs, which take all columns
 _DATA: tuple[Format, ...] = ("csv", "json")
 
-#: what stands where there is no figure
+#: text of a missing value
 NONE = "–"
-#: what stands after the name of the row that answers a search
+#: mark after the name of the row that answers a search
 BEST = "*"
-#: how figures choose the unit that they share
+#: a function that chooses the unit that values share
 Scaling = Callable[[Iterable[float]], Scale]
-#: where a text that does not fit is cut
+#: where a text that does not fit is truncated
 Cut = Literal["head", "mid", "tail"]
-
-
-#: that a tree is indented by
+#: levels by which a tree is indented at most
 _MAX_LEVELS = 100
 
 
@@ -161,23 +159,18 @@ class Row:
     @property
     def shown(self) -> Sequence[Cell]:
         """The cells that people see: sums where there are some."""
-        return [
-            total or cell
-            for cell, total in zip(self.cells, self.sums or [None] * len(self.cells), strict=True)
-        ]
+        sums = self.sums or [None] * len(self.cells)
+        return [total or cell for cell, total in zip(self.cells, sums, strict=True)]
 
     @property
     def texts(self) -> list[str]:
         """The texts of these."""
         return [self.name, *(printable(cell.text) for cell in self.shown[1:])]
 
-    def only(self, at: Sequence[int]) -> Row:
-        """With some of its cells."""
-        return replace(
-            self,
-            cells=[self.cells[each] for each in at],
-            sums=[self.sums[each] for each in at if self.sums],
-        )
+    def only(self, indices: Sequence[int]) -> Row:
+        """Return the row with some of its cells."""
+        sums = [self.sums[index] for index in indices] if self.sums else []
+        return replace(self, cells=[self.cells[index] for index in indices], sums=sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,46 +213,49 @@ class Table(Result):
         return self.only([column for column in self.columns if column.is_shown])
 
     def only(self, columns: Sequence[Column]) -> Table:
-        """With some of its columns."""
-        at = [number for number, column in enumerate(self.columns) if column in columns]
-        if len(at) == len(self.columns):
+        """Return the table with some of its columns."""
+        indices = [index for index, column in enumerate(self.columns) if column in columns]
+        if len(indices) == len(self.columns):
             return self
         keys = {column.key for column in columns}
         remarks = [
-            each
-            for each in self.remarks
-            if not isinstance(each, ColumnRemark) or each.columns & keys
+            remark
+            for remark in self.remarks
+            if not isinstance(remark, ColumnRemark) or remark.columns & keys
         ]
-        return replace(
-            self, columns=columns, rows=[row.only(at) for row in self.rows], remarks=remarks
-        )
+        rows = [row.only(indices) for row in self.rows]
+        return replace(self, columns=columns, rows=rows, remarks=remarks)
 
     def __repr__(self) -> str:
-        """Short: there may be thousands of rows."""
+        """Return a short text, as there may be thousands of rows."""
         return f"<Table {self.title!r}: {len(self.rows)} {self.noun}>"
 
     def with_column(self, heading: str, values: Mapping[str, object]) -> Table:
-        """With a column of yours at the end: a figure or a word for each row by its name, ``{"resnet50": 80.9}``."""
-        known = {row.full_name or row.cells[0].value for row in self.rows}
-        unknown = next((name for name in values if name not in known), None)
-        if unknown is not None:
-            raise InputError(
-                Argument("values"),
-                f" names {unknown!r}, which is not a row of the table: choose from "
-                f"{', '.join(map(str, known))}",
-            )
+        """Return the table with a column at the end: a value for some rows by their names.
+
+        Values are numbers or words, as in ``{"resnet50": 80.9}``.
+        """
+        names = [row.full_name or row.cells[0].value for row in self.rows]
+        known = dict.fromkeys(names)
+        for name in values:
+            if name not in known:
+                raise InputError(
+                    Argument("values"),
+                    f" names {name!r}, which is not a row of the table: choose from "
+                    f"{', '.join(map(str, known))}",
+                )
         is_number = all(isinstance(value, int | float) for value in values.values())
         column = Column(key=heading, heading=heading, is_number=is_number, is_added=True)
-        added = [values.get(row.full_name or row.cells[0].value) for row in self.rows]
-        cells = [Cell(value, NONE if value is None else str(value)) for value in added]
-        rows = [
-            replace(row, cells=[*row.cells, cell], sums=[*row.sums, None] if row.sums else ())
-            for row, cell in zip(self.rows, cells, strict=True)
-        ]
+        rows = []
+        for name, row in zip(names, self.rows, strict=True):
+            value = values.get(name)
+            cell = Cell(value, NONE if value is None else str(value))
+            sums = [*row.sums, None] if row.sums else ()
+            rows.append(replace(row, cells=[*row.cells, cell], sums=sums))
         return replace(self, columns=[*self.columns, column], rows=rows)
 
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:
-        """The table in a format: one of ``FORMATS``.
+        """Return the table in a format: one of ``FORMATS``.
 
         Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes
         ``caption``, ``label``, ``long``, ``wide`` and ``siunitx``, as ``to_latex`` does.
@@ -268,9 +264,8 @@ class Table(Result):
         load_writers()
         for name in FORMATS:
             if name == style:
-                return _writers[name](
-                    self if name in _DATA else self.shown, Screen(width, colours), **options
-                )
+                table = self if name in _DATA else self.shown
+                return _writers[name](table, Screen(width, colours), **options)
         raise InputError(f"{style!r} is not a format of tables: choose from {', '.join(FORMATS)}")
 
 
@@ -292,12 +287,10 @@ def writes(style: Format) -> Callable[[W], W]:
 
 
 def in_unit(column: Column, scale: Scale) -> Column:
-    """With the unit of its texts in the heading."""
-    return (
-        replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size)
-        if scale.unit
-        else column
-    )
+    """Return the column with the unit of its texts in the heading."""
+    if not scale.unit:
+        return column
+    return replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size)
 
 
 class ModelTable(Table):

@@ -1,4 +1,4 @@
-"""Models by name, as given in a shell, a budget file or a table of models."""
+"""Models by name, as they stand in a shell, a budget file or a table of models."""
 
 from torchscan.targets.building import may_need_data, with_model
 from torchscan.targets.built import Built, inputs_of

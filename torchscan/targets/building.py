@@ -51,8 +51,8 @@ def with_model(
     """Return the result of ``function`` for the target's model.
 
     The model is built on the meta device, or with data if its constructor or its pass needs data.
-    With ``with_data`` it always has data, and is a separate copy that ``function`` may change. Paths
-    and modules are searched in ``folder``, by default the current one. If torchscan runs in a
+    With ``with_data`` it always has data, and is a separate copy that ``function`` may change.
+    Paths and modules are searched in ``folder``, by default the current one. If torchscan runs in a
     process of the user's (``is_own_process=False``), the user's code is built with data at once,
     because it may store its models where other code finds them. The random state and the module
     search path stay unchanged.
@@ -96,11 +96,14 @@ def _own(target: Target, factory: Factory | Built) -> Built:
     if isinstance(factory, Built):
         return factory.copied()
     on_meta = _built_without_data(target, factory) if target.kind in HUBS else None
-    if on_meta is not None and (size := _bytes_of(on_meta.module)) > _bytes_of_machine():
-        raise InputError.about(
-            target,
-            f"the model takes {memory(size)}, more than this machine's memory: give a smaller one",
-        )
+    if on_meta is not None:
+        size = _bytes_of(on_meta.module)
+        if size > _bytes_of_machine():
+            raise InputError.about(
+                target,
+                f"the model takes {memory(size)}, more than this machine's memory: give a smaller "
+                "one",
+            )
     return _built(target, factory)
 
 
@@ -118,16 +121,16 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
             built = _built(target, factory)
     except Exception:  # the constructor may have needed data: then it gets some
         return None
-    return replace(
-        built, has_another_chance=_bytes_of(built.module) < _MAX_OF_MEMORY * _bytes_of_machine()
-    )
+    fits = _bytes_of(built.module) < _MAX_OF_MEMORY * _bytes_of_machine()
+    return replace(built, has_another_chance=fits)
 
 
 def _bytes_of(module: nn.Module) -> int:
-    tensors = (
-        each for each in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(each)
-    )
-    return sum(each.numel() * each.element_size() for each in tensors)
+    total = 0
+    for each in (*module.parameters(), *module.buffers()):
+        if not nn.parameter.is_lazy(each):
+            total += each.numel() * each.element_size()
+    return total
 
 
 def _bytes_of_machine() -> float:

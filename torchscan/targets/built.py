@@ -50,7 +50,10 @@ def _copy(module: nn.Module) -> nn.Module:
 def inputs_of(
     what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None
 ) -> dict[str, Any]:
-    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: from the given inputs, or else the known ones."""
+    """Return ``input_shape`` and ``dtype`` for :func:`torchscan.record`.
+
+    They are those of the given inputs, or else of the known ones.
+    """
     inputs = specs or built.inputs
     if not inputs:
         raise InputError.about(

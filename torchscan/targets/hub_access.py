@@ -14,8 +14,8 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.targets.parsing import Target
 
-#: the implementations of attention and experts that are part of torch and transformers; all others are packages or
-#: repositories, which transformers fetches if the package "kernels" is installed
+#: the implementations of attention and experts that are part of torch and transformers; all others
+#: are packages or repositories, which transformers fetches if the package "kernels" is installed
 _BUILT_IN = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 _MAX_BYTES = 16 * 2**20
@@ -67,7 +67,7 @@ def _find_in_cache(target: Target, name: str, revision: str | None) -> Path | No
 
 
 def read_config(path: Path, target: Target) -> dict[str, Any]:
-    """Return the config as it stands in the file, with the arguments of the target; {} if it is not a JSON object."""
+    """Return the config of the file with the arguments of the target; {} if it is not an object."""
     if path.stat().st_size > _MAX_BYTES:
         raise InputError.about(
             target, f"{path} is larger than 16 MiB, so it is not a config: give a config.json"
@@ -78,16 +78,17 @@ def read_config(path: Path, target: Target) -> dict[str, Any]:
         return {}  # transformers says what is wrong with it
     if not isinstance(found, dict):
         return {}
-    # Implementations have two spellings, with and without an underscore: an argument overrides both.
+    # Implementations have two spellings, with and without an underscore; an argument overrides
+    # both.
     given = {name.lstrip("_") for name in target.kwargs}
     kept = {name: value for name, value in found.items() if name.lstrip("_") not in given}
     return {**kept, **target.kwargs}
 
 
 def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
-    """Raise an InputError that names the key if the config asks for weights, or for kernels of a repository."""
+    """Raise an InputError that names the key of weights, or of kernels of a repository."""
     for key, value in _entries(config):
-        name = key.rpartition(".")[2]
+        _, _, name = key.rpartition(".")
         if any(each in key for each in _IMPLEMENTATIONS):
             kind = value.removeprefix("paged|") if isinstance(value, str) else value
             if isinstance(value, str) and kind not in _BUILT_IN:
@@ -107,9 +108,10 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Keep huggingface_hub, and with it transformers and timm, from asking the network; its cache can still be read.
+    """Keep huggingface_hub, and with it transformers and timm, from using the network.
 
-    The switch is that of the whole process, so downloads of other threads fail meanwhile.
+    Its cache can still be read. The switch is that of the whole process, so downloads of other
+    threads fail meanwhile.
     """
     try:
         from huggingface_hub import constants
@@ -127,15 +129,22 @@ def offline() -> Iterator[None]:
 def missing_part(
     error: BaseException, config: Mapping[str, Any], target: Target
 ) -> InputError | None:
-    """Return the error that names the key of a repository that is not in the cache, or None if that is not what failed."""
-    if not _is_of_hub(error):
+    """Return the error that names a repository that is not in the cache.
+
+    None: something else failed.
+    """
+    errors = sys.modules.get("huggingface_hub.errors")
+    names = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
+    kinds = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
+    if not any(isinstance(each, kinds) for each in _chain(error)):
         return None
-    said = " ".join(str(each) for each in _chain(error))
-    # timm's names of repositories begin with a scheme, as in hf-hub:owner/name.
-    repositories = {
-        key: value.rpartition(":")[2] for key, value in _entries(config) if isinstance(value, str)
-    }
-    named = [(key, value) for key, value in repositories.items() if value and value in said]
+    messages = " ".join(str(each) for each in _chain(error))
+    repositories = {}
+    for key, value in _entries(config):
+        if isinstance(value, str):
+            # timm's names of repositories begin with a scheme, as in hf-hub:owner/name.
+            _, _, repositories[key] = value.rpartition(":")
+    named = [(key, value) for key, value in repositories.items() if value and value in messages]
     # A config may leave out the key that asks for a repository, and transformers has a default.
     key, value = max(named, key=lambda each: len(each[1]), default=("", ""))
     what = f"{key} is {value!r}, which is" if key else "it refers to a repository that is"
@@ -163,10 +172,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_of_hub(error: BaseException) -> bool:
-    errors = sys.modules.get("huggingface_hub.errors")
-    names = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
-    kinds = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
-    return any(isinstance(each, kinds) for each in _chain(error))

@@ -36,9 +36,12 @@ def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
     options = {"weights": None, **target.kwargs}
     if "weights_backbone" in inspect.signature(builder).parameters:
         options.setdefault("weights_backbone", None)
-    return lambda: Built(
-        models.get_model(target.name, **options), _image(models, target.name, builder)
-    )
+
+    def build() -> Built:
+        model = models.get_model(target.name, **options)
+        return Built(model, _image(models, target.name, builder))
+
+    return build
 
 
 def _require_nothing_to_download(target: Target, *names: str) -> None:
@@ -52,12 +55,17 @@ def _require_nothing_to_download(target: Target, *names: str) -> None:
 
 
 def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
-    """The image size that its weights were trained for; nothing for models of videos, boxes and optical flow."""
+    """Return an image of the size that a model's weights were trained for.
+
+    There is none for models of videos, boxes and optical flow.
+    """
     try:
         crop = models.get_model_weights(name).DEFAULT.transforms().crop_size[-1]
     except (AttributeError, ValueError, TypeError, IndexError):
         return ()
-    return () if ".video." in builder.__module__ else (InputSpec((3, crop, crop)),)
+    if ".video." in builder.__module__:
+        return ()
+    return (InputSpec((3, crop, crop)),)
 
 
 def _timm(target: Target, _: Path) -> Callable[[], Built]:
@@ -78,7 +86,7 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
 
 
 def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
-    """The config's architecture, in the config's type. Code that comes with a config is not run."""
+    """Return how to build the config's architecture, in its type, without code of the config."""
     path = _config_file(target, folder)
     written = read_config(path, target)
     refuse_foreign_code(written, target)
@@ -118,7 +126,7 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
 def _built_by(
     build: Callable[[], Any], written: Mapping[str, Any], target: Target
 ) -> Callable[[], Built]:
-    """Return a function that builds the model, or names the key of the config that asks for a download."""
+    """Return a function that builds the model; its error names the key that asks for a download."""
 
     def built() -> Built:
         try:
@@ -134,7 +142,7 @@ def _built_by(
 
 
 def _config_file(target: Target, folder: Path) -> Path:
-    """On disk, or where there is nothing of that name, in the hub's cache."""
+    """Return the path of the config, which is on disk or else in the hub's cache."""
     path = path_of(target.place, folder, target)
     if not path.exists():
         return cached_config(target)
@@ -157,7 +165,10 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
         missing = missing_part(error, written, target)
         if missing is not None:
             raise missing from error
-        origin = _origin(error)
+        # An import error may be caused by another, such as a torchvision for another torch.
+        origin: BaseException = error
+        while isinstance(origin, ImportError) and origin.__cause__ is not None:
+            origin = origin.__cause__
         message = str(origin).strip().partition("\n")[0][:200]
         if isinstance(error, ImportError):
             raise InputError.about(
@@ -171,13 +182,6 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
             target, f"{type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}"
         )
     return config
-
-
-def _origin(error: BaseException) -> BaseException:
-    """Return the first cause of an import error, for example a torchvision built for another torch."""
-    while isinstance(error, ImportError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _known_inputs(model: Any) -> tuple[InputSpec, ...]:

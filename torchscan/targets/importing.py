@@ -1,4 +1,4 @@
-"""Imports the modules and files that targets name, and finds names in them."""
+"""Import of the modules and files that targets name, and search for names in them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.targets.parsing import Target
 
-#: that are suggested for the beginning of a name
+#: names that are suggested for the beginning of a name
 _MAX_NAMES = 8
 
 
 @contextlib.contextmanager
 def first_on_the_path(folder: Path) -> Iterator[None]:
-    """Let modules of this folder be found, as by ``python -m`` there; afterwards the path is restored."""
+    """Let modules of this folder be found, as by ``python -m`` there, and restore the path."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
@@ -30,7 +30,7 @@ def first_on_the_path(folder: Path) -> Iterator[None]:
 
 
 def named(target: Target, folder: Path) -> Any:
-    """The object that the target names in its module or file."""
+    """Return the object that the target names in its module or file."""
     found = _file(target, folder) if target.kind == "file" else imported(target.place, target)
     for name in target.name.split("."):
         try:
@@ -43,7 +43,7 @@ def named(target: Target, folder: Path) -> Any:
 
 
 def imported(name: str, target: Target) -> Any:
-    """A module by its name."""
+    """Return a module by its name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -59,7 +59,7 @@ def imported(name: str, target: Target) -> Any:
 
 
 def path_of(text: str, folder: Path, target: Target) -> Path:
-    """The path, relative to a folder."""
+    """Return the path, relative to a folder."""
     try:
         path = (folder / Path(text).expanduser()).resolve()
         path.exists()
@@ -71,16 +71,20 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """A question that suggests the names that begin so, the shortest first, or else similar ones."""
+    """Return a question that suggests names: the shortest that begin so, or else similar ones."""
     public = [each for each in known if not each.startswith("_")]
     longer = sorted((each for each in public if each.lower().startswith(name.lower())), key=len)
     alike = longer[:_MAX_NAMES] or difflib.get_close_matches(name, public, 3)
-    more = f" {len(longer) - _MAX_NAMES} more begin like this." if len(longer) > _MAX_NAMES else ""
-    return f": did you mean {' or '.join(alike)}?{more}" if alike else ""
+    if not alike:
+        return ""
+    question = f": did you mean {' or '.join(alike)}?"
+    if len(longer) > _MAX_NAMES:
+        question += f" {len(longer) - _MAX_NAMES} more begin like this."
+    return question
 
 
 def _file(target: Target, folder: Path) -> Any:
-    """The file as a module of its own, run once; like a script, it can import its neighbours."""
+    """Return the file as a module, run once; like a script, it can import its neighbors."""
     path = path_of(target.place, folder, target)
     if not path.is_file():
         raise InputError.about(target, f"there is no file {target.place!r}")
@@ -101,7 +105,9 @@ def _file(target: Target, folder: Path) -> Any:
 
 
 def _format_error(error: BaseException) -> str:
-    """The error in one line, with advice for the most common one."""
-    said = f"{type(error).__name__}: {error}".partition("\n")[0]
-    hint = "; this torchvision was built for another torch: install the version for this torch"
-    return f"{said}{hint if 'operator torchvision::' in said else ''}"
+    """Return the error in one line, with advice for the most common one."""
+    text, _, _ = f"{type(error).__name__}: {error}".partition("\n")
+    if "operator torchvision::" not in text:
+        return text
+    advice = "this torchvision was built for another torch: install the version for this torch"
+    return f"{text}; {advice}"

@@ -18,7 +18,8 @@ _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
 _SPEC = re.compile(
     rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>(?:torch\.)?\w+))?", re.ASCII
 )
-_LONGEST = 18  # digits: as many as always fit 64 bits
+#: digits that always fit 64 bits
+_MAX_DIGITS = 18
 _SHORT = {
     "fp16": "float16",
     "fp32": "float32",
@@ -44,7 +45,7 @@ _TYPES = (*_FLOATS, *_INTEGERS)
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input of a model: the shape of a sample, and optionally its type and the name of the argument."""
+    """One input of a model: the shape of a sample and, if known, its type and argument."""
 
     shape: tuple[int, ...]
     dtype: str | None = None
@@ -52,23 +53,25 @@ class InputSpec:
 
 
 def parse_input(text: str) -> InputSpec:
-    """``"input_ids=128:long" -> InputSpec((128,), "long", "input_ids")``; ``()`` is the shape of a single number."""
-    found = _SPEC.fullmatch(text.strip())
-    sizes = [] if found is None else re.findall(r"\d+", found["sizes"])
-    if found is None or any(len(size) > _LONGEST for size in sizes):
+    """Return ``InputSpec((128,), "long", "input_ids")`` for ``"input_ids=128:long"``.
+
+    ``()`` is the shape of a single number.
+    """
+    match = _SPEC.fullmatch(text.strip())
+    sizes = [] if match is None else re.findall(r"\d+", match["sizes"])
+    if match is None or any(len(size) > _MAX_DIGITS for size in sizes):
         raise InputError(
             f"{text[:80]!r} is not an input: give the shape of one sample, 3,224,224, with a type "
             "if needed, 128:long, and with the name of the argument, input_ids=128:long"
         )
-    return InputSpec(
-        tuple(map(int, sizes)),
-        None if found["dtype"] is None else checked_dtype(found["dtype"]),
-        found["name"],
-    )
+    dtype = match["dtype"]
+    if dtype is not None:
+        dtype = checked_dtype(dtype)
+    return InputSpec(tuple(map(int, sizes)), dtype, match["name"])
 
 
 def checked_dtype(text: str) -> str:
-    """Torch's name for a type: ``fp16``, ``float16`` and ``torch.float16`` are the same."""
+    """Return torch's name for a type: ``fp16``, ``float16`` and ``torch.float16`` are the same."""
     plain = text.removeprefix("torch.")
     name = _SHORT.get(plain, plain)
     if name not in _TYPES:
@@ -79,7 +82,7 @@ def checked_dtype(text: str) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The type with this name."""
+    """Return the type with this name."""
     import torch
 
     dtype: torch.dtype = getattr(torch, name)
@@ -87,24 +90,22 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shapes, DTypes]:
-    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: all in order, or all by name.
+    """Return ``input_shape`` and ``dtype`` of :func:`torchscan.record`, in order or by name.
 
     Inputs without a type get the ``default``; None means the model's own.
     """
-    chosen = [spec.dtype or default for spec in specs]
-    dtypes = [None if name is None else torch_dtype(name) for name in chosen]
+    shapes = [spec.shape for spec in specs]
+    dtypes: list[torch.dtype | None] = []
+    for spec in specs:
+        dtype = spec.dtype or default
+        dtypes.append(None if dtype is None else torch_dtype(dtype))
     names = [spec.name for spec in specs]
     if not any(names):
-        return [spec.shape for spec in specs], dtypes
+        return shapes, dtypes
     if not all(names) or len(set(names)) < len(names):
         raise InputError(
             "only some inputs have names, or two have the same: name all or none, ",
             Give("input_shape", {"input_ids": "128:long", "mask": "128"}),
         )
-    named = {
-        str(name): (spec.shape, dtype)
-        for name, spec, dtype in zip(names, specs, dtypes, strict=True)
-    }
-    return {name: shape for name, (shape, _) in named.items()}, {
-        name: dtype for name, (_, dtype) in named.items()
-    }
+    keys = list(map(str, names))
+    return dict(zip(keys, shapes, strict=True)), dict(zip(keys, dtypes, strict=True))

@@ -1,4 +1,8 @@
-"""Parses targets: ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``, ``torchvision:…``, ``hf:…``."""
+"""Parser of targets.
+
+They are ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``, ``torchvision:…`` and
+``hf:…``.
+"""
 
 from __future__ import annotations
 
@@ -44,24 +48,16 @@ class Target:
     is_language_model: bool = False
 
     def __str__(self) -> str:
-        """Return the name as it was given, shortened where it is longer than any that is meant."""
+        """Return the name as it was given, shortened if it is longer than any model's name."""
         return self.text if len(self.text) <= _MAX_SHOWN else f"{self.text[:_MAX_SHOWN]}…"
 
 
 def parse_target(text: str) -> Target:
     """Parse a target. Arguments are Python literals; nothing is evaluated."""
-    if text.startswith("hf:"):
-        found = _CONFIG.fullmatch(text)
-        kind: Kind = "hf"
-    elif text.startswith(("torchvision:", "timm:")):
-        found = _HUB.fullmatch(text)
-        kind = "timm" if text.startswith("timm:") else "torchvision"
-    else:
-        found = _NAMED.fullmatch(text)
-        kind = "file" if found is not None and found["place"].endswith(".py") else "module"
-    if found is None or "\0" in text:
+    kind, match = _match(text)
+    if match is None or "\0" in text:
         raise InputError(Subject(_quote(text)), f" is not a model: {_meant(text)}")
-    parts = found.groupdict()
+    parts = match.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
         raise InputError(
@@ -85,6 +81,20 @@ def parse_target(text: str) -> Target:
     )
 
 
+def _match(text: str) -> tuple[Kind, re.Match[str] | None]:
+    """Return the kind of a target, and its parts if it has the form of this kind."""
+    if text.startswith("hf:"):
+        return "hf", _CONFIG.fullmatch(text)
+    if text.startswith("torchvision:"):
+        return "torchvision", _HUB.fullmatch(text)
+    if text.startswith("timm:"):
+        return "timm", _HUB.fullmatch(text)
+    match = _NAMED.fullmatch(text)
+    if match is not None and match["place"].endswith(".py"):
+        return "file", match
+    return "module", match
+
+
 def _meant(text: str) -> str:
     """Return advice for a name without a file or hub."""
     if len(text) > 100 or "\n" in text or "\0" in text:
@@ -98,11 +108,9 @@ def _meant(text: str) -> str:
     if not _MODULE.fullmatch(text) or text.endswith(_FILES):
         return HOW
     place, _, name = text.rpartition(".")
-    return (
-        f"did you mean {place}:{name}?"
-        if place
-        else f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
-    )
+    if place:
+        return f"did you mean {place}:{name}?"
+    return f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

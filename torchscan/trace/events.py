@@ -175,10 +175,9 @@ class OpSignature:
 
     @once
     def arguments(self) -> Mapping[str, Any]:
-        """The arguments by their names in the schema, without those that are written to (``out=``)."""
-        return dict(zip(names_of_arguments(self.op), self.args, strict=False)) | dict(
-            self.inputs_by_keyword
-        )
+        """The arguments by name in the schema, without those that are written to (``out=``)."""
+        positional = dict(zip(names_of_arguments(self.op), self.args, strict=False))
+        return positional | dict(self.inputs_by_keyword)
 
     @once
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
@@ -287,7 +286,8 @@ class ModuleCall(NamedTuple):
 class ParameterRecord(NamedTuple):
     """One parameter or buffer slot of a module.
 
-    Slots of equal ``identity``, the position of the first of them, hold the same tensor (tied weights).
+    Slots of equal ``identity``, the position of the first of them, hold the same tensor (tied
+    weights).
     """
 
     owner: str
@@ -320,12 +320,13 @@ class InputRecord:
 
 
 class Processes(NamedTuple):
-    """Among which processes a model is spread, and which of them this is."""
+    """The ranks among which a model is sharded, and which of them this is."""
 
     rank: int
     #: the size of each dimension by its name
     mesh: Mapping[str, int]
-    #: by the path of a parameter how it is placed along the dimensions of its mesh: ``"dp: Shard(dim=0), tp: Replicate()"``
+    #: placement of each parameter along the dimensions of its mesh, by the parameter's path:
+    #: ``"dp: Shard(dim=0), tp: Replicate()"``
     placements: Mapping[str, str]
 
 

@@ -52,6 +52,7 @@ class Trace(RowsResult):
         return replace(self, provenance=provenance)
 
     def __repr__(self) -> str:
-        """Short: a record of a large model has thousands of entries."""
+        """Return a short text, as the trace of a large model has thousands of entries."""
+        model, execution = printable(self.root.type_name), self.provenance.execution
         counts = f"{len(self.modules)} module calls, {len(self.ops)} operator calls"
-        return f"<Trace of {printable(self.root.type_name)}: {counts}, {self.provenance.execution} pass>"
+        return f"<Trace of {model}: {counts}, {execution} pass>"

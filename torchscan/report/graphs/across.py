@@ -23,38 +23,50 @@ def across(
     gap: Callable[[int, int], float],
     bends: int,
 ) -> dict[int, float]:
-    """The place of each. ``gap`` is how far apart the middles of two neighbours are; from ``bends`` on, nodes are bends."""
+    """Return the position of each node.
+
+    ``gap`` is the distance between the middles of two neighbors; nodes from ``bends`` on are bends.
+    """
     crossed = _crossed(layers, above, bends)
     found = []
     for ordered, neighbours in ((layers, above), (layers[::-1], below)):
-        for is_left in (True, False):
-            turned = ordered if is_left else [layer[::-1] for layer in ordered]
-            heads = _aligned(turned, neighbours, crossed)
-            x = _compacted(turned, heads, gap)
-            found.append(x if is_left else {node: -place for node, place in x.items()})
+        heads = _aligned(ordered, neighbours, crossed)
+        found.append(_compacted(ordered, heads, gap))
+        mirrored = [layer[::-1] for layer in ordered]
+        heads = _aligned(mirrored, neighbours, crossed)
+        x = _compacted(mirrored, heads, gap)
+        found.append({node: -place for node, place in x.items()})
     return _balanced(found)
 
 
 def _crossed(layers: Layers, above: Neighbours, bends: int) -> set[tuple[int, int]]:
-    """Segments that cross one between two bends, which is to be straight."""
+    """Return the segments that cross a segment between two bends, which must be straight."""
     crossed = set()
     for upper, lower in itertools.pairwise(layers):
-        at = {node: place for place, node in enumerate(upper)}
+        places = {node: place for place, node in enumerate(upper)}
         begin, left = 0, 0
         for place, node in enumerate(lower):
-            inner = next(
-                (each for each in above.get(node, ()) if node >= bends and each >= bends), None
-            )
-            if inner is None and place < len(lower) - 1:
+            bend = _bend_above(node, above, bends)
+            if bend is None and place < len(lower) - 1:
                 continue
-            right = len(upper) if inner is None else at[inner]
+            right = len(upper) if bend is None else places[bend]
             for other in lower[begin : place + 1]:
                 for source in above.get(other, ()):
                     is_inner = other >= bends and source >= bends
-                    if not is_inner and not left <= at[source] <= right:
+                    if not is_inner and not left <= places[source] <= right:
                         crossed.add((source, other))
             begin, left = place + 1, right
     return crossed
+
+
+def _bend_above(node: int, above: Neighbours, bends: int) -> int | None:
+    """Return the bend that a bend follows, or None for other nodes."""
+    if node < bends:
+        return None
+    for source in above.get(node, ()):
+        if source >= bends:
+            return source
+    return None
 
 
 def _aligned(
@@ -70,11 +82,8 @@ def _aligned(
             near = sorted(neighbours.get(node, ()), key=places.__getitem__)
             for median in near[(len(near) - 1) // 2 : len(near) // 2 + 1]:
                 is_free = heads[node] == node and median not in is_taken
-                if (
-                    is_free
-                    and reached < places[median]
-                    and not {(median, node), (node, median)} & crossed
-                ):
+                is_straight = crossed.isdisjoint(((median, node), (node, median)))
+                if is_free and is_straight and reached < places[median]:
                     heads[node] = heads[median]
                     is_taken.add(median)
                     reached = places[median]
@@ -84,7 +93,10 @@ def _aligned(
 def _compacted(
     layers: Layers, heads: Mapping[int, int], gap: Callable[[int, int], float]
 ) -> dict[int, float]:
-    """Each line as far to the left as those beside it allow, then to the right again where nothing holds it on the left."""
+    """Return positions with each line as far to the left as those beside it allow.
+
+    Lines that nothing holds on the left are then moved to the right.
+    """
     right: dict[int, dict[int, float]] = defaultdict(dict)
     left: dict[int, dict[int, float]] = defaultdict(dict)
     for layer in layers:
@@ -96,9 +108,8 @@ def _compacted(
     for head in order:
         x[head] = max((x[each] + far for each, far in left[head].items()), default=0.0)
     for head in reversed(order):
-        x[head] = max(
-            x[head], min((x[each] - far for each, far in right[head].items()), default=x[head])
-        )
+        limit = min((x[each] - far for each, far in right[head].items()), default=x[head])
+        x[head] = max(x[head], limit)
     return {node: x[head] for node, head in heads.items()}
 
 
@@ -118,12 +129,18 @@ def _from_left(
 
 
 def _balanced(found: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Each shifted to one end of the narrowest, then the mean of the two in the middle."""
+    """Return the mean of the two middle positions, with each shifted to one end of the narrowest.
+
+    The first and the third of the four are those to the left.
+    """
     ends = [(min(x.values(), default=0.0), max(x.values(), default=0.0)) for x in found]
-    low, high = min(ends, key=lambda each: each[1] - each[0])
-    shifts = [low - end[0] if at % 2 == 0 else high - end[1] for at, end in enumerate(ends)]
+    left, right = min(ends, key=lambda each: each[1] - each[0])
+    shifts = []
+    for index, (start, end) in enumerate(ends):
+        shifts.append(left - start if index % 2 == 0 else right - end)
     balanced = {}
+    shifted = list(zip(found, shifts, strict=True))
     for node in found[0]:
-        _, one, other, _ = sorted(x[node] + shift for x, shift in zip(found, shifts, strict=True))
+        _, one, other, _ = sorted(x[node] + shift for x, shift in shifted)
         balanced[node] = (one + other) / 2
     return balanced

@@ -17,51 +17,50 @@ _MERMAID_SHAPES = {"input": ("([", "])"), "output": ("([", "])"), "operator": ("
 
 @explain_wrong_types
 def to_dot(graph: ModuleGraph) -> str:
-    """The graph for Graphviz: ``dot -Tpdf``."""
-    nodes = [
-        f'  n{at} [label="{_in_dot(graph, at)}"{_DOT_SHAPES.get(node.kind, "")}];'
-        for at, node in enumerate(graph.nodes)
-    ]
-    edges = [f"  n{source} -> n{target};" for source, target, _ in graph.edges]
-    style = [
+    """Return the graph for Graphviz: ``dot -Tpdf``."""
+    lines = [
+        "digraph {",
         '  node [shape=box, style=rounded, fontname="sans-serif", fontsize=10];',
         "  edge [arrowsize=0.6];",
     ]
-    return "\n".join(["digraph {", *style, *nodes, *edges, "}", ""])
+    for index, node in enumerate(graph.nodes):
+        texts = _texts(graph, index)
+        label = "\\n".join(text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+        lines.append(f'  n{index} [label="{label}"{_DOT_SHAPES.get(node.kind, "")}];')
+    lines += [f"  n{source} -> n{target};" for source, target, _ in graph.edges]
+    return "\n".join([*lines, "}", ""])
 
 
 @explain_wrong_types
 def to_mermaid(graph: ModuleGraph) -> str:
-    """The graph for Markdown, in a block called ``mermaid``."""
+    """Return the graph for Markdown, in a block called ``mermaid``."""
     lines = ["flowchart TD"]
-    for at, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         begin, end = _MERMAID_SHAPES.get(node.kind, ("[", "]"))
-        lines.append(f'  n{at}{begin}"{_in_mermaid(graph, at)}"{end}')
-    return "\n".join(
-        [*lines, *(f"  n{source} --> n{target}" for source, target, _ in graph.edges), ""]
-    )
+        label = "<br>".join(map(_escape_mermaid, _texts(graph, index)))
+        lines.append(f'  n{index}{begin}"{label}"{end}')
+    lines += [f"  n{source} --> n{target}" for source, target, _ in graph.edges]
+    return "\n".join([*lines, ""])
 
 
-def _in_dot(graph: ModuleGraph, at: int) -> str:
-    texts = filter(None, (name_of(graph.nodes[at]), below_name(graph, at)))
-    return "\\n".join(text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+def _texts(graph: ModuleGraph, index: int) -> list[str]:
+    """Return the lines of a box."""
+    texts = (name_of(graph.nodes[index]), below_name(graph, index))
+    return list(filter(None, texts))
 
 
-def _in_mermaid(graph: ModuleGraph, at: int) -> str:
-    """Signs that mean something there are written by their number, after a hash."""
-    texts = filter(None, (name_of(graph.nodes[at]), below_name(graph, at)))
-    signs = [
-        "".join(
-            sign if sign.isalnum() or sign in " ._-×…·,()" else f"#{ord(sign)};" for sign in text
-        )
-        for text in texts
-    ]
-    return "<br>".join(signs)
+def _escape_mermaid(text: str) -> str:
+    """Return a text in which signs with a meaning are written by their number, after a hash."""
+    signs = []
+    for sign in text:
+        is_plain = sign.isalnum() or sign in " ._-×…·,()"
+        signs.append(sign if is_plain else f"#{ord(sign)};")
+    return "".join(signs)
 
 
 @explain_wrong_types
 def graph_table(graph: ModuleGraph) -> Table:
-    """Each node, with what it reads."""
+    """Return a row for each node, with what it reads."""
     read = defaultdict(list)
     for source, target, _ in graph.edges:
         read[target].append(name_of(graph.nodes[source]))

@@ -50,6 +50,11 @@ def to_svg(graph: ModuleGraph) -> str:
     return "".join(parts)
 
 
+def svg_part(graph: ModuleGraph) -> str:
+    """Return the picture as part of an HTML page."""
+    return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
+
+
 def _size(name: str, below: str) -> Size:
     width = max(_NAME_WIDE * len(name), _BELOW_WIDE * len(below)) + 2 * _PADDING
     return Size(max(width, _MIN_WIDTH), _TALL if below else _SMALL)

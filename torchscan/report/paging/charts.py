@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
-from torchscan.report.memory_table import STACK, columns_of
-from torchscan.report.paging.layer_rows import rounded
+from torchscan.report.memory_chart import columns_of, kinds_present
+from torchscan.report.paging.row_values import rounded
 from torchscan.report.pictures.roofline_plot import points_of
 
 #: columns of a chart, each the largest moment of a stretch
@@ -20,52 +21,57 @@ _MAX_POINTS = 400
 
 def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     """Return the live memory over operators by kind, with the layer and operator per column."""
-    timeline = estimate.timeline
-    moments = list(columns_of(timeline, _MAX_COLUMNS))
-    kinds = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
+    moments = list(columns_of(estimate.timeline, _MAX_COLUMNS))
+    kinds = kinds_present(moments)
+    sizes = [list(map(moment.by_kind.__getitem__, kinds)) for moment in moments]
+    totals = [moment.total for moment in moments]
+    peak = totals.index(max(totals)) if totals else None
+    phases = []
+    for name, members in groupby(moments, key=attrgetter("phase")):
+        phases.append((name, len(list(members))))
+    capacity = device = None
     verdict = estimate.verdict
+    if verdict is not None:
+        capacity = verdict.capacity_bytes - verdict.cuda_context_bytes
+        device = verdict.device
+    layers = [printable(moment.layer) for moment in moments]
+    operators = [moment.operator.removeprefix("aten.") for moment in moments]
     return {
         "kinds": kinds,
-        "sizes": [[moment.by_kind[kind] for moment in moments] for kind in kinds],
-        "layers": [printable(moment.layer) for moment in moments],
-        "operators": [moment.operator.removeprefix("aten.") for moment in moments],
-        "phases": [
-            [name, len(list(members))]
-            for name, members in groupby(moment.phase for moment in moments)
-        ],
-        "peak": max(range(len(moments)), key=lambda at: moments[at].total, default=None),
+        "sizes": list(zip(*sizes, strict=True)),
+        "layers": layers,
+        "operators": operators,
+        "phases": phases,
+        "peak": peak,
         "peakLayer": printable(estimate.peak_layer),
         "peakBytes": estimate.peak_bytes,
-        "capacity": None
-        if verdict is None
-        else verdict.capacity_bytes - verdict.cuda_context_bytes,
-        "device": None if verdict is None else verdict.device,
+        "capacity": capacity,
+        "device": device,
     }
 
 
 def roofline_series(roofline: Roofline) -> dict[str, Any]:
-    """The roofs, and a point for all equal calls of an operator."""
-    points = [
-        {
-            "x": rounded(point.load.intensity or 0.0),
-            "y": rounded(point.rate),
-            "share": rounded(point.time / roofline.time_estimate),
-            "limiter": point.load.limiter,
-            "layer": printable(point.load.layer),
-            "operator": point.load.operator.removeprefix("aten."),
-            "calls": point.calls,
-        }
-        for point in points_of(roofline)[:_MAX_POINTS]
-    ]
+    """Return the roofs, and a point for each set of equal calls of an operator."""
+    points: list[dict[str, Any]] = []
+    for point in points_of(roofline)[:_MAX_POINTS]:
+        load = point.load
+        share = rounded(point.time / roofline.time_estimate)
+        data: dict[str, Any] = {"x": rounded(load.intensity or 0.0), "y": rounded(point.rate)}
+        data |= {"share": share, "limiter": load.limiter, "layer": printable(load.layer)}
+        data |= {"operator": load.operator.removeprefix("aten."), "calls": point.calls}
+        points.append(data)
+    whole = roofline.time_estimate or 1
+    peaks = []
+    for form, peak in roofline.peak_flops.items():
+        if math.isfinite(peak):
+            peaks.append((form, peak))
+    limits = []
+    for limiter, time in roofline.time_by_limiter.items():
+        limits.append((limiter, rounded(time / whole)))
     return {
         "points": points,
         "bandwidth": roofline.bandwidth,
-        "peaks": [
-            [form, peak] for form, peak in roofline.peak_flops.items() if math.isfinite(peak)
-        ],
-        "limits": [
-            [name, rounded(time / (roofline.time_estimate or 1))]
-            for name, time in roofline.time_by_limiter.items()
-        ],
+        "peaks": peaks,
+        "limits": limits,
         "device": roofline.device,
     }

@@ -1,4 +1,4 @@
-"""Calls that a run has met and the graph of its model has not: rows without figures, in boxes without lines."""
+"""Rows without values for calls that a run has met and the graph of its model has not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchscan.measured import Key
-from torchscan.report.paging.layer_rows import key_of, label_of, truncate_text
+from torchscan.report.paging.row_values import key_of, label_of, truncate_text
 
 Row = dict[str, Any]
 Level = dict[str, Any]
@@ -17,18 +17,24 @@ def with_all_calls(
 ) -> dict[str, Any]:
     """Return the rows with one for each call, inside the nearest module that has a row."""
     tree = _Tree(rows, levels)
-    for path, call in sorted(
-        calls, key=lambda key: (key[1], f".{key[0]}".count(".") if key[0] else 0)
-    ):
+
+    def place(key: Key) -> tuple[int, int]:
+        path, call = key
+        depth = path.count(".") + 1 if path else 0
+        return call, depth
+
+    for path, call in sorted(calls, key=place):
         tree.add(path, call, types.get(path, ""))
     return tree.flattened()
 
 
 def _row(path: str, call: int, type_name: str) -> Row:
-    name = path.rpartition(".")[2] or type_name
-    said = f"{name} ({call + 1})" if call else name
-    return {
-        "name": truncate_text(said),
+    _, _, name = path.rpartition(".")
+    name = name or type_name
+    if call:
+        name = f"{name} ({call + 1})"
+    row = {
+        "name": truncate_text(name),
         "path": truncate_text(path),
         "key": key_of(path, call),
         "type": truncate_text(type_name),
@@ -42,44 +48,53 @@ def _row(path: str, call: int, type_name: str) -> Row:
         "macs": 0,
         "flops": 0,
         "bytes": 0,
-        **({"labels": [label_of(path, call)]} if call else {}),
     }
+    if call:
+        row["labels"] = [label_of(path, call)]
+    return row
 
 
 class _Tree:
     def __init__(self, rows: Sequence[Row], levels: Sequence[Level]) -> None:
         self._rows = [{**row} for row in rows]
-        self._levels = [
-            {"nodes": [{**node} for node in level["nodes"]], "edges": level["edges"]}
-            for level in levels
-        ]
+        self._levels = []
+        for level in levels:
+            nodes = [{**node} for node in level["nodes"]]
+            self._levels.append({"nodes": nodes, "edges": level["edges"]})
         self._children: list[list[int]] = [[] for _ in rows]
+        self._numbers: dict[str, int] = {}
         for number, row in enumerate(rows):
             if row["in"] is not None:
                 self._children[row["in"]].append(number)
-        self._numbers = {
-            key: number for number, row in enumerate(rows) for key in row.get("calls", [row["key"]])
-        }
+            for key in row.get("calls", [row["key"]]):
+                self._numbers[key] = number
 
     def add(self, path: str, call: int, type_name: str) -> None:
-        if key_of(path, call) in self._numbers:
+        key = key_of(path, call)
+        if key in self._numbers:
             return
-        number, above = len(self._rows), self._enclosing_row(path)
-        self._numbers[key_of(path, call)] = number
-        self._rows.append({**_row(path, call, type_name), "in": above, "depth": 0})
+        above = self._enclosing_row(path)
+        number = len(self._rows)
+        self._numbers[key] = number
+        row = {**_row(path, call, type_name), "in": above, "depth": 0}
+        self._rows.append(row)
         self._children.append([])
         if above is None:
             self._level_of(number)
             return
         self._children[above].append(number)
-        node = {"kind": "module", "name": self._rows[number]["name"], "shape": "", "row": number}
+        node = {"kind": "module", "name": row["name"], "shape": "", "row": number}
         self._level_of(above)["nodes"].append(node)
 
     def _enclosing_row(self, path: str) -> int | None:
-        """The row of the first call of the nearest module around it; that of a second call of the model is the model's."""
+        """Return the row of the first call of the nearest module around a path.
+
+        A second call of the model is in the model's row.
+        """
         while path:
-            path = path.rpartition(".")[0]
-            if (number := self._numbers.get(key_of(path, 0))) is not None:
+            path, _, _ = path.rpartition(".")
+            number = self._numbers.get(key_of(path, 0))
+            if number is not None:
                 return number
         return self._numbers.get("")
 
@@ -92,7 +107,7 @@ class _Tree:
         return level
 
     def flattened(self) -> dict[str, Any]:
-        """Each row after the one that it is in, and what is in that one before the next."""
+        """Return each row after the one that it is in, and what is in that one before the next."""
         order, waiting = [], [0]
         while waiting:
             order.append(waiting.pop())
@@ -100,9 +115,10 @@ class _Tree:
         new = {number: place for place, number in enumerate(order)}
         rows = [self._rows[number] for number in order]
         for row in rows:
-            above = row["in"]
-            row["in"] = None if above is None else new[above]
-            row["depth"] = 0 if above is None else rows[row["in"]]["depth"] + 1
+            row["depth"] = 0
+            if row["in"] is not None:
+                row["in"] = new[row["in"]]
+                row["depth"] = rows[row["in"]]["depth"] + 1
         for level in self._levels:
             for node in level["nodes"]:
                 if "row" in node:

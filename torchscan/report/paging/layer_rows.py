@@ -1,35 +1,42 @@
-"""The layers of a page and the graphs inside them, equal ones folded: what is the same is there once."""
+"""Layers of a page and the graphs inside them, in which equal layers are one row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from torchscan.analyses.module_graph import GraphEdge, GraphNode, ModuleGraph, ModuleGraphs
 from torchscan.analyses.module_graph.graph_builder import name_among, plain_end
-from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
+from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.roofline import Roofline
-from torchscan.escapes import printable
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
-from torchscan.report.info import tree_order
-from torchscan.report.info_data import InfoData
+from torchscan.report.info_content import tree_order
+from torchscan.report.info_data import InfoData, Layer
+from torchscan.report.paging.row_values import (
+    MAX_SHAPES,
+    key_of,
+    label_of,
+    parse_settings,
+    rounded,
+    seen_by,
+    shapes_of,
+    sides_of,
+    truncate_text,
+)
+from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
 
-#: characters that a page shows of a name or a setting
-_LONGEST = 300
-#: of windows that do not repeat, starts that a page has for an axis
-_PHASES = 64
 #: inputs or outputs of a call, at least, of which names tell which is which
 _MIN_NAMED = 2
-#: shapes that a page has of one call's inputs or outputs
-_MAX_SHAPES = 8
 #: names of arguments that have only a position
 _PLACES = ("args[",)
-#: that add up
-_FIGURES = ("params", "macs", "flops", "bytes", "time")
+_COUNTS = ("params", "macs", "flops", "bytes")
+#: values with sums
+_SUMMABLE = (*_COUNTS, "time")
 Settings = Mapping[str, str]
 
 
@@ -76,37 +83,37 @@ class Paging:
 
     def rows(self) -> LayerRows:
         """From the model down, each row after the one that it is in."""
-        root = self._trace.root
-        found, node = (
-            LayerRows(),
-            GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,)),
-        )
-        waiting = [_PendingRow(node, [0], None, 0, {})]
+        name = self._trace.root.type_name
+        root = GraphNode(kind="module", name=name, type_name=name, calls=(0,))
+        found = LayerRows()
+        waiting = [_PendingRow(root, [0], None, 0, {})]
         while waiting:
-            each = waiting.pop()
-            number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
-            each.box["row"] = number
-            found.rows.append(
-                {**self._row(each.node, each.places), "in": each.above, "depth": each.depth}
-            )
+            pending = waiting.pop()
+            number = len(found.rows)
+            pending.box["row"] = number
+            row = self._row(pending.node, pending.places)
+            row |= {"in": pending.above, "depth": pending.depth}
+            found.rows.append(row)
+            call = self._trace.modules[pending.node.calls[0]]
             if call.children or call.ops or number == 0:
-                found.rows[number]["level"] = len(found.levels)
-                level, inside = self._level(each, number)
+                row["level"] = len(found.levels)
+                level, inside = self._level(pending, number)
                 found.levels.append(level)
                 waiting += reversed(inside)
         return found
 
     def _summed_up(self) -> list[dict[str, Any]]:
         """Return the values of each call with everything inside it."""
-        found = [self._own(call.index) for call in self._trace.modules]
+        totals = [self._own(call.index) for call in self._trace.modules]
         for call in reversed(self._trace.modules):  # children come after their parents
-            if call.parent is not None:
-                above = found[call.parent]
-                for name in _FIGURES:
-                    above[name] += found[call.index][name]
-                for limiter, time in found[call.index]["limits"].items():
-                    above["limits"][limiter] = above["limits"].get(limiter, 0.0) + time
-        return found
+            if call.parent is None:
+                continue
+            total, above = totals[call.index], totals[call.parent]
+            for name in _SUMMABLE:
+                above[name] += total[name]
+            for limiter, time in total["limits"].items():
+                above["limits"][limiter] = above["limits"].get(limiter, 0.0) + time
+        return totals
 
     def _own(self, call: int) -> dict[str, Any]:
         layer = self._layers[call]
@@ -126,15 +133,14 @@ class Paging:
         """
         call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
-        boxes: list[dict[str, Any]] = []
-        for at, node in enumerate(graph.nodes):
+        boxes, inside = [], []
+        for index, node in enumerate(graph.nodes):
             name = truncate_text(node.name)
-            boxes.append({"kind": node.kind, "name": name, "shape": shape_of(graph, at)})
-        inside = [
-            _PendingRow(node, self._places_of(node, call, row.places), number, row.depth + 1, box)
-            for node, box in zip(graph.nodes, boxes, strict=True)
-            if node.kind == "module"
-        ]
+            box = {"kind": node.kind, "name": name, "shape": shape_of(graph, index)}
+            boxes.append(box)
+            if node.kind == "module":
+                places = self._places_of(node, call, row.places)
+                inside.append(_PendingRow(node, places, number, row.depth + 1, box))
         edges = [self._edge(graph, edge) for edge in graph.edges]
         return {"nodes": boxes, "edges": edges}, inside
 
@@ -142,9 +148,11 @@ class Paging:
         """Return an edge, its shapes and, where they say which tensor it is, its names."""
         names: dict[str, None] = {}
         for tensor in edge.tensors:
-            if name := self._port(graph, edge, tensor):
+            name = self._port(graph, edge, tensor)
+            if name:
                 names[name] = None
-        found = [edge.source, edge.target, _carried(graph, edge.tensors)]
+        shapes = dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in edge.tensors)
+        found = [edge.source, edge.target, ", ".join(shapes)]
         if names:
             found.append(truncate_text(", ".join(names)))
         return found
@@ -175,62 +183,72 @@ class Paging:
         if len(labels) < _MIN_NAMED or not any(labels):
             return []
         shapes = [sizes(list(self._trace.tensors[each].spec.shape)) for each in tensors]
-        pairs = list(zip(labels, shapes, strict=True))[:_MAX_SHAPES]
-        return [[truncate_text(label or str(at)), shape] for at, (label, shape) in enumerate(pairs)]
+        pairs = list(zip(labels, shapes, strict=True))[:MAX_SHAPES]
+        named = [(label or str(index), shape) for index, (label, shape) in enumerate(pairs)]
+        return [[truncate_text(name), shape] for name, shape in named]
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
         """Return the same children of all equal calls."""
-        children = self._trace.modules[call].children
-        positions = [children.index(each) for each in node.calls]
-        return [
-            self._trace.modules[place].children[position]
-            for place in places
-            for position in positions
-        ]
+        modules = self._trace.modules
+        positions = [modules[call].children.index(each) for each in node.calls]
+        return [modules[place].children[position] for place in places for position in positions]
 
     def _row(self, node: GraphNode, places: Sequence[int]) -> dict[str, Any]:
-        run = node.calls
-        layer, call = self._layers[run[-1]], self._trace.modules[run[0]]
-        totals = [self._totals[place] for place in places]
-        found: dict[str, Any] = {
+        last = node.calls[-1]
+        layer, call = self._layers[last], self._trace.modules[node.calls[0]]
+        row: dict[str, Any] = {
             "name": truncate_text(node.name),
             "path": truncate_text(call.path),
             "key": key_of(call.path, call.call),
             "type": truncate_text(node.type_name),
-            "repeats": len(run),
-            "input": _shape(layer["input_shape"]),
-            "output": _shape(layer["output_shape"]),
+            "repeats": len(node.calls),
+            "input": shapes_of(layer["input_shape"]),
+            "output": shapes_of(layer["output_shape"]),
             "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
-            "rfSides": list(_sides_of(layer["rf"])),
+            "rfSides": list(sides_of(layer["rf"])),
             "complete": all(self._layers[place]["complete"] for place in places),
-            **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
+            **self._values(layer, places),
         }
-        if "time_estimate" in layer:
-            found["time"] = rounded(math.fsum(each["time"] for each in totals))
-            found["limiter"] = _most([each["limits"] for each in totals])
-        if "peak_bytes" in layer:
-            found["activations"] = sum(
-                self._layers[place].get("activation_bytes") or 0 for place in places
-            )
-            found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
-        if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
-            found["sees"] = seen
+        if self._fields:
+            seen = seen_by(self._fields[last])
+            if seen is not None:
+                row["sees"] = seen
         calls = [self._trace.modules[place] for place in places]
         if len(calls) > 1:
-            found["calls"] = [key_of(each.path, each.call) for each in calls]
+            row["calls"] = [key_of(each.path, each.call) for each in calls]
         if any(each.call for each in calls):
-            found["labels"] = [label_of(each.path, each.call) for each in calls]
-        if takes := self._named_shapes(call.inputs, call.input_names):
-            found["takes"] = takes
-        if gives := self._named_shapes(call.outputs, call.output_names):
-            found["gives"] = gives
+            row["labels"] = [label_of(each.path, each.call) for each in calls]
+        return {**row, **self._details(node, call)}
+
+    def _values(self, layer: Layer, places: Sequence[int]) -> dict[str, Any]:
+        """Return the sums over equal calls, and those estimates that the layers have."""
+        totals = [self._totals[place] for place in places]
+        values: dict[str, Any] = {name: sum(map(itemgetter(name), totals)) for name in _COUNTS}
+        if "time_estimate" in layer:
+            values["time"] = rounded(math.fsum(total["time"] for total in totals))
+            values["limiter"] = _main_limiter(total["limits"] for total in totals)
+        if "peak_bytes" in layer:
+            layers = [self._layers[place] for place in places]
+            values["activations"] = sum(each.get("activation_bytes") or 0 for each in layers)
+            values["peak"] = max(each.get("peak_bytes") or 0 for each in layers)
+        return values
+
+    def _details(self, node: GraphNode, call: ModuleCall) -> dict[str, Any]:
+        """Return what a row has only in some cases: named tensors, a failure, settings."""
+        details: dict[str, Any] = {}
+        takes = self._named_shapes(call.inputs, call.input_names)
+        if takes:
+            details["takes"] = takes
+        gives = self._named_shapes(call.outputs, call.output_names)
+        if gives:
+            details["gives"] = gives
         if node.failed:
-            found["failed"] = True
-        if settings := self._settings.get(call.path):
-            found["settings"] = [
-                [truncate_text(name), truncate_text(value)] for name, value in parsed(settings)
-            ]
-        return found
+            details["failed"] = True
+        settings = self._settings.get(call.path)
+        if settings:
+            parsed = parse_settings(settings)
+            details["settings"] = [list(map(truncate_text, setting)) for setting in parsed]
+        return details
 
 
 def _telling(name: str) -> str:
@@ -245,14 +263,13 @@ def _telling(name: str) -> str:
     return label
 
 
-def key_of(path: str, call: int) -> str:
-    """Return the key of a call, which the page's address contains: ``"relu@2"`` is the second."""
-    return printable(path) + (f"@{call + 1}" if call else "")
-
-
-def label_of(path: str, call: int) -> str:
-    """Return the label of a call: ``"relu (2)"`` is the second."""
-    return printable(path) + (f" ({call + 1})" if call else "")
+def _main_limiter(times: Iterable[Mapping[str, float]]) -> str:
+    """Return what limits most of the time."""
+    total_times: dict[str, float] = {}
+    for time_by_limiter in times:
+        for limiter, time in time_by_limiter.items():
+            total_times[limiter] = total_times.get(limiter, 0.0) + time
+    return max(total_times, key=total_times.__getitem__, default="")
 
 
 def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
@@ -261,85 +278,3 @@ def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
         times = found.setdefault((each.layer, each.call), {})
         times[each.limiter] = times.get(each.limiter, 0.0) + each.time_estimate
     return found
-
-
-def seen_by(layer: LayerField) -> dict[str, dict[str, Any]] | None:
-    """Return the fields that units see of an image, by axis, or None if they cannot be drawn."""
-    local = [axis for axis in layer.axes if axis.status == "local"]
-    if len(local) != 2 or len({axis.input for axis in local}) > 1:
-        return None
-    if local[0].dim is None or local[1].dim is None or local[0].dim >= local[1].dim:
-        return None  # flattened, or turned
-    if any(axis.units is None or not 0 < len(axis.starts) <= _PHASES for axis in local):
-        return None
-    return {name: _axis(axis) for name, axis in zip("yx", local, strict=True)}
-
-
-def _axis(axis: AxisField) -> dict[str, Any]:
-    return {
-        "units": axis.units,
-        "length": axis.length,
-        "starts": axis.starts,
-        "rise": axis.rise,
-        "sizes": axis.sizes,
-        "inside": axis.inside,
-    }
-
-
-def _most(times: Sequence[Mapping[str, float]]) -> str:
-    """The limit of most of the time."""
-    found: dict[str, float] = {}
-    for each in times:
-        for limiter, time in each.items():
-            found[limiter] = found.get(limiter, 0.0) + time
-    return max(found, key=found.__getitem__, default="")
-
-
-def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
-    return ", ".join(dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in tensors))
-
-
-def _sides_of(field: Any) -> Iterator[float | str]:
-    """Yield the sides of a receptive field, of all inputs: numbers, or "global"."""
-    if isinstance(field, dict):
-        field = list(field.values())
-    if isinstance(field, list):
-        for each in field:
-            yield from _sides_of(each)
-    elif field is not None:
-        yield field
-
-
-def _shape(shapes: Any) -> list[str]:
-    if shapes is None:
-        return []
-    several = shapes if shapes and isinstance(shapes[0], list) else [shapes]
-    return [sizes(each) for each in several[:_MAX_SHAPES]]
-
-
-def parsed(settings: str) -> list[tuple[str, str]]:
-    """Split ``"3, 64, kernel_size=(7, 7)"`` into settings by name. Unnamed ones come first."""
-    parts, depth, start = [], 0, 0
-    for at, sign in enumerate(settings):
-        depth = max(0, depth + (sign in "([{") - (sign in ")]}"))
-        if sign == "," and depth == 0:
-            parts.append(settings[start:at])
-            start = at + 1
-    parts.append(settings[start:])
-    named = [part.strip().partition("=") for part in parts if part.strip()]
-    plain = ", ".join(name for name, sign, _ in named if not sign)
-    return [
-        *([("", plain)] if plain else []),
-        *((name, value) for name, sign, value in named if sign),
-    ]
-
-
-def truncate_text(text: str) -> str:
-    """Shorten a text to the length that a page shows."""
-    said = printable(text)
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-
-
-def rounded(value: float) -> float:
-    """To as many digits as a picture shows."""
-    return float(f"{value:.4g}")

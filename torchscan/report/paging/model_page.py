@@ -1,4 +1,4 @@
-"""The page of a model as one file: its data, and the scripts and styles that show it. Nothing is fetched."""
+"""Page of a model as one file: its data, and the scripts and styles that show it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ${entry}.showPage(document.querySelector(".torchscan-page"), data);"""
 
 
 def model_page(shown: PageContent) -> str:
-    """The whole document."""
+    """Return the whole document, which fetches nothing."""
     return document(page_data(shown))
 
 
@@ -41,14 +41,21 @@ def document(data: Mapping[str, Any]) -> str:
     is_live = "live" in data
     has_run = is_live or "training" in data or "histories" in data.get("measured", {})
     entry = _RUN if has_run else _MODEL
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+    head = (
+        f'<meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy_of(entry, is_live)}">'
-        f'<title>{title}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><style>{_styles(entry)}</style></head>'
-        f'<body class="torchscan-page"><noscript>This page is drawn by its own script; nothing is fetched.</noscript>'
+        f"<title>{title}</title>"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><style>{_styles(entry)}</style>'
+    )
+    body = (
+        f"<noscript>This page is drawn by its own script; nothing is fetched.</noscript>"
         f'<script type="application/json" id="data">{in_a_page(data)}</script>'
-        f"<script>{_script(entry)}</script></body></html>\n"
+        f"<script>{_script(entry)}</script>"
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>'
+        f'<body class="torchscan-page">{body}</body></html>\n'
     )
 
 
@@ -93,37 +100,29 @@ def _module(name: str) -> str:
 def _styles(entry: str) -> str:
     """Return the style sheets, with the colors that are the same everywhere."""
     sheets = [page_file(f"model/{name}.css") for name in _STYLES[entry]]
-    light, dark = (
-        "".join(_in_colour(*each) for each in colours.items())
-        for colours in (COLOURS, DARK_COLOURS)
-    )
-    wrong = ".torchscan-page .on-wrong{fill:var(--wrong);background:var(--wrong)}"
-    themes = f"{light}{wrong}@media(prefers-color-scheme:dark){{{dark}}}"
-    return "\n".join([*sheets, themes])
+    light = _color_rules({**COLOURS, "wrong": "var(--wrong)"})
+    dark = _color_rules(DARK_COLOURS)
+    return "\n".join([*sheets, f"{light}@media(prefers-color-scheme:dark){{{dark}}}"])
 
 
-def _in_colour(kind: str, colour: str) -> str:
-    return f".torchscan-page .on-{kind}{{fill:{colour};background:{colour}}}"
+def _color_rules(colors: Mapping[str, str]) -> str:
+    """Return the rules of a style sheet for areas of each kind."""
+    rules = []
+    for kind, color in colors.items():
+        rules.append(f".torchscan-page .on-{kind}{{fill:{color};background:{color}}}")
+    return "".join(rules)
 
 
 @cache
 def _policy_of(entry: str, is_live: bool) -> str:
-    sources = {"script-src": _script(entry), "style-src": _styles(entry)}
-    hashes = [
-        f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-        for name, text in sources.items()
-    ]
-    asks = ["connect-src 'self'"] if is_live else []
-    return "; ".join(
-        [
-            "default-src 'none'",
-            *hashes,
-            *asks,
-            "img-src blob: data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
+    directives = ["default-src 'none'"]
+    for name, text in (("script-src", _script(entry)), ("style-src", _styles(entry))):
+        digest = b64encode(sha256(text.encode()).digest()).decode()
+        directives.append(f"{name} 'sha256-{digest}'")
+    if is_live:
+        directives.append("connect-src 'self'")
+    directives += ["img-src blob: data:", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(directives)
 
 
 def live_policy() -> str:
@@ -132,7 +131,7 @@ def live_policy() -> str:
 
 
 def in_a_page(data: Any) -> str:
-    """JSON that no browser takes for markup, whatever its texts are."""
+    """Return JSON that no browser takes for markup, whatever its texts are."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     text = text.encode(errors="replace").decode()  # names of files that are no text
     return (

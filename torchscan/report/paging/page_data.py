@@ -16,11 +16,12 @@ from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import plain_short
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
-from torchscan.measured import Key, Measured
+from torchscan.measured import Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
-from torchscan.report.paging.layer_rows import Paging, Settings, key_of, rounded, truncate_text
+from torchscan.report.paging.layer_rows import Paging, Settings
+from torchscan.report.paging.row_values import key_of, rounded, truncate_text
 from torchscan.trace.trace import Trace
 
 _DIGITS = 3
@@ -60,49 +61,40 @@ def page_data(shown: PageContent) -> dict[str, Any]:
         failed=shown.failed,
         fields=shown.fields,
     ).rows()
-    return {
+    memory = roofline = None
+    if shown.memory is not None and shown.memory.timeline:
+        memory = memory_series(shown.memory)
+    if shown.roofline is not None and shown.roofline.operators:
+        roofline = roofline_series(shown.roofline)
+    data = {
         "title": printable(shown.title),
         "question": [printable(each) for each in shown.question],
-        "verdicts": [
-            *_measured(shown),
-            *_fits(shown),
-            *_time(shown),
-            *_counts(shown),
-            *_field(shown),
-        ],
+        "verdicts": _verdicts(shown),
         "rows": found.rows,
         "levels": found.levels,
-        "memory": None
-        if shown.memory is None or not shown.memory.timeline
-        else memory_series(shown.memory),
-        "roofline": None
-        if shown.roofline is None or not shown.roofline.operators
-        else roofline_series(shown.roofline),
-        "remarks": [*(f"{name}: {printable(reason)}" for name, reason in shown.reasons.items())],
+        "memory": memory,
+        "roofline": roofline,
+        "remarks": [f"{name}: {printable(reason)}" for name, reason in shown.reasons.items()],
         "error": "\n".join(map(printable, shown.error.splitlines())),
-        **({} if shown.measured is None else {"measured": by_key(shown.measured)}),
-        "version": info["provenance"]["torchscan_version"],
     }
-
-
-def _measured(shown: PageContent) -> list[dict[str, Any]]:
-    return [] if shown.measured is None else [_of_run(*each) for each in shown.measured.verdicts]
+    if shown.measured is not None:
+        data["measured"] = by_key(shown.measured)
+    data["version"] = info["provenance"]["torchscan_version"]
+    return data
 
 
 def by_key(measured: Measured) -> dict[str, Any]:
     """Return the measured values of a run by the keys of rows."""
-    return {
-        "figures": {
-            key_of(*key): {
-                name: rounded(value) for name, value in figures.items() if math.isfinite(value)
-            }
-            for key, figures in measured.figures.items()
-        },
-        **({"histories": _packed(measured.histories)} if measured.histories else {}),
-        "producers": {
-            key_of(*key): truncate_text(said) for key, said in measured.producers.items()
-        },
-    }
+    values_by_key = {}
+    for key, values in measured.figures.items():
+        finite = {name: rounded(value) for name, value in values.items() if math.isfinite(value)}
+        values_by_key[key_of(*key)] = finite
+    data: dict[str, Any] = {"figures": values_by_key}
+    if measured.histories:
+        data["histories"] = _packed(measured.histories)
+    producers = measured.producers.items()
+    data["producers"] = {key_of(*key): truncate_text(text) for key, text in producers}
+    return data
 
 
 def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -122,148 +114,132 @@ def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         calls[key] = None
         size += len(text)
         if size >= _GROUP_SIZE or number == len(histories):
-            groups.append({"calls": list(calls), "data": _compress(texts)})
+            # More effort makes the data 5 % smaller and takes four times as long.
+            data = zlib.compress(f"[{','.join(texts)}]".encode(), 6)
+            groups.append({"calls": list(calls), "data": b64encode(data).decode()})
             texts, calls, size = [], {}, 0
     return groups
-
-
-def _compress(texts: Sequence[str]) -> str:
-    """Return a list of JSON texts. More effort makes it 5 % smaller and takes four times as long."""
-    data = f"[{','.join(texts)}]".encode()
-    return b64encode(zlib.compress(data, 6)).decode()
-
-
-def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:
-    """A verdict; a call that it is about can be gone to."""
-    link = {} if place is None else {"path": key_of(*place)}
-    return {**_verdict(label, value, said), **link}
-
-
-def _fits(shown: PageContent) -> list[dict[str, Any]]:
-    memory = shown.memory
-    if memory is None:
-        return []
-    verdict, said = memory.verdict, [f"peak in {memory.peak_layer or 'the model itself'}"]
-    if verdict is None:
-        return [_verdict("Peak memory", units.memory(memory.peak_bytes), *said)]
-    label = (
-        "Fits"
-        if verdict.fits and not verdict.is_close
-        else "Fits, but it is close"
-        if verdict.fits
-        else "Does not fit"
-    )
-    share = (verdict.reserved_bytes + verdict.cuda_context_bytes) / verdict.capacity_bytes
-    bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
-    if verdict.largest_batch_size is not None:
-        said.append(
-            f"largest batch {units.exact(verdict.safe_batch_size or verdict.largest_batch_size)}"
-        )
-    if verdict.longest_sequence is not None:
-        said.append(
-            f"longest sequence {units.exact(verdict.safe_sequence or verdict.longest_sequence)}"
-        )
-    where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
-    return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
-
-
-def _time(shown: PageContent) -> list[dict[str, Any]]:
-    roofline = shown.roofline
-    if roofline is None or not roofline.time_estimate:
-        return []
-    shares = [
-        (name, time / roofline.time_estimate)
-        for name, time in roofline.time_by_limiter.items()
-        if time
-    ]
-    step = "One step" if "backward" in roofline.time_by_phase else "One pass"
-    rate = (
-        []
-        if roofline.batch_size is None
-        else [
-            f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second"
-        ]
-    )
-    said = [f"{name} {units.share(share)}" for name, share in shares]
-    return [
-        _verdict(
-            step,
-            units.duration(roofline.time_estimate),
-            f"± {100 * roofline.error_margin.share:.0f} %",
-            *rate,
-        ),
-        {**_verdict("Limited by", shares[0][0], *said), "bar": [list(each) for each in shares]},
-    ]
-
-
-def _counts(shown: PageContent) -> list[dict[str, Any]]:
-    overall, bound = (
-        data_of(shown.info)["overall"],
-        "" if data_of(shown.info)["overall"]["complete"] else "≥ ",
-    )
-    parameters = overall["grad_params"] + overall["nograd_params"]
-    size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
-    step = ", forward and backward" if data_of(shown.info)["provenance"]["backward"] else ""
-    if shown.failed is not None:
-        bound, step = "≥ ", ", up to the failure"
-    frozen = [f"{units.count(overall['nograd_params'])} frozen"] if overall["nograd_params"] else []
-    return [
-        _verdict(
-            "Arithmetic",
-            f"{bound}{_three(overall['macs'], 'MACs')}",
-            f"{_three(overall['flops'], 'FLOPs')}{step}",
-        ),
-        _verdict("Parameters", _three(parameters), f"{size} with buffers", *frozen),
-    ]
-
-
-def _field(shown: PageContent) -> list[dict[str, Any]]:
-    """Return the receptive field of the output, or of the last layer with a local one."""
-    if shown.fields is None:
-        return []
-    last = field_text(plain_short(shown.fields.output.rf))
-    if not last or last == "–":
-        return []
-    local = [
-        each
-        for each in shown.fields
-        if each.rf != 1 and {axis.status for axis in each.axes} == {"local"}
-    ]
-    if last == "global" and local:
-        return [
-            _verdict(
-                "Receptive field",
-                field_text(plain_short(local[-1].rf)),
-                f"in {local[-1].path}; then global",
-            )
-        ]
-    return [_verdict("Receptive field", last, "of a unit of the output")]
-
-
-def _three(value: float, unit: str = "") -> str:
-    """With three digits."""
-    for digits in (2, 1, 0):
-        said = units.count(value, unit, digits)
-        if len(said.partition(" ")[0].replace(".", "")) <= _DIGITS:
-            break
-    return said
-
-
-def _verdict(label: str, value: str, *said: str) -> dict[str, Any]:
-    return {"label": label, "value": value, "said": ", ".join(printable(each) for each in said)}
 
 
 def question_of(trace: Trace, **asked: Any) -> list[str]:
     """Return a description of the pass, for the line at the top."""
     given = trace.provenance.inputs
-    batch = trace.provenance.batch_size
-    inputs = (
-        [f"batch {batch} of {', '.join(sizes(list(each.shape[1:])) for each in given)}"]
-        if batch is not None
-        else [f"{each.name} {sizes(list(each.shape))}" for each in given]
-    )
-    said = ["training step" if asked.get("has_backward") else "inference", *inputs]
+    batch_size = trace.provenance.batch_size
+    if batch_size is None:
+        inputs = [f"{each.name} {sizes(list(each.shape))}" for each in given]
+    else:
+        shapes = [sizes(list(each.shape[1:])) for each in given]
+        inputs = [f"batch {batch_size} of {', '.join(shapes)}"]
+    purpose = "training step" if asked.get("has_backward") else "inference"
+    options = [asked.get(name) for name in ("precision", "optimizer", "device")]
+    return [purpose, *inputs, *(str(option) for option in options if option)]
+
+
+# -- verdicts ------------------------------------------------------------------------------------
+
+
+def _verdicts(shown: PageContent) -> list[dict[str, Any]]:
+    """Return the values at the top of the page."""
+    verdicts = []
+    if shown.measured is not None:
+        for label, value, text, place in shown.measured.verdicts:
+            verdict = _verdict(label, value, text)
+            if place is not None:
+                verdict["path"] = key_of(*place)
+            verdicts.append(verdict)
+    if shown.memory is not None:
+        verdicts.append(_memory_verdict(shown.memory))
+    if shown.roofline is not None and shown.roofline.time_estimate:
+        verdicts += _time_verdicts(shown.roofline)
+    verdicts += _count_verdicts(shown)
+    if shown.fields is not None:
+        verdicts += _field_verdicts(shown.fields)
+    return verdicts
+
+
+def _memory_verdict(memory: MemoryEstimate) -> dict[str, Any]:
+    peak = units.memory(memory.peak_bytes)
+    facts = [f"peak in {memory.peak_layer or 'the model itself'}"]
+    verdict = memory.verdict
+    if verdict is None:
+        return _verdict("Peak memory", peak, *facts)
+
+    label, kind = "Does not fit", "temporary"
+    if verdict.fits:
+        label, kind = "Fits", "activations"
+        if verdict.is_close:
+            label = "Fits, but it is close"
+    if verdict.largest_batch_size is not None:
+        size = verdict.safe_batch_size or verdict.largest_batch_size
+        facts.append(f"largest batch {units.exact(size)}")
+    if verdict.longest_sequence is not None:
+        length = verdict.safe_sequence or verdict.longest_sequence
+        facts.append(f"longest sequence {units.exact(length)}")
+    label = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
+    share = (verdict.reserved_bytes + verdict.cuda_context_bytes) / verdict.capacity_bytes
+    return {**_verdict(label, peak, *facts), "bar": [[kind, min(share, 1.0)]]}
+
+
+def _time_verdicts(roofline: Roofline) -> list[dict[str, Any]]:
+    time = roofline.time_estimate
+    label = "One step" if "backward" in roofline.time_by_phase else "One pass"
+    facts = [f"± {100 * roofline.error_margin.share:.0f} %"]
+    if roofline.batch_size is not None:
+        facts.append(f"{units.count(roofline.batch_size / time, '', 1)} samples per second")
+    duration = _verdict(label, units.duration(time), *facts)
+
+    limits = [(name, spent) for name, spent in roofline.time_by_limiter.items() if spent]
+    shares: list[tuple[str, float]] = [(name, spent / time) for name, spent in limits]
+    texts = [f"{name} {units.share(share)}" for name, share in shares]
+    first, _ = limits[0]
+    bar = [list(each) for each in shares]
+    return [duration, {**_verdict("Limited by", first, *texts), "bar": bar}]
+
+
+def _count_verdicts(shown: PageContent) -> list[dict[str, Any]]:
+    info = data_of(shown.info)
+    overall = info["overall"]
+    bound = "" if overall["complete"] else "≥ "
+    step = ", forward and backward" if info["provenance"]["backward"] else ""
+    if shown.failed is not None:
+        bound, step = "≥ ", ", up to the failure"
+    macs = f"{bound}{_three_digits(overall['macs'], 'MACs')}"
+    flops = f"{_three_digits(overall['flops'], 'FLOPs')}{step}"
+
+    parameters = overall["grad_params"] + overall["nograd_params"]
+    size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
+    facts = [f"{size} with buffers"]
+    if overall["nograd_params"]:
+        facts.append(f"{units.count(overall['nograd_params'])} frozen")
     return [
-        *said,
-        *(str(asked[name]) for name in ("precision", "optimizer", "device") if asked.get(name)),
+        _verdict("Arithmetic", macs, flops),
+        _verdict("Parameters", _three_digits(parameters), *facts),
     ]
+
+
+def _field_verdicts(fields: ReceptiveField) -> list[dict[str, Any]]:
+    """Return the receptive field of the output, or of the last layer with a local one."""
+    text = field_text(plain_short(fields.output.rf))
+    if not text or text == "–":
+        return []
+    place = "of a unit of the output"
+    if text == "global":
+        for layer in fields:
+            statuses = {axis.status for axis in layer.axes}
+            if layer.rf != 1 and statuses == {"local"}:
+                text = field_text(plain_short(layer.rf))
+                place = f"in {layer.path}; then global"
+    return [_verdict("Receptive field", text, place)]
+
+
+def _three_digits(value: float, unit: str = "") -> str:
+    for decimals in (2, 1, 0):
+        text = units.count(value, unit, decimals)
+        number, _, _ = text.partition(" ")
+        if len(number.replace(".", "")) <= _DIGITS:
+            break
+    return text
+
+
+def _verdict(label: str, value: str, *facts: str) -> dict[str, Any]:
+    return {"label": label, "value": value, "said": ", ".join(map(printable, facts))}

@@ -11,10 +11,10 @@ from typing import Any
 
 from torchscan.escapes import printable
 from torchscan.notes import Note
-from torchscan.report.paging.layer_rows import key_of, truncate_text
+from torchscan.report.paging.layer_findings import LayerValues
+from torchscan.report.paging.row_values import key_of, truncate_text
 from torchscan.report.paging.training_findings import (
     CurveValues,
-    LayerValues,
     find_nonfinite_loss_before,
     find_problems,
 )

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.report.paging.layer_rows import key_of, truncate_text
+from torchscan.report.paging.row_values import key_of, truncate_text
 from torchscan.report.paging.training_record import CurveData, LayerData
 
 #: points of a curve, at most; more are thinned out to the extremes of equal spans

@@ -39,8 +39,8 @@ def draw_checkpoints(
         ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
         ax.set_axisbelow(True)
         front = list(map(_spot, curve.front))
-        xs, ys = [spot.x for spot in front], [spot.y for spot in front]
-        ax.plot(xs, ys, color=color, linewidth=1.2, zorder=2)
+        xs = [spot.x for spot in front]
+        ax.plot(xs, [spot.y for spot in front], color=color, linewidth=1.2, zorder=2)
         _draw_points(ax, curve, color)
         ax.margins(0.15)
         if not all(each.fits for each in curve):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from torchscan import units
 from torchscan.analyses.memory_blocks import KINDS
@@ -12,29 +13,31 @@ from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
-from torchscan.report.memory_table import STACK, columns_of
+from torchscan.report.memory_chart import columns_of, kinds_present
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of, place_legend_below
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: a picture shows the largest moment of each of so many stretches, or a peak of one operator would not be seen
+#: stretches of which a plot shows the largest moment, as a peak of one operator would be invisible
 _MAX_COLUMNS = 400
-#: a capacity that is more than so many times the peak would leave the picture empty, and is said instead
+#: multiple of the peak beyond which a capacity is written, as a line would leave the plot empty
 _FAR = 2.5
 
 
 @explain_wrong_types
 def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
-    """Draw the memory over the operators of the pass, stacked by kind, with the peak and the layer that it is in.
+    """Draw the memory over the operators of the pass by kind, with the peak and its layer.
 
-    Where a device was given, a line is what it has for programs; if that is far above, its title says so.
+    If a device was given, a line is what it has for programs; if that is far above, its title says
+    so.
 
     Args:
         estimate: of ``estimate_memory``.
         ax: where to draw; by default in a new figure.
-        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+        size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
+            "column" or of the "page".
     """
     if not estimate.timeline:
         raise InputError("there is nothing to draw: no operator ran")
@@ -53,61 +56,51 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size 
 
 
 def _draw_kinds(ax: Axes, moments: Sequence[Moment], operators: int, unit: float) -> None:
-    present = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
+    kinds = kinds_present(moments)
     scale = operators / len(moments)
-    # the last one once more, or it would have no width
-    sizes = [
-        [moment.bytes_by_kind[KINDS.index(kind)] / unit for moment in (*moments, moments[-1])]
-        for kind in present
-    ]
-    places = [scale * column for column in range(len(moments) + 1)]
-    colours = [inks_of(ax).colours[kind] for kind in present]
-    ax.stackplot(
-        places, sizes, labels=present, colors=colours, step="post", alpha=0.75, linewidth=0
-    )
+    # The last moment is repeated, as it would have no width.
+    shown = [*moments, moments[-1]]
+    sizes = []
+    for kind in kinds:
+        index = KINDS.index(kind)
+        sizes.append([moment.bytes_by_kind[index] / unit for moment in shown])
+    places = [scale * column for column in range(len(shown))]
+    colors = [inks_of(ax).colours[kind] for kind in kinds]
+    ax.stackplot(places, sizes, labels=kinds, colors=colors, step="post", alpha=0.75, linewidth=0)
 
 
 def _name_phases(ax: Axes, timeline: Sequence[Moment]) -> None:
-    """Below where each begins."""
-    starts = list(_phases(timeline))
-    ax.set_xticks([start for start, _ in starts], [name for _, name in starts], ha="left")
-    for start, _ in starts[1:]:
-        ax.axvline(start, color=inks_of(ax).soft, linewidth=0.8, linestyle=":")
-
-
-def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
-    start = 0
-    for name, members in groupby(timeline, key=lambda moment: moment.phase):
-        yield start, name
+    """Write the names of phases below their starts."""
+    starts, names, start = [], [], 0
+    for name, members in groupby(timeline, key=attrgetter("phase")):
+        starts.append(start)
+        names.append(name)
         start += len(list(members))
+    ax.set_xticks(starts, names, ha="left")
+    for start in starts[1:]:
+        ax.axvline(start, color=inks_of(ax).soft, linewidth=0.8, linestyle=":")
 
 
 def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], unit: float) -> None:
     scale = len(estimate.timeline) / len(moments)
     column = max(range(len(moments)), key=lambda each: moments[each].total)
     x, y = scale * (column + 0.5), estimate.peak_bytes / unit
-    is_late = column > len(moments) / 2
-    said = f"peak {units.memory(estimate.peak_bytes)}, {estimate.peak_layer or 'the model itself'}"
+    distance, side = 6, "left"
+    if column > len(moments) / 2:
+        distance, side = -6, "right"
+    text = f"peak {units.memory(estimate.peak_bytes)}, {estimate.peak_layer or 'the model itself'}"
     ax.plot([x], [y], "o", color=inks_of(ax).ink, markersize=4)
-    ax.annotate(
-        escape_name(said),
-        (x, y),
-        (-6 if is_late else 6, 5),
-        textcoords="offset points",
-        ha="right" if is_late else "left",
-        fontsize="small",
-    )
+    options: Any = {"textcoords": "offset points", "ha": side, "fontsize": "small"}
+    ax.annotate(escape_name(text), (x, y), (distance, 5), **options)
 
 
 def near_room(estimate: MemoryEstimate) -> int | None:
     """Return the device's memory for tensors, or None if it is too far above the peak to draw."""
     verdict = estimate.verdict
-    if (
-        verdict is None
-        or not 0 < verdict.capacity_bytes - verdict.cuda_context_bytes <= _FAR * estimate.peak_bytes
-    ):
+    if verdict is None:
         return None
-    return verdict.capacity_bytes - verdict.cuda_context_bytes
+    room = verdict.capacity_bytes - verdict.cuda_context_bytes
+    return room if 0 < room <= _FAR * estimate.peak_bytes else None
 
 
 def say_far_room(ax: Axes, verdict: Verdict) -> None:

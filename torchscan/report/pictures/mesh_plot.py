@@ -11,7 +11,13 @@ from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
 from torchscan.errors import Argument, InputError
 from torchscan.report.chart import ticks
 from torchscan.report.mesh_table import format_checkpoint
-from torchscan.report.pictures.style import Size, drawing, inks_of, place_legend_below
+from torchscan.report.pictures.style import (
+    Size,
+    drawing,
+    inks_of,
+    place_legend_below,
+    write_beside,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
@@ -27,14 +33,15 @@ _MAX_BARS = 16
 
 @explain_wrong_types
 def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
-    """Draw the tokens per second of each mesh as a bar, in two parts: while the devices compute, and while they wait for links.
+    """Draw the tokens per second of each mesh as a bar, with the part lost by waiting for links.
 
     Beside each bar is the memory that a device needs. Meshes that do not fit are pale.
 
     Args:
         search: of ``parallel.search``.
         ax: where to draw; by default in a new figure, as high as it takes.
-        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+        size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
+            "column" or of the "page".
     """
     if not isinstance(search, MeshSearch):
         raise InputError(
@@ -47,7 +54,8 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
         for place, each in enumerate(choices):
             _draw(ax, place, each, is_first=place == 0)
         ax.set_yticks(range(len(choices)), _labels(choices))
-        ax.set_xticks([0, *ticks(top, 4)], [f"{each:,.0f}" for each in (0, *ticks(top, 4))])
+        rates = [0, *ticks(top, 4)]
+        ax.set_xticks(rates, [f"{rate:,.0f}" for rate in rates])
         ax.set(ylim=(len(choices) - 0.4, -0.6), xlim=(0, _FREE * top), xlabel="tokens per second")
         ax.set_title(f"{search.num_gpus:,} {search.device}", loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
@@ -57,12 +65,9 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
 
 def _labels(choices: Sequence[MeshChoice]) -> list[str]:
     """Return the meshes, with the choice of checkpoint where several are compared."""
-    meshes = [format_mesh(each.mesh) for each in choices]
     if len({each.checkpoint for each in choices}) == 1:
-        return meshes
-    return [
-        f"{mesh}, {format_checkpoint(each)}" for mesh, each in zip(meshes, choices, strict=True)
-    ]
+        return [format_mesh(each.mesh) for each in choices]
+    return [f"{format_mesh(each.mesh)}, {format_checkpoint(each)}" for each in choices]
 
 
 def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:
@@ -79,12 +84,4 @@ def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:
         ax.barh(place, length, 0.7, begin, color=inks.colours[kind], alpha=alpha, label=label)
     fits = "" if choice.fits else ", does not fit"
     text = f"{units.memory(choice.needed_bytes, 0)}{fits}"
-    ax.annotate(
-        text,
-        (rate, place),
-        (4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize="small",
-        color=inks.soft,
-    )
+    write_beside(ax, text, (rate, place))

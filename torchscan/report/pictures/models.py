@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _AREA = 42.0
-#: of the largest and the smallest figure
-_FAR = 12.0
-#: … from which on ticks stand at powers of ten alone; and where an axis need not begin at 0
-_MANY, _NEAR = 200.0, 2.0
+#: ratios of the largest and the smallest value: beyond which an axis is logarithmic, from which on
+#: its ticks stand at powers of ten alone, and below which an axis need not begin at 0
+_FAR, _MANY, _NEAR = 12.0, 200.0, 2.0
 
 
 @explain_wrong_types
@@ -32,21 +31,21 @@ def draw_models(
     ax: Axes | None = None,
     size: Size = "screen",
 ) -> Axes:
-    """Draw models as points, each with its name: what they cost against what they have, or against figures of yours.
+    """Draw models as points with their names: one metric against another, or against given values.
 
     Args:
         table: of ``model_table``.
         x: a metric of it.
-        y: another, or a figure for each model by its name: ``{"resnet50": 80.9}``.
+        y: another, or a value for each model by its name: ``{"resnet50": 80.9}``.
         y_label: what these are: "Top-1 accuracy, %".
         ax: where to draw; by default in a new figure.
-        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+        size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
+            "column" or of the "page".
     """
     across, of_x = _metric(table, x)
     up, of_y = _metric(table, y) if isinstance(y, str) else (_values_of_rows(table, y), "")
-    spots = {
-        name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up
-    }
+    radius = (_AREA / 3.14) ** 0.5
+    spots = {name: Spot(across[name], up[name], radius) for name in across if name in up}
     if not spots:
         raise InputError(
             "there is nothing to draw: ",
@@ -58,14 +57,9 @@ def draw_models(
         ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
         ax.set_axisbelow(True)
         places = list(spots.values())
-        ax.scatter(
-            [spot.x for spot in places],
-            [spot.y for spot in places],
-            _AREA,
-            color=inks.colours["memory"],
-            zorder=2,
-            clip_on=False,
-        )
+        xs = [spot.x for spot in places]
+        ys = [spot.y for spot in places]
+        ax.scatter(xs, ys, _AREA, color=inks.colours["memory"], zorder=2, clip_on=False)
         ax.margins(0.12)
         ax.set(xlabel=of_x, ylabel=y_label or of_y)
         if isinstance(y, str):
@@ -76,21 +70,23 @@ def draw_models(
 
 
 def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
-    """From 0 on, unless all are alike; where the largest would push all others into a corner, by powers of ten."""
-    is_far = min(values) > 0 and max(values) > _FAR * min(values)
-    if is_far:
+    """Let an axis begin at 0, unless all values are alike.
+
+    It is logarithmic if the largest value would push all others into a corner.
+    """
+    smallest, largest = min(values), max(values)
+    if smallest > 0 and largest > _FAR * smallest:
         from matplotlib.ticker import LogLocator, NullFormatter
 
         ax.set(**{f"{axis}scale": "log"})
         of_axis = getattr(ax, f"{axis}axis")
-        of_axis.set_major_locator(
-            LogLocator(subs=(1, 2, 5) if max(values) < _MANY * min(values) else (1,))
-        )
+        multiples = (1, 2, 5) if largest < _MANY * smallest else (1,)
+        of_axis.set_major_locator(LogLocator(subs=multiples))
         of_axis.set_major_formatter(
             lambda value, _: units.count(value, digits=0) if value >= 1 else f"{value:g}"
         )
         of_axis.set_minor_formatter(NullFormatter())
-    elif max(values) < _NEAR * min(values):
+    elif largest < _NEAR * smallest:
         return
     elif axis == "x":
         ax.set_xlim(left=0)
@@ -100,20 +96,16 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
 
 def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
     """Return a metric of each model, and its unit."""
-    at = next(
-        (number for number, column in enumerate(table.columns) if column.key == key and number),
-        None,
-    )
-    if at is None:
-        raise InputError(
-            f"{key!r} is not a column of the table: choose from "
-            f"{', '.join(column.key for column in table.columns[1:])}"
-        )
-    values = {row.cells[0].value: row.cells[at].value for row in table.rows}
+    metrics = [column.key for column in table.columns[1:]]
+    if key not in metrics:
+        known = ", ".join(metrics)
+        raise InputError(f"{key!r} is not a column of the table: choose from {known}")
+    index = 1 + metrics.index(key)
+    values = {row.cells[0].value: row.cells[index].value for row in table.rows}
     if any(not isinstance(value, int | float) for value in values.values()):
         raise InputError(f"{key!r} is not a number for some of the models: choose another metric")
-    size, unit = table.columns[at].size, table.columns[at].heading
-    return {name: value / size for name, value in values.items()}, unit
+    column = table.columns[index]
+    return {name: value / column.size for name, value in values.items()}, column.heading
 
 
 def _values_of_rows(table: Table, figures: Mapping[str, float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchscan import units
 from torchscan.analyses.pipeline_result import PipelinePlan
@@ -27,7 +27,8 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
     Args:
         plan: of ``parallel.pipeline``.
         ax: where to draw; by default in a new figure, as high as it takes.
-        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+        size: that of a new figure: for a "screen", or for a paper of two columns, the width of a
+            "column" or of the "page".
     """
     if not isinstance(plan, PipelinePlan):
         raise InputError(
@@ -35,15 +36,16 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
             f" is a {type(plan).__name__}: give what torchscan.parallel.pipeline(…) returns",
         )
     number = len(plan.ranks)
-    unit, name = units.scale_of_durations([plan.passes], least=1.0)[:2]
+    unit, name, *_ = units.scale_of_durations([plan.passes], least=1.0)
     with drawing(ax, size, _MARGIN + _HEIGHT * number) as ax:
-        for each in plan.actions:
-            _draw(ax, plan, each, unit)
-        ax.set_yticks(range(number), [f"rank {each}" for each in range(number)])
+        for action in plan.actions:
+            _draw(ax, plan, action, unit)
+        names = [f"rank {rank}" for rank in range(number)]
+        ax.set_yticks(range(number), names)
         ax.set(ylim=(number - 0.45, -0.55), xlim=(0, plan.passes / unit), xlabel=name)
-        ax.set_title(
-            f"{plan.schedule}: {units.share(plan.bubble)} bubbles", loc="left", fontsize="medium"
-        )
+        bubbles = units.share(plan.bubble)
+        title = f"{plan.schedule}: {bubbles} bubbles"
+        ax.set_title(title, loc="left", fontsize="medium")
         ax.tick_params(axis="y", length=0)
         place_legend_below(ax, 2)
     return ax
@@ -52,28 +54,17 @@ def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "s
 def _draw(ax: Axes, plan: PipelinePlan, action: Action, unit: float) -> None:
     """Draw a pass. Of several stages on a rank, later ones are paler."""
     inks, task = inks_of(ax), action.task
-    chunk, chunks = task.stage // len(plan.ranks), len(plan.stages) // len(plan.ranks)
-    colour = inks.colours["activations" if task.direction == "forward" else "gradients"]
-    is_first = task.microbatch == 0 and task.stage == 0
-    ax.barh(
-        action.rank,
-        (action.end - action.start) / unit,
-        0.86,
-        action.start / unit,
-        color=colour,
-        alpha=0.9 - 0.5 * chunk / chunks,
-        edgecolor=ax.get_facecolor(),
-        linewidth=0.6,
-        label=task.direction if is_first else None,
-    )
-    if action.end - action.start > _MIN_WIDTH * plan.passes:
+    num_ranks = len(plan.ranks)
+    chunk, chunks = task.stage // num_ranks, len(plan.stages) // num_ranks
+    kind = "activations" if task.direction == "forward" else "gradients"
+    style: Any = {"edgecolor": ax.get_facecolor(), "linewidth": 0.6}
+    style["color"] = inks.colours[kind]
+    style["alpha"] = 0.9 - 0.5 * chunk / chunks
+    if task.microbatch == 0 and task.stage == 0:
+        style["label"] = task.direction
+    start, duration = action.start, action.end - action.start
+    ax.barh(action.rank, duration / unit, 0.86, start / unit, **style)
+    if duration > _MIN_WIDTH * plan.passes:
         middle = (action.start + action.end) / 2 / unit
-        ax.text(
-            middle,
-            action.rank,
-            f"{task.microbatch}",
-            ha="center",
-            va="center",
-            fontsize="x-small",
-            color=inks.ink,
-        )
+        centered: Any = {"ha": "center", "va": "center", "fontsize": "x-small"}
+        ax.text(middle, action.rank, f"{task.microbatch}", color=inks.ink, **centered)

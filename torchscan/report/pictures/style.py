@@ -14,7 +14,7 @@ from torchscan.report.colours import COLOURS, DARK_COLOURS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: of a figure: for a screen, for one column of a two-column page, or for the whole width of that page
+#: of a figure: for a screen, or as wide as one column or both columns of a page
 Size = Literal["screen", "column", "page"]
 #: inches across and up, and the size of the type in points
 _SIZES: dict[Size, tuple[float, float, float]] = {
@@ -51,7 +51,7 @@ _STYLE = {
 
 @contextlib.contextmanager
 def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterator[Axes]:
-    """The axes to draw on, in our style: those that are given, or new ones in a figure of this size."""
+    """Yield the given axes in torchscan's style, or new ones in a figure of this size."""
     if size not in get_args(Size):
         raise InputError.of_choice("size", size, get_args(Size))
     if ax is not None and not hasattr(ax, "figure"):
@@ -61,13 +61,15 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         )
     across, up, points = _SIZES[size]
     plt = import_pyplot()
-    grounds = (
-        [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]]
-        if ax is None
-        else _grounds(ax)
-    )
+    if ax is None:
+        grounds = [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]]
+    else:
+        grounds = _grounds(ax)
     inks, around = _on(*grounds), _on(*grounds[1:])
-    with plt.rc_context({**_STYLE, **_colours(inks, around), "font.size": points}):
+    colors = {"text.color": inks.ink, "legend.labelcolor": around.ink}
+    for name in ("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"):
+        colors[name] = around.soft
+    with plt.rc_context({**_STYLE, **colors, "font.size": points}):
         is_own = ax is None
         if ax is None:
             ax = _new_axes(across, height or up)
@@ -82,7 +84,8 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         )
         yield ax
         if is_own:
-            # The first layout does not know yet how wide axes of a fixed aspect become, and would clip what is beside them.
+            # The first layout does not know how wide axes of a fixed aspect become, and would clip
+            # what is beside them.
             figure: Any = ax.figure
             figure.draw_without_rendering()
 
@@ -97,10 +100,11 @@ def import_pyplot() -> Any:
 
 
 def _new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure, which pyplot manages unless ``detached_figures`` says not to."""
+    """Return the axes of a new figure, which pyplot manages except in ``detached_figures``."""
     options: Any = {"figsize": (width, height), "layout": "constrained"}
     if not _is_detached.get():
-        axes: Axes = import_pyplot().subplots(**options)[1]
+        axes: Axes
+        _, axes = import_pyplot().subplots(**options)
         return axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -115,7 +119,7 @@ _is_detached: ContextVar[bool] = ContextVar("_is_detached", default=False)
 
 @contextlib.contextmanager
 def detached_figures() -> Iterator[None]:
-    """Create figures without pyplot, which would choose a backend, open a window or show them twice."""
+    """Create figures without pyplot: it would choose a backend and open or repeat them."""
     token = _is_detached.set(True)
     try:
         yield
@@ -135,21 +139,14 @@ def _grounds(ax: Axes) -> list[Any]:
 
 
 def _on(*grounds: Any) -> Inks:
-    """The first of them that cannot be seen through counts."""
+    """Return the colors for the first background that is not transparent."""
     from matplotlib.colors import to_rgba
 
     for red, green, blue, opacity in map(to_rgba, grounds):
         if opacity > _HALF:
-            return DARK if 0.299 * red + 0.587 * green + 0.114 * blue < _HALF else LIGHT
+            brightness = 0.299 * red + 0.587 * green + 0.114 * blue
+            return DARK if brightness < _HALF else LIGHT
     return LIGHT
-
-
-def _colours(inks: Inks, around: Inks) -> dict[str, str]:
-    """Inside the axes, and around them, where another ground may be."""
-    softly = dict.fromkeys(
-        ("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), around.soft
-    )
-    return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
 
 
 def escape_name(text: str) -> str:
@@ -162,8 +159,21 @@ def escape_name(text: str) -> str:
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
+def write_beside(ax: Axes, text: str, place: tuple[float, float]) -> None:
+    """Write a text to the right of the end of a bar."""
+    ax.annotate(
+        text,
+        place,
+        (4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize="small",
+        color=inks_of(ax).soft,
+    )
+
+
 def place_legend_below(ax: Axes, columns: int) -> None:
-    """The legend in a line or two below the axes and what is written there."""
+    """Place the legend in a line or two below the axes and what is written there."""
     from matplotlib.transforms import ScaledTranslation
 
     points = import_pyplot().rcParams["font.size"] * (3.6 if ax.get_xlabel() else 2.2)

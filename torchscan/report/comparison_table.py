@@ -1,0 +1,157 @@
+"""Comparison as a table: totals, and the layers or calls that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+from torchscan import units
+from torchscan.report.columns import full_name_of
+from torchscan.report.compare_runs import Change, RunComparison, describe_differences
+from torchscan.report.comparison import Comparison, LayerChange, growth
+from torchscan.report.info_data import COST_SUMS, SUMS, Shape, Shapes, summed
+from torchscan.report.make_table import make_table, number, totals_table, words
+from torchscan.report.remarks import unknown_cost_text
+from torchscan.report.run_comparison_table import run_comparison_table
+from torchscan.report.table import Cell, Table
+from torchscan.wrong_arguments import explain_wrong_types
+
+_SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
+#: rows of text
+_MAX_ROWS = 40
+_SHAPES: tuple[Literal["output_shape", "input_shape"], ...] = ("output_shape", "input_shape")
+_PARAMS = ("grad_params", "nograd_params")
+_TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
+    ("params", "Parameters", _PARAMS, units.exact),
+    ("grad_params", "Trainable parameters", ("grad_params",), units.exact),
+    ("model_size", "Model size", ("param_size", "buffer_size"), units.memory),
+    ("macs", "MACs", ("macs",), units.count),
+    ("flops", "FLOPs", ("flops",), units.count),
+    ("dmas", "DMAs", ("dmas",), units.count),
+)
+
+
+@explain_wrong_types
+def comparison_table(comparison: Comparison | RunComparison) -> Table:
+    """Return a table of the totals before and after, and of the layers that changed.
+
+    Of runs it has all calls, those whose time changed most first.
+    """
+    if isinstance(comparison, RunComparison):
+        return run_comparison_table(comparison)
+    remarks = [] if comparison.layers else ["No layer changed."]
+    for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
+        if names:
+            remarks.append(unknown_cost_text(", ".join(names), when))
+    remarks += describe_differences("reports", comparison.passes, _format_value)
+    columns = (
+        words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
+        words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
+        number("params", "Params", lambda change: _figure(change, _PARAMS, units.exact)),
+        number("macs", "MACs", lambda change: _figure(change, ("macs",), units.count)),
+        words("what", "", _describe_change, min_width=12, truncate="tail"),
+    )
+    return make_table(
+        "What changed",
+        columns,
+        comparison.layers,
+        totals=[_totals(comparison)],
+        totals_first=True,
+        remarks=remarks,
+        noun="layers changed",
+    )
+
+
+@explain_wrong_types
+def format_comparison(
+    comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80
+) -> str:
+    """Return the difference as text, or as Markdown for a comment on a pull request.
+
+    Totals come first, then the layers that changed.
+    """
+    table = comparison_table(comparison)
+    if markdown:
+        return table.write("github")
+    hidden = len(table.rows) - _MAX_ROWS
+    noun = "calls" if isinstance(comparison, RunComparison) else "layers"
+    more = [f"… and {hidden} more {noun}"] if hidden > 0 else []
+    short = replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks])
+    return short.write("text", width=width)
+
+
+def _totals(comparison: Comparison) -> Table:
+    rows = []
+    for key, name, keys, text in _TOTALS:
+        sides = zip(*(comparison.totals[each] for each in keys), strict=True)
+        before, after = map(sum, sides)
+        is_cost = not set(keys).isdisjoint(COST_SUMS)
+        change = Cell(after - before, growth(before, after))
+        cells = []
+        for value, is_complete in zip((before, after), comparison.complete, strict=True):
+            bound = ""
+            if is_cost and not is_complete:
+                bound = "≥ "
+                change = Cell(None, "?")
+            cells.append(Cell(value, f"{bound}{text(value)}"))
+        rows.append([Cell(key, name), *cells, change])
+    return totals_table(rows, ("", "before", "after", ""))
+
+
+def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]) -> Cell:
+    """Return the difference; its text shows both sides."""
+    difference: int | None = change.difference(*keys)
+    sides = []
+    has_value = False
+    for layer in (change.before, change.after):
+        if layer is None:
+            continue
+        value = summed(layer, keys)
+        bound = ""
+        if keys[0] in COST_SUMS and not layer["complete"]:
+            bound = "≥ "
+            difference = None
+        has_value = has_value or bool(value) or bool(bound)
+        sides.append((bound, value))
+    has_text = has_value and len(set(sides)) == len(sides)
+    texts = [f"{bound}{text(value)}" for bound, value in sides]
+    return Cell(difference, " → ".join(texts) if has_text else "")
+
+
+def _describe_change(change: LayerChange) -> str:
+    """Return the type of an added or removed layer, or what changed of another one.
+
+    That is its type or a shape, or else a value that no column shows.
+    """
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return change.layer["type"]
+    texts = []
+    if before["type"] != after["type"]:
+        texts.append(f"{before['type']} → {after['type']}")
+    for key in _SHAPES:
+        if before[key] != after[key]:
+            texts.append(f"{key.removesuffix('_shape')} now {_format_shapes(after[key])}")
+            break
+    if texts or change.changes("macs", *_PARAMS):
+        return ", ".join(texts)
+    for name in SUMS:
+        if change.changes(name):
+            return f"{name.replace('_', ' ')} {before[name]:,} → {after[name]:,}"
+    return ""
+
+
+def _format_shapes(shapes: Shapes) -> str:
+    if shapes is None:
+        return "–"
+    if any(isinstance(each, list) for each in shapes):
+        return f"{len(shapes)} tensors"
+    return units.shape(cast("Shape", shapes))
+
+
+def _format_value(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    inputs = [f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value]
+    return ", ".join(inputs) or "none"

@@ -1,0 +1,176 @@
+"""Findings about the layers of a training run, from values at sampled steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchscan.notes import Note
+
+#: sampled columns at the end of the run that count as "now": a share of all, and at least so many
+_RECENT_SHARE, MIN_RECENT = 0.2, 3
+#: layers with weights that a trend over the depth needs
+_MIN_LAYERS = 5
+#: decades by which gradients fall or rise over the depth: with SGD such layers learn 10,000 times
+#: slower than others; healthy networks stay within two decades
+_MIN_DECADES = 4.0
+#: share of the variance of log gradient norms that the depth explains
+_MIN_EXPLAINED = 0.5
+#: known shares of dead units, which are computed in some steps only
+_MIN_KNOWN_SHARES = 2
+#: share of units of a layer that are zero for all inputs; small batches alone give half
+DEAD_SHARE = 0.95
+#: update ÷ weight below which a layer is called slow: 1e-3 is usual, and with 1e-5 a change by
+#: 10 % takes 10,000 steps
+SLOW_UPDATE = 1e-5
+#: and share of the median layer's, since all updates are small when the learning rate is
+_SLOW_BESIDE_OTHERS = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerValues:
+    """The values of one module over the columns of the run; NaN where there is none."""
+
+    path: str
+    name: str
+    gradient: Sequence[float]
+    update: Sequence[float]
+    dead: Sequence[float]
+
+
+def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
+    """Return vanishing or exploding gradients: norms that fall or rise steadily over the depth."""
+    known = _recent_norms(layers)
+    if len(known) < _MIN_LAYERS:
+        return []
+    norms = [norm for _, norm in known]
+    if max(norms) - min(norms) < _MIN_DECADES:
+        return []
+    places = range(len(norms))
+    decades = statistics.linear_regression(places, norms).slope * (len(norms) - 1)
+    explained = statistics.correlation(places, norms) ** 2
+    if abs(decades) < _MIN_DECADES or explained < _MIN_EXPLAINED:
+        return []
+    sign = 1 if decades > 0 else -1
+    (inner, _), (outer, _) = _extremes([(layer, sign * norm) for layer, norm in known])
+    by_layer = {layer.path: 10**norm for layer, norm in known}
+    late_norm, early_norm = by_layer[outer.path], by_layer[inner.path]
+    if decades > 0:
+        return [
+            Note.of(
+                "gradients-vanish",
+                late=outer.name,
+                late_norm=late_norm,
+                early=inner.name,
+                early_norm=early_norm,
+                path=inner.path,
+            )
+        ]
+    return [
+        Note.of(
+            "gradients-explode",
+            late=outer.name,
+            late_norm=late_norm,
+            early=inner.name,
+            early_norm=early_norm,
+            path=inner.path,
+        )
+    ]
+
+
+def _recent_norms(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, float]]:
+    """Return the layers that have gradients, with the logarithm of their present norm."""
+    known = []
+    for layer in layers:
+        gradient = recent_median(layer.gradient)
+        if gradient is not None and gradient > 0:
+            known.append((layer, math.log10(gradient)))
+    return known
+
+
+def _extremes(
+    known: Sequence[tuple[LayerValues, float]],
+) -> tuple[tuple[LayerValues, float], tuple[LayerValues, float]]:
+    """Return the layer with the smallest value in the first half, and the largest in the second."""
+    half = (len(known) + 1) // 2
+    early = min(known[:half], key=lambda each: each[1])
+    late = max(known[half:], key=lambda each: each[1])
+    return early, late
+
+
+def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> list[Note]:
+    """Return layers whose units have been zero for all inputs in all recent steps."""
+    found = []
+    for layer in layers:
+        recent = recent_values(layer.dead)
+        if len(recent) < _MIN_KNOWN_SHARES or min(recent) < DEAD_SHARE:
+            continue
+        since = _step_since(layer.dead, first)
+        found.append((layer, recent[-1], since))
+    if not found:
+        return []
+    layer, share, since = found[0]
+    return [
+        Note.of(
+            "layer-dead",
+            layer=layer.name,
+            path=layer.path,
+            share=share,
+            step=since,
+            others=len(found) - 1,
+        )
+    ]
+
+
+def _step_since(dead: Sequence[float], first: Sequence[int]) -> int:
+    """Return the first step from which on all known shares are high."""
+    if min(value for value in dead if not math.isnan(value)) >= DEAD_SHARE:
+        return 0
+    since = first[-1]
+    for step, share in zip(reversed(first), reversed(dead), strict=True):
+        if share < DEAD_SHARE:
+            break
+        since = step if not math.isnan(share) else since
+    return since
+
+
+def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
+    """Return layers whose weights hardly change although those of other layers do."""
+    medians = []
+    for layer in layers:
+        known = [value for value in layer.update if math.isfinite(value)]
+        has_gradient = any(math.isfinite(value) for value in layer.gradient)
+        if len(known) >= MIN_RECENT and has_gradient:
+            medians.append((layer, statistics.median(known)))
+    if len(medians) < MIN_RECENT:
+        return []
+    typical = statistics.median(value for _, value in medians)
+    limit = min(SLOW_UPDATE, _SLOW_BESIDE_OTHERS * typical)
+    slow = [(layer, value) for layer, value in medians if value < limit]
+    if not slow:
+        return []
+    layer, value = min(slow, key=lambda each: each[1])
+    return [
+        Note.of(
+            "layer-does-not-learn",
+            layer=layer.name,
+            path=layer.path,
+            update=value,
+            typical=typical,
+            others=len(slow) - 1,
+        )
+    ]
+
+
+def recent_values(values: Sequence[float]) -> list[float]:
+    """Return the known values of the last columns."""
+    known = [value for value in values if math.isfinite(value)]
+    return known[-max(MIN_RECENT, round(_RECENT_SHARE * len(known))) :]
+
+
+def recent_median(values: Sequence[float]) -> float | None:
+    """Return the median of the last columns, or None if there are too few."""
+    recent = recent_values(values)
+    return statistics.median(recent) if len(recent) >= MIN_RECENT else None

@@ -1,0 +1,140 @@
+"""Comparison of two inspected runs as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from operator import attrgetter
+
+from torchscan import units
+from torchscan.report.compare_runs import (
+    PARTS_OF_STEPS,
+    PASSES_OF_CALLS,
+    CallChange,
+    Change,
+    RunComparison,
+    TimeChange,
+    are_enough,
+    chance_of_no_overlap,
+    describe_differences,
+    median_or_zero,
+)
+from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
+from torchscan.report.table import NONE, Cell, Table
+
+_SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
+_CLEAR = "*"
+
+
+def run_comparison_table(comparison: RunComparison) -> Table:
+    """Return the totals before and after, and the calls, those whose time changed most first."""
+    columns = [
+        words("change", "", _sign),
+        words("layer", "Layer", _name, min_width=12, truncate="head"),
+    ]
+    changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
+    totals = [[Cell(name, PARTS_OF_STEPS[name]), *_cells(change)] for name, change in changes]
+    for name in PASSES_OF_CALLS:
+        if any(_medians(getattr(call, name)) for call in comparison.calls):
+            columns += _columns(name)
+    return make_table(
+        "What changed",
+        columns,
+        comparison.calls,
+        totals=[totals_table(totals, ("", "before", "now", "%"))],
+        totals_first=True,
+        remarks=_remarks(comparison),
+        noun="calls",
+    )
+
+
+def _sign(call: CallChange) -> Cell:
+    return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
+
+
+def _name(call: CallChange) -> str:
+    name = call.path or call.type_name
+    if call.invocation:
+        name += f" ({call.invocation + 1})"
+    return name
+
+
+def _columns(name: str) -> list[ColumnOf[CallChange]]:
+    take = attrgetter(name)
+
+    def cell(index: int) -> Callable[[CallChange], Cell]:
+        return lambda call: _cells(take(call))[index]
+
+    return [
+        number(f"{name}_before", PASSES_OF_CALLS[name], cell(0), unit="s"),
+        number(f"{name}_after", "now", cell(1), unit="s"),
+        number(f"{name}_change", "%", cell(2)),
+    ]
+
+
+def _cells(change: TimeChange) -> list[Cell]:
+    cells = []
+    for latency in (change.before, change.after):
+        median = None if latency is None else latency.median
+        cells.append(Cell(median, units.duration(median) if median else NONE))
+    return [*cells, Cell(change.share, _share_text(change))]
+
+
+def _share_text(change: TimeChange) -> str:
+    """Return the change, in brackets where it is within the spread."""
+    if change.share is None:
+        return ""
+    if not change.share:
+        return "="
+    text = f"{100 * change.share:+.1f}".replace("-", "−")
+    if change.is_clear:
+        return text
+    return f"({text})"
+
+
+def _medians(change: TimeChange) -> float:
+    return median_or_zero(change.before) + median_or_zero(change.after)
+
+
+def _remarks(comparison: RunComparison) -> list[str]:
+    """Return what a reader must know to interpret the times."""
+    remarks = _explain_marks(comparison)
+    was_on_device, is_on_device = comparison.on_device
+    if was_on_device or is_on_device:
+        when = ""
+        if not is_on_device:
+            when = " before"
+        elif not was_on_device:
+            when = " now"
+        remarks.append(f"Times of calls are device times{when}; the totals are host times.")
+    if comparison.num_reshaped:
+        remarks.append(f"{comparison.num_reshaped} calls had inputs of different shapes.")
+    return remarks + describe_differences("runs", comparison.provenance)
+
+
+def _explain_marks(comparison: RunComparison) -> list[str]:
+    """Return what the values are of, and which changes are marked."""
+    before, after = comparison.steps
+    medians = f"Medians of {before} steps before and {after} now."
+    if not are_enough(comparison.steps):
+        return [medians, f"No change is marked: {_too_few(comparison.steps)}"]
+    if not are_enough(comparison.num_compared):
+        one, other = comparison.num_compared
+        those = f"their times are of {one} and {other} steps with the same calls"
+        return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
+    ranges = "the ranges of the steps, from min to max, do not overlap"
+    return [
+        medians,
+        f"{_CLEAR} marks a change beyond the variation between steps: {ranges}.",
+        "Changes in brackets are within that variation.",
+    ]
+
+
+def _too_few(steps: tuple[int, int]) -> str:
+    percent = 100 * chance_of_no_overlap(*steps)
+    digits = 0 if percent >= 9.95 else 1
+    enough = next(number for number in count(1) if are_enough((number, number)))
+    return (
+        f"with so few steps, ranges differ by chance in {percent:.{digits}f} % of cases. Measure "
+        f"{enough} steps of each."
+    )
