@@ -1,4 +1,4 @@
-"""The largest batch, or the longest sequence, that fits on a device, found by recording the pass at other sizes."""
+"""The largest batch or longest sequence that fits, found by recording the pass at other sizes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import receptive_field, record, window_of
 from torchscan.analyses.receptive_field.envelope_steps import shape_after
-from torchscan.ops import registry
+from torchscan.ops import formula_calls, registry
 from torchscan.ops.windows import (
     Along,
     At,
@@ -462,7 +462,7 @@ def test_every_rule_of_ours_for_torchs_operators_was_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: set[object] = set()
-    apply = registry.apply_formula
+    apply = formula_calls.apply_formula
 
     def noting(rule: Callable[..., Any], signature: torchscan.types.OpSignature) -> Any:
         used.add(rule.__code__)
