@@ -240,6 +240,11 @@ def test_importing_does_not_wait_for_torch() -> None:
 
 
 @pytest.mark.slow
+def test_the_worker_of_a_watched_run_starts_without_torch() -> None:
+    assert "torch" not in _loaded("import torchscan.watching.starting")
+
+
+@pytest.mark.slow
 def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
     """The worker of a run that is watched, its store, and those who read that."""
     code = "import sys, torchscan.watching.worker, torchscan.watching.history; print(*sys.modules)"

@@ -87,14 +87,14 @@ class AddressedAllocator(CachingAllocator):
         self._segment_of[block.number] = self._current
         return block
 
-    def _give_back(self) -> None:
+    def _release_free_segments(self) -> None:
         current = self._current
         for blocks in self._free.values():
             for block in blocks:
                 if block.before is None and block.after is None:
                     address = self._segment_of[block.number]
                     self._note("segment_free", address, self.segments.pop(address))
-        super()._give_back()
+        super()._release_free_segments()
         self._current = current
 
     def _note(self, action: str, address: int, size: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import is_in_backward_pass
+from torchscan.recording.call_threads import is_in_backward_pass
 
 
 class TrainingThread:

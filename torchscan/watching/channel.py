@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torchscan.watching.message_socket import Message
 from torchscan.watching.processes import above_standard
-from torchscan.watching.sampled import StepSamples
+from torchscan.watching.step_samples import StepSamples
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8

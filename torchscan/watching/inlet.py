@@ -8,7 +8,7 @@ import os
 
 from torchscan.watching.channel import CONTROL_SIZE, ROW, ROW_MARK, Counters, aligned
 from torchscan.watching.message_socket import Message
-from torchscan.watching.sampled import STEP_MARK, read_header
+from torchscan.watching.step_samples import STEP_MARK, read_header
 
 
 class Inlet:

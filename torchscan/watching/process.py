@@ -35,10 +35,10 @@ from torchscan.watching.processes import socket_pair
 from torchscan.watching.run_database import StoreError, is_remote
 from torchscan.watching.run_files import Entry, Lock, lock_for_worker
 from torchscan.watching.run_reader import Reader
-from torchscan.watching.sampled import StepSamples
 from torchscan.watching.schema import Announced, Phase
 from torchscan.watching.sinks.sink import Sink
 from torchscan.watching.starting import StartMethod, start_worker
+from torchscan.watching.step_samples import StepSamples
 from torchscan.watching.store import Store
 from torchscan.watching.worker_session import WorkerTask
 

@@ -27,8 +27,8 @@ from torchscan.torch_versions import (
 )
 from torchscan.watching.held_tensors import HeldTensors
 from torchscan.watching.row_groups import BareOperators, NumberedTensors, RowGroup, SamplingPlan
-from torchscan.watching.sampled import EXACT
 from torchscan.watching.sampling import places_in, values_of
+from torchscan.watching.step_samples import EXACT
 
 _MIN, _MAX, _DEAD, _SAMPLE_NORM, _NORM = range(len(EXACT))
 _BARE = frozenset({Tensor, torch.nn.Parameter})

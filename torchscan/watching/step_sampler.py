@@ -49,8 +49,8 @@ from torchscan.watching.held_tensors import MAX_HELD
 from torchscan.watching.parameter_memory import ParameterMemory
 from torchscan.watching.row_groups import RowGroup
 from torchscan.watching.rows import Rows
-from torchscan.watching.sampled import AllValues, StepSamples
 from torchscan.watching.schema import Kind
+from torchscan.watching.step_samples import AllValues, StepSamples
 
 #: kinds of tensors that users choose, in the plural
 LOGGED: dict[str, Kind] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchscan.report.paging.layer_rows import key_of
+from torchscan.report.paging.row_values import key_of
 from torchscan.watching.distribution_columns import side_by_side
 from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.explore.run_page import (

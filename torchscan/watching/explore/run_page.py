@@ -17,7 +17,8 @@ from torchscan.report.paging.late import with_all_calls
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.report.paging.row_values import key_of, truncate_text
-from torchscan.watching.explore.training import first_nan, training_of
+from torchscan.watching.explore.nan_source import first_nan
+from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
 from torchscan.wrong_arguments import explain_wrong_types
 
