@@ -5,16 +5,15 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 import torch
 from torch.autograd.graph import Node
 
 from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, engine, next_node
 
-if TYPE_CHECKING:
-    from torchscan.recording.call_tree import Call
-
+#: the calls of a tree
+Owner = TypeVar("Owner")
 #: whether calls in the current thread are followed; those in other threads are noted as missed
 ThreadPolicy = Callable[[], bool]
 
@@ -42,7 +41,7 @@ def is_in_backward_pass() -> bool:
     return backward_pass() != NO_BACKWARD_PASS
 
 
-class CallThread:
+class CallThread(Generic[Owner]):
     """The state of one thread: the innermost open call, and the owners of its nodes."""
 
     __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
@@ -50,14 +49,14 @@ class CallThread:
     def __init__(self, *, is_home: bool) -> None:
         #: True for the thread in which the tree was made
         self.is_home = is_home
-        self.current: Call | None = None
+        self.current: Owner | None = None
         #: from which numbers on nodes belong to which calls
         self._numbers: list[int] = []
-        self._owners: list[Call] = []
+        self._owners: list[Owner] = []
         #: in a thread of autograd's: the backward pass in which it made the first of them
         self.interrupted = NO_BACKWARD_PASS
 
-    def owner_of(self, node: Node | None) -> Call | None:
+    def owner_of(self, node: Node | None) -> Owner | None:
         """Return the call that owns a node of this thread, or None for leaves and older nodes."""
         if node is None:
             return None
@@ -69,7 +68,7 @@ class CallThread:
             return None
         return self._owners[position - 1]
 
-    def assign_nodes_to(self, call: Call | None) -> None:
+    def assign_nodes_to(self, call: Owner | None) -> None:
         """Assign the nodes that this thread creates from now on to ``call``.
 
         In a thread of autograd's engine, this lasts until its backward pass ends.

@@ -169,7 +169,7 @@ class CallTree:
         self.calls: list[Call] = []
         #: paths of modules that ran in threads which are not followed
         self.unrecorded_modules: set[str] = set()
-        self._threads: dict[int, CallThread] = {}
+        self._threads: dict[int, CallThread[Call]] = {}
         self._invocations: dict[int, int] = {}
         self._origin: tuple[BaseException, Call, tuple[Any, ...]] | None = None
 
@@ -369,7 +369,7 @@ class CallTree:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
     def _open(
-        self, thread: CallThread, module: nn.Module, path: str, arguments: tuple[Any, ...]
+        self, thread: CallThread[Call], module: nn.Module, path: str, arguments: tuple[Any, ...]
     ) -> None:
         if self._origin is not None:
             self.forget_caught()
@@ -416,7 +416,7 @@ class CallTree:
         if not is_running(current.module):
             thread.current = None
 
-    def _parent_in(self, thread: CallThread) -> Call | None:
+    def _parent_in(self, thread: CallThread[Call]) -> Call | None:
         """Return the call that a module belongs to that starts in a thread.
 
         A module that starts in a backward pass is run again by a checkpoint: it belongs to the call
@@ -429,7 +429,7 @@ class CallTree:
             owner = self.root
         return owner
 
-    def _close(self, thread: CallThread, call: Call, given: Given, result: object) -> None:
+    def _close(self, thread: CallThread[Call], call: Call, given: Given, result: object) -> None:
         call.handled = None
         try:
             if self._at_end is not None:
@@ -440,7 +440,7 @@ class CallTree:
 
     def _abandon(
         self,
-        thread: CallThread,
+        thread: CallThread[Call],
         call: Call,
         error: BaseException | None,
         arguments: tuple[Any, ...],
@@ -450,7 +450,7 @@ class CallTree:
             self._origin = (error, call, arguments)
         self._close(thread, call, FAILED, ())
 
-    def _current_thread(self) -> CallThread:
+    def _current_thread(self) -> CallThread[Call]:
         number = threading.get_ident()
         known = self._threads.get(number)
         if known is not None:
