@@ -79,7 +79,7 @@ def without_waiting(errors: str) -> list[str]:
     return [
         line
         for line in errors.splitlines()
-        if not line.endswith("is still being written; Ctrl-C ends the wait")
+        if not line.endswith("is still being written; press Ctrl-C to stop waiting")
     ]
 
 
