@@ -145,6 +145,7 @@ __all__ = [
     "without_torch_function",
     "without_tracing",
     "without_transforms",
+    "without_wrapped_kernels",
 ]
 
 _C: Any = torch._C
@@ -1403,3 +1404,38 @@ def anomaly_flags() -> tuple[bool, bool]:
 def set_anomaly_flags(is_on: bool, checks_nan: bool) -> None:
     """Set autograd's own flags, past the functions that users call."""
     torch._C.set_anomaly_enabled(is_on, checks_nan)
+
+
+def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which ``wrap_triton`` launches kernels, as it does on data."""
+    from torch._library.triton import set_wrap_triton_enabled
+
+    return set_wrap_triton_enabled(False)
+
+
+def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
+    """Return the function that ``torch.library.triton_op`` made an operator of, or None."""
+    from torch._library.custom_ops import OPDEFS
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
+    if definition is None or FunctionalTensorMode not in definition._torch_dispatch_fns:
+        return None
+    return definition._abstract_fn
+
+
+def with_operands_of_functions(
+    swap: Callable[[Any], Any],
+) -> tuple[type, str, Callable[[Any], Any]]:
+    """Return what to override so that autograd functions of the user's get other operands.
+
+    It lies below ``Function.apply``, which programs keep under names of their own.
+    """
+    owner = torch.autograd.function._SingleLevelFunction
+
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            operands = [swap(each) for each in args]
+        return super(owner, function).apply(*operands, **kwargs)
+
+    return owner, "apply", lambda _: classmethod(apply)

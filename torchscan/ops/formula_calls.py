@@ -29,7 +29,8 @@ def apply_formula(
     positional = [named[name] for name in names[: layout.positional] if name in named]
     if layout.takes_rest:
         positional += signature.args[layout.positional :]
-    keywords = {name: value for name, value in named.items() if name in layout.keywords}
+    by_name = {**signature.kwargs, **named}  # with tensors that are only written to
+    keywords = {name: value for name, value in by_name.items() if name in layout.keywords}
     if layout.takes_inputs:
         keywords["inputs"] = signature.inputs
     if layout.takes_routing:

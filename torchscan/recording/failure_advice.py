@@ -37,6 +37,10 @@ _HINTS: Mapping[Saying, Text] = {
         "define forward in its class; a ModuleList or ModuleDict is not called, only the modules "
         "in it"
     ),
+    Saying.NO_DRIVER: (
+        "run it where there is a GPU: Triton finds no driver here, and the pass needs values that "
+        "only a kernel can compute"
+    ),
     Saying.NESTED_ATTENTION: (
         "give it a padded tensor and a mask: its fast path, which takes nested tensors, hides its "
         "operators"

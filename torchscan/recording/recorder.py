@@ -126,7 +126,7 @@ class Recorder(TorchDispatchMode):
         self._module_ends = ModuleEnds(self.table)
         #: by the addresses of operators, whose hash is worked out in Python
         self._traits: dict[int, OpTraits] = {}
-        self._taken_apart: set[int] = set()
+        self._taken_apart: dict[int, Callable[..., Any]] = {}
         self._is_computing_again = False
         #: by operator call of the backward pass the number of the graph's node that made it
         self._nodes: dict[int, int | None] = {}
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
         if func in CHECKING:
             checked = self.values.checked()
         with self, checked:
-            return func.decompose(*args, **kwargs)
+            return self._taken_apart[id(func)](*args, **kwargs)
 
     def _is_validated(self, request: OpRequest) -> bool:
         """Return whether torch validates unknown values, which are then assumed to be in range."""
@@ -335,8 +335,11 @@ class Recorder(TorchDispatchMode):
         traits = traits_of(func)
         self._traits[id(func)] = traits
 
-        if traits.is_composite and not self._is_whole(func):
-            self._taken_apart.add(id(func))
+        if not self._is_whole(func):
+            if traits.is_composite:
+                self._taken_apart[id(func)] = func.decompose
+            elif traits.launches_kernels is not None:
+                self._taken_apart[id(func)] = traits.launches_kernels
         return traits
 
     def _result_of_bookkeeping(self, request: OpRequest, outcome: OpOutcome) -> Any:

@@ -25,6 +25,7 @@ from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.execution.known_constants import KnownConstants
 from torchscan.recording.failures import explain, in_the_model
+from torchscan.recording.kernel_launches import kernel_launches
 from torchscan.recording.own_calls import own_calls_followed
 from torchscan.recording.patches import Contexts, overridden, replaced
 from torchscan.recording.recorder import Recorder
@@ -47,6 +48,7 @@ from torchscan.torch_versions import (
     placement_verbs,
     resizing_verbs,
     waiting_verbs,
+    with_operands_of_functions,
     without_modes,
 )
 
@@ -150,6 +152,7 @@ class PassRun:
         if attempt.is_abstract or attempt.without_data is not None:
             if attempt.is_decomposed:
                 yield from functions_let_through()
+                yield overridden(*with_operands_of_functions(self._substitutes.swap))
             home = attempt.home if attempt.is_abstract else attempt.device
             yield from autocast_of_meta_tensors(request.device_type, home)
 
@@ -157,6 +160,7 @@ class PassRun:
         if request.has_engine_attention:
             yield from attention_of_engines(modules.values(), self.assume)
         yield from checkpointed(modules, request.checkpointed)
+        yield from kernel_launches()
         yield recorder.recording()
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -33,6 +33,8 @@ class Saying(Enum):
     NO_FORWARD = auto()
     #: attention takes nested tensors only in kernels that are not taken here
     NESTED_ATTENTION = auto()
+    #: Triton finds no GPU to compile a kernel for
+    NO_DRIVER = auto()
     #: operands whose types do not go together
     WRONG_TYPE = auto()
     #: another process of the group has ended, or does something else
@@ -52,6 +54,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.NO_FORWARD: ('missing the required "forward" function',),
     Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
+    Saying.NO_DRIVER: ("0 active drivers",),
     Saying.WRONG_TYPE: ("dtype", "scalar type", "input type (", "weight type ("),
     Saying.NOBODY_ANSWERS: (
         "connection closed by peer",

@@ -17,6 +17,7 @@ import torch
 from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.torch_versions import OpOverload
+from torchscan.trace.kernel_operators import KERNELS, kernel_operator, parameters_of
 
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _IN_A_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
@@ -137,7 +138,10 @@ class OpSignature:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the operator by its name, because the object itself cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return _signature, ({**values, "op": str(self.op)},)
+        name: str | tuple[str, str] = str(self.op)
+        if self.op.namespace == KERNELS:
+            name = parameters_of(self.op)
+        return _signature, ({**values, "op": name},)
 
     @property
     def out(self) -> TensorSpec | tuple[TensorSpec, ...]:
@@ -202,6 +206,8 @@ _LIBRARIES = {
 
 
 def _signature(values: dict[str, Any]) -> OpSignature:
+    if isinstance(values["op"], tuple):
+        return OpSignature(**{**values, "op": kernel_operator(*values["op"])})
     namespace, packet, overload = values["op"].split(".")
     if namespace in _LIBRARIES:
         import_module(_LIBRARIES[namespace])

@@ -44,6 +44,7 @@ from torchscan.recording.execution.plan_makers import make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.trace.kernel_operators import KERNELS
 
 #: operators whose result has no values yet
 _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
@@ -113,7 +114,8 @@ class AbstractExecution:
         return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
     def _run_first_time(self, request: OpRequest) -> OpOutcome:
-        if all(tracked.is_concrete for tracked in request.tracked):
+        is_kernel = request.op.namespace == KERNELS  # which run on GPUs only
+        if not is_kernel and all(tracked.is_concrete for tracked in request.tracked):
             return self._run_on_values(request)
         if request.op in ONLY_SPEC_MATTERS:
             outcome = self._run_on_specs(request)
@@ -258,7 +260,8 @@ class AbstractExecution:
         """
         written = request.written_tensors()
         known: list[Tensor] = []
-        if not all(each.is_concrete for each in request.tracked):
+        is_kernel = request.op.namespace == KERNELS
+        if is_kernel or not all(each.is_concrete for each in request.tracked):
             known = [each for each in written if request.knows(each)]
         for tensor in known:
             request.table.forget_values(tensor)

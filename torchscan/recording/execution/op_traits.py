@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from torchscan.torch_versions import OpOverload, aten
+from torchscan.torch_versions import OpOverload, aten, function_of_triton_op
 
 _RUNNING_STATISTICS = (3, 4)
 # fmt: off
@@ -57,6 +58,8 @@ class OpTraits:
     is_aside: bool
     #: makes of what other processes send a tensor by whose use this one waits for it
     is_wrapper: bool
+    #: function of a Triton operator, which launches kernels, or None
+    launches_kernels: Callable[..., Any] | None
 
 
 @functools.cache
@@ -81,6 +84,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
         is_wrapper=str(op) == _WRAPPER,
+        launches_kernels=function_of_triton_op(op),
     )
 
 

@@ -5,9 +5,9 @@ touches a tensor of the user's, it is handed a substitute: a meta tensor in a pa
 else another view of the same memory. Gradients arrive at the substitutes, in-place writes leave
 their history there, and a graph that the model has kept from before ends there.
 
-C++ code (a custom autograd function, a ScriptModule, vmap) that takes a tensor by itself gets no
-substitute. On data this does no harm: what autograd leaves on it is put back. On shapes alone its
-gradients would be meta tensors where data is expected, so the pass is run on data instead.
+C++ code (a ScriptModule, vmap) that takes a tensor by itself gets no substitute. On data this does
+no harm: what autograd leaves on it is put back. On shapes alone its gradients would be meta tensors
+where data is expected, so the pass is run on data instead.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Substitutes(TorchFunctionMode):
     def _call(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> Any:
-        own_args = self._swap(tuple(args))
-        own_kwargs = {name: self._swap(value) for name, value in (kwargs or {}).items()}
+        own_args = self.swap(tuple(args))
+        own_kwargs = {name: self.swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
             if self._is_without_data:  # torch casts what is on the device of the autocast alone
                 own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs)
@@ -120,11 +120,12 @@ class Substitutes(TorchFunctionMode):
         self._references.clear()
         self._substitutes.clear()
 
-    def _swap(self, value: Any) -> Any:
+    def swap(self, value: Any) -> Any:
+        """Return a value with substitutes for the tensors in it."""
         if isinstance(value, Tensor):
             return self.of(value)
         if type(value) in (list, tuple):
-            return type(value)(self._swap(item) for item in value)
+            return type(value)(self.swap(item) for item in value)
         return value
 
     def of(self, tensor: Tensor) -> Tensor:

@@ -1,0 +1,148 @@
+"""Triton kernels are recorded where they are launched, without a GPU, and priced by name."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchscan import cost_of, crawl_module, estimate_memory, record, summary
+from torchscan.errors import RecordError
+from torchscan.ops import registry
+from torchscan.recording.kernel_access import find_access
+from torchscan.types import Work
+
+pytest.importorskip("triton")
+from tests.recording import triton_kernels as kernels
+
+LAUNCHES: tuple[type[nn.Module], ...] = (kernels.Bare, kernels.Wrapped, kernels.Operator)
+
+
+@pytest.fixture
+def _own_formulas() -> Iterator[None]:
+    """Leave no formula behind."""
+    before = copy.copy(registry._entries)
+    yield
+    registry._entries.clear()
+    registry._entries.update(before)
+
+
+def _operators(model: nn.Module, **options: Any) -> list[str]:
+    trace = record(model, args=(torch.rand(128),), **options)
+    return [op.signature.operator for op in trace.ops]
+
+
+@pytest.mark.parametrize("model", LAUNCHES)
+def test_a_launch_is_named_and_makes_totals_lower_bounds(model: type[nn.Module]) -> None:
+    info = crawl_module(model(), args=(torch.rand(128),))
+    assert info["without_formula"] == {"triton.exponential.default": 1}
+    assert info["overall"]["complete"] is False
+
+
+@pytest.mark.usefixtures("_own_formulas")
+@pytest.mark.parametrize("model", LAUNCHES)
+def test_a_formula_is_found_by_the_name_of_the_kernel(model: type[nn.Module]) -> None:
+    """The kernel reads 128 elements and writes 128; each takes an operation."""
+
+    @cost_of("triton::exponential")
+    def cost(*, x_ptr: Any, out_ptr: Any, n: int, BLOCK: int, out: Any) -> Work:  # noqa: N803
+        assert (x_ptr.shape, out_ptr.shape, BLOCK, out) == ((128,), (128,), 64, ())
+        return Work(other_flops=n)
+
+    overall = crawl_module(model(), args=(torch.rand(128),))["overall"]
+    assert (overall["flops"], overall["macs"], overall["dmas"]) == (128, 0, 256)
+
+
+@pytest.mark.usefixtures("_own_formulas")
+def test_an_operator_with_a_formula_hides_its_kernels() -> None:
+    @cost_of("torchscan_tests::exponential")
+    def cost(*_: Any, out: Any) -> Work:
+        return Work(other_flops=2 * out.numel)
+
+    assert _operators(kernels.Operator()) == ["torchscan_tests.exponential"]
+    assert crawl_module(kernels.Operator(), args=(torch.rand(128),))["overall"]["flops"] == 256
+
+
+def test_kernels_of_gradients_are_recorded_without_data() -> None:
+    """Parameters that a custom function is given have substitutes on the meta device."""
+    model = kernels.Weighted()
+    trace = record(model, args=(torch.rand(128),), training=True, loss=torch.sum)
+    assert trace.provenance.execution == "abstract"
+    launches = [op for op in trace.ops if op.signature.op.namespace == "triton"]
+    assert [(op.signature.operator, op.phase) for op in launches] == [
+        ("triton.weighted", "forward"),
+        ("triton.weighted", "backward"),
+        ("triton.exponential", "backward"),
+    ]
+    assert model.weight.grad is None
+    assert torch.equal(model.weight, torch.ones(128))
+
+
+def test_what_tuners_and_heuristics_choose_is_an_argument() -> None:
+    trace = record(kernels.Weighted(), args=(torch.rand(128),))
+    launch = next(op for op in trace.ops if op.signature.operator == "triton.weighted")
+    arguments = launch.signature.arguments
+    assert (arguments["n"], arguments["BLOCK"], arguments["IS_EVEN"]) == (128, 64, True)
+
+
+def test_memory_of_a_step_with_kernels() -> None:
+    """Weights, inputs and outputs have 512 bytes each; a sum, the loss and its gradient have 4."""
+    estimate = estimate_memory(
+        kernels.Weighted(), args=(torch.rand(128),), training=True, optimizer="SGD", loss=torch.sum
+    )
+    forward = 3 * 512 + 4  # weight, input, output; the sum
+    backward = 4 * 512 + 3 * 4  # weight, input and the gradients of both; loss, its gradient, sum
+    assert estimate.to_dict()["peak_by_phase"] == {
+        "forward": forward,
+        "backward": backward,
+        "optimizer": 3 * 512 + 4,  # weight, its gradient, input; the loss
+    }
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pointers", "read", "written"),
+    [
+        (kernels.exponential, ["x_ptr", "out_ptr"], {"x_ptr"}, {"out_ptr"}),
+        (
+            kernels.weighted.fn.fn,
+            ["x_ptr", "weight_ptr", "out_ptr", "sum_ptr"],
+            {"x_ptr", "weight_ptr", "sum_ptr"},
+            {"out_ptr", "sum_ptr"},
+        ),
+        (kernels.unreadable, ["x_ptr", "out_ptr"], {"x_ptr", "out_ptr"}, {"x_ptr", "out_ptr"}),
+    ],
+    ids=["by a function", "by a block", "unknown"],
+)
+def test_what_a_kernel_reads_and_writes(
+    kernel: Any, pointers: list[str], read: set[str], written: set[str]
+) -> None:
+    assert find_access(kernel, pointers) == (read, written)
+
+
+def test_a_trace_with_launches_survives_pickling() -> None:
+    trace = record(kernels.Weighted(), args=(torch.rand(128),))
+    again = pickle.loads(pickle.dumps(trace))  # noqa: S301 - our own
+    assert again.ops == trace.ops
+
+
+def test_launches_are_triton_s_own_again_after_a_pass() -> None:
+    from triton.runtime.jit import KernelInterface
+
+    before = KernelInterface.__getitem__
+    summary(kernels.Bare(), args=(torch.rand(128),), width=80)
+    assert KernelInterface.__getitem__ is before
+    with pytest.raises(RuntimeError, match="active drivers"):
+        kernels.Bare()(torch.rand(128))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver here")
+def test_a_missing_driver_is_the_cause_and_named_so() -> None:
+    """The values that a kernel writes are unknown without a GPU."""
+    with pytest.raises(RecordError) as failed:
+        record(kernels.Chosen(), args=(torch.rand(128),))
+    assert "try: run it where there is a GPU: Triton finds no driver here" in str(failed.value)

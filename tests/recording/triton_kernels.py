@@ -1,0 +1,129 @@
+"""Triton kernels for tests; nothing here needs a GPU until a kernel is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+
+@triton.jit
+def _write(pointer, value, mask):  # type: ignore[no-untyped-def] # Triton reads annotations
+    tl.store(pointer, value, mask=mask)
+
+
+@triton.jit
+def exponential(x_ptr, out_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Write e to the power of each element, by a function that the kernel calls."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    source = x_ptr + offsets
+    _write(out_ptr + offsets, tl.exp(tl.load(source, mask=mask)), mask)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 32})], key=["n"])
+@triton.heuristics({"IS_EVEN": lambda known: known["n"] % known["BLOCK"] == 0})
+@triton.jit
+def weighted(x_ptr, weight_ptr, out_ptr, sum_ptr, n, BLOCK: tl.constexpr, IS_EVEN: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Multiply by a weight, and add up the products."""
+    block = tl.make_block_ptr(
+        base=out_ptr, shape=(n,), strides=(1,), offsets=(0,), block_shape=(BLOCK,), order=(0,)
+    )
+    source = x_ptr
+    for _ in range(0, n, BLOCK):
+        product = tl.load(source + tl.arange(0, BLOCK)) * tl.load(weight_ptr + tl.arange(0, BLOCK))
+        source += BLOCK
+        tl.atomic_add(sum_ptr, tl.sum(product))
+        tl.store(block, product)
+        block = tl.advance(block, (BLOCK,))
+
+
+@triton.jit
+def unreadable(x_ptr, out_ptr, library: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Give both pointers to a function that nothing is known about."""
+    library(x_ptr, out_ptr)
+
+
+def _grid(known: Any) -> tuple[int]:
+    return (triton.cdiv(known["n"], known["BLOCK"]),)
+
+
+@torch.library.triton_op("torchscan_tests::exponential", mutates_args=())
+def exponential_op(x: Tensor) -> Tensor:
+    """Launch a kernel inside of an operator."""
+    out = torch.empty_like(x)
+    torch.library.wrap_triton(exponential)[_grid](x, out, n=x.numel(), BLOCK=64)
+    return out
+
+
+class Bare(nn.Module):
+    """Launches a kernel in its forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return e to the power of x."""
+        out = torch.empty_like(x)
+        exponential[_grid](x, out, x.numel(), BLOCK=64, num_warps=4)
+        return out
+
+
+class Wrapped(nn.Module):
+    """Launches a kernel that torch wraps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return e to the power of x."""
+        out = torch.empty_like(x)
+        torch.library.wrap_triton(exponential)[_grid](x, out, n=x.numel(), BLOCK=64)
+        return out
+
+
+class Operator(nn.Module):
+    """Calls an operator that launches a kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return e to the power of x."""
+        return exponential_op(x)
+
+
+class _Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        weighted[(1,)](x, weight, out, torch.zeros(1, device=x.device), x.numel())
+        ctx.save_for_backward(x, weight)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = torch.empty_like(x), torch.empty_like(weight)
+        total = torch.zeros(1, device=x.device)
+        weighted[(1,)](gradient, weight, of_x, total, n=x.numel())
+        exponential[_grid](gradient, of_weight, x.numel(), BLOCK=64)
+        return of_x, of_weight
+
+
+class Weighted(nn.Module):
+    """Has a weight, and kernels for its gradient, as libraries of kernels have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the products."""
+        out: Tensor = _Weighted.apply(x, self.weight)
+        return out
+
+
+class Chosen(nn.Module):
+    """Reads what a kernel has written."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return as many elements as a kernel says."""
+        places, written = torch.arange(128), torch.zeros(128, dtype=torch.int64)
+        exponential[_grid](places, written, 128, BLOCK=64)
+        return x[: int(written[3])]

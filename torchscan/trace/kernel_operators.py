@@ -1,0 +1,89 @@
+"""Operators that stand for Triton kernels, in the namespace ``triton``.
+
+A kernel has no schema, so an operator with its name and parameters is defined when the kernel is
+first launched, or when a trace with such a launch is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchscan.torch_versions import OpOverload
+
+KERNELS = "triton"
+_library = torch.library.Library(KERNELS, "FRAGMENT")
+_operators: dict[tuple[str, str], OpOverload] = {}
+_lock = threading.Lock()
+#: launches a kernel on values by the names of its parameters
+RunKernel = Callable[[Mapping[str, Any]], None]
+
+
+class _Current(threading.local):
+    """The launch that this thread is making."""
+
+    run: RunKernel | None = None
+
+
+_current = _Current()
+
+
+@contextlib.contextmanager
+def running_kernels_by(run: RunKernel) -> Iterator[None]:
+    """Return a context in which the operator of a kernel calls ``run`` if its tensors have data."""
+    before = _current.run
+    _current.run = run
+    try:
+        yield
+    finally:
+        _current.run = before
+
+
+def kernel_operator(name: str, parameters: str) -> OpOverload:
+    """Return the operator of a kernel with these parameters, as a schema lists them.
+
+    Kernels of the same name and other parameters are overloads of one operator.
+    """
+    with _lock:
+        operator = _operators.get((name, parameters))
+        if operator is None:
+            overload = _define(name, parameters)
+            operator = getattr(getattr(getattr(torch.ops, KERNELS), name), overload)
+            _operators[name, parameters] = operator
+    return operator
+
+
+def parameters_of(operator: OpOverload) -> tuple[str, str]:
+    """Return the arguments with which :func:`kernel_operator` returns this operator."""
+    return next(key for key, known in _operators.items() if known is operator)
+
+
+def _define(name: str, parameters: str) -> str:
+    """Define an operator and return the name of its overload."""
+    number = sum(known == name for known, _ in _operators)
+    full_name = f"{name}.kernel{number}" if number else name
+    _library.define(f"{full_name}({parameters}) -> ()")
+    _library.impl(full_name, _implementation(parameters), "CompositeExplicitAutograd")
+    # Code that launches kernels computes their gradients itself.
+    _library.impl(full_name, torch.library.fallthrough_kernel, "Autograd")
+    return f"kernel{number}" if number else "default"
+
+
+def _implementation(parameters: str) -> Callable[..., None]:
+    """Return the function of an operator: launch the kernel, if there is data."""
+    by_position, _, _ = parameters.partition("*")
+    names = re.findall(r" (\w+)(?:,|$)", by_position)
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        values = dict(zip(names, args, strict=True)) | kwargs
+        has_data = not any(isinstance(each, Tensor) and each.is_meta for each in values.values())
+        if _current.run is not None and has_data:
+            _current.run(values)
+
+    return run
