@@ -1439,3 +1439,28 @@ def with_operands_of_functions(
         return super(owner, function).apply(*operands, **kwargs)
 
     return owner, "apply", lambda _: classmethod(apply)
+
+
+#: where torch's functions for control flow look up what runs them, and the operators of each
+_CONTROL_FLOW = {
+    "cond": "cond_op",
+    "while_loop": "while_loop_op",
+    "scan": "scan_op",
+    "map": "map_impl",
+}
+
+
+def control_flow() -> list[tuple[Any, str]]:
+    """Return modules and names under which torch finds its operators that take functions.
+
+    There are none in versions that compile the functions in another way.
+    """
+    utils = importlib.import_module("torch._higher_order_ops.utils")
+    if not hasattr(utils, "_hop_compile_and_call"):
+        return []
+    found: list[tuple[Any, str]] = [(utils, "_hop_compile_and_call")]
+    for module, name in _CONTROL_FLOW.items():
+        owner = importlib.import_module(f"torch._higher_order_ops.{module}")
+        if hasattr(owner, name):
+            found.append((owner, name))
+    return found

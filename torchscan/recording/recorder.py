@@ -66,6 +66,15 @@ _BOOKKEEPING = frozenset(map(id, (_LIFT, aten.detach_.default, aten.scalar_tenso
 _READS_TRUTH = frozenset(map(id, TRUTH))
 
 #: whether a composite operator is recorded as one call, and not as the operators in it
+
+
+class Position(NamedTuple):
+    """The numbers of calls recorded so far."""
+
+    num_ops: int
+    num_modules: int
+
+
 IsWhole = Callable[[OpOverload], bool]
 
 
@@ -132,6 +141,9 @@ class Recorder(TorchDispatchMode):
         self._nodes: dict[int, int | None] = {}
         #: the exception that an operator call raised
         self._failed: tuple[BaseException, OpRequest] | None = None
+        #: indices of calls that are not part of the trace
+        self.omitted_ops: set[int] = set()
+        self.omitted_modules: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -180,6 +192,24 @@ class Recorder(TorchDispatchMode):
         if call is not None:
             self._note_tensors(call, (self.tree.given_to_origin, {}), ())
         return Failure(error, call, request)
+
+    def knows(self, predicate: Any) -> bool:
+        """Return whether a condition has a value that neither data nor an assumption decides."""
+        if not isinstance(predicate, Tensor):
+            return True
+        tracked = self.table.find(predicate)
+        if predicate.is_meta or (tracked.proxy is not None and tracked.proxy.is_meta):
+            return False
+        return not self.values.is_assumed(tracked)
+
+    def position(self) -> Position:
+        """Return how many calls were recorded so far."""
+        return Position(len(self.ops), len(self.tree.calls))
+
+    def omit(self, start: Position, end: Position) -> None:
+        """Leave the calls between two positions out of the trace."""
+        self.omitted_ops.update(range(start.num_ops, end.num_ops))
+        self.omitted_modules.update(range(start.num_modules, end.num_modules))
 
     def op_calls(self) -> tuple[OpCall, ...]:
         """Return the operator calls."""

@@ -21,6 +21,7 @@ from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.call_arguments import CallArguments, enter_parameters
+from torchscan.recording.control_flow import control_flow_followed
 from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.execution.known_constants import KnownConstants
@@ -161,6 +162,7 @@ class PassRun:
             yield from attention_of_engines(modules.values(), self.assume)
         yield from checkpointed(modules, request.checkpointed)
         yield from kernel_launches()
+        yield from control_flow_followed(recorder, self.assume)
         yield recorder.recording()
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -24,6 +24,7 @@ from torchscan.recording.running import PassRun
 from torchscan.recording.unpacked import with_quantized, with_unpacked
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.events import ParameterRecord, Processes, Provenance
+from torchscan.trace.omission import without_calls
 from torchscan.trace.trace import Trace
 
 
@@ -83,7 +84,7 @@ def _trace_with(
         torch_version=torch.__version__,
         processes=processes,
     )
-    return Trace(
+    trace = Trace(
         modules=recorder.module_calls(),
         ops=recorder.op_calls(),
         tensors=tuple(recorder.table.records),
@@ -91,6 +92,9 @@ def _trace_with(
         parameters=parameters,
         provenance=provenance,
     )
+    if recorder.omitted_ops or recorder.omitted_modules:
+        return without_calls(trace, recorder.omitted_ops, recorder.omitted_modules)
+    return trace
 
 
 def _warn_of_leaked(table: TensorTable) -> None:

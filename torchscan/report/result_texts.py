@@ -25,6 +25,11 @@ add_sentence(
     "the pass ran on data, so results hold for this data only: on shapes alone, {error}",
 )
 add_sentence(
+    "dearest-branch",
+    "a condition of torch.cond depends on data: its {branch} branch, which has the most FLOPs, "
+    "counts",
+)
+add_sentence(
     "autocast-ignored",
     "autocast is active on {device} and was ignored: it has no effect on meta tensors",
 )

@@ -109,6 +109,10 @@ class AssumedValues:
                     self._note(assumed.with_about(about), name_of_read(request.op))
         return met
 
+    def is_assumed(self, tracked: Tracked) -> bool:
+        """Return whether the values of a tensor depend on an assumption."""
+        return bool(self._of_storage) and self._of(tracked) is not None
+
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
