@@ -12,7 +12,8 @@ from torch.autograd.graph import Node
 
 from torchscan.inspecting.findings import Bad, NonFinite, ranges_of
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, NonFiniteCount
-from torchscan.inspecting.forward_search import ForwardSearch, size_of
+from torchscan.inspecting.forward_search import ForwardSearch
+from torchscan.inspecting.open_values import size_of
 from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Gradients, Leaf, Listener, Memory, Source, bad_in
 from torchscan.notes import Note
@@ -62,7 +63,11 @@ class ImmediateValues(ForwardSearch):
         if self._check_all_values(seen) is FINE:
             return
         node, look = current_node(), self._check_all_values(made)
-        self._count_edges(owner, node, made)
+        for (following, _), gradient in zip(node.next_functions, made, strict=False):
+            if gradient is None or following is None or hasattr(following, "variable"):
+                continue
+            target = self._tree.owner_of(following)
+            self._count_crossing(owner, target, self._known.check_values(gradient))
         if self.first is None and owner is not None:
             self._find_in_backward(owner, node, look, made, given, get_source)
             self._report()
@@ -157,13 +162,6 @@ class ImmediateValues(ForwardSearch):
             return False
         return made.data_ptr() == gradient.data_ptr()
 
-    def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
-        for (following, _), gradient in zip(node.next_functions, made, strict=False):
-            if gradient is None or following is None or hasattr(following, "variable"):
-                continue
-            target = self._tree.owner_of(following)
-            self._count_crossing(owner, target, self._known.check_values(gradient))
-
     def _check_all_values(self, gradients: Gradients) -> NonFiniteCount:
         total = FINE
         for each in gradients:
@@ -223,15 +221,18 @@ class ImmediateValues(ForwardSearch):
 
 
 def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonFinite:
+    num_nan = sum(each.nan for each in bad)
+    num_inf = sum(each.inf for each in bad)
+    numel = sum(each.numel for each in bad)
     return NonFinite(
         step=step,
         phase="update",
         path=path,
         type_name=type_name_of(module),
         invocation=0,
-        nan=sum(each.nan for each in bad),
-        inf=sum(each.inf for each in bad),
-        numel=sum(each.numel for each in bad),
+        nan=num_nan,
+        inf=num_inf,
+        numel=numel,
         weights=tuple(bad),
     )
 
