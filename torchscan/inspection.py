@@ -34,7 +34,7 @@ from torchscan.inspecting.out_of_memory import describe_out_of_memory
 from torchscan.inspecting.root_call import RootCall
 from torchscan.inspecting.run import Inspected, Names, RunFacts, RunProvenance
 from torchscan.inspecting.run_summary import run_of
-from torchscan.inspecting.step import StepCounts
+from torchscan.inspecting.step_labels import StepCounts
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Begun
@@ -217,7 +217,7 @@ class Run(RowsResult, Inspected):
         return replace(facts, out_of_memory=self._failure)
 
     def _expectation(self, inspector: Inspector, watched: Observations) -> Expectation:
-        example = inspector.example_of(watched)
+        example = inspector.examples.find(watched.usual.calls)
         if example is None:
             return Expectation()
         training = any(step.backward_span for step in watched.usual.steps)
@@ -227,7 +227,7 @@ class Run(RowsResult, Inspected):
             training=training,
             device=self._device,
             is_timed=self._is_expected,
-            autocast=inspector.autocast,
+            autocast=inspector.examples.autocast,
         )
 
     def assert_step_time(
