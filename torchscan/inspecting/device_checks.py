@@ -77,8 +77,10 @@ class DeviceChecks:
         by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = defaultdict(list)
         with without_tracing():
             for parameter, values in pairs:
-                part = values_of(values.detach()) if is_readable(values) else None
-                if part is not None and is_plain(part) and part.numel():
+                if not is_readable(values):
+                    continue
+                part = values_of(values.detach())
+                if is_plain(part) and part.numel():
                     by_device[part.device].append((parameter, part))
         mark, line = self._log.mark_step(), place_of_user()
         for parts in by_device.values():
