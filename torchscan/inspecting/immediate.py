@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -91,7 +91,11 @@ class ImmediateValues(ForwardSearch):
             return
         else:
             origin = _SUM
-        inputs = ranges_of(_named("gradient", given))
+        named = []
+        for index, each in enumerate(given):
+            if each is not None and is_readable(each):
+                named.append(("gradient" if len(given) == 1 else f"gradient {index}", each))
+        inputs = ranges_of(named)
         operator = Operator(name=name)
         found = self._to_finding(owner, "backward", look, size_of(made), operator, inputs)
         found = replace(found, origin=origin)
@@ -235,12 +239,6 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
         numel=numel,
         weights=tuple(bad),
     )
-
-
-def _named(name: str, tensors: Gradients) -> Iterator[tuple[str, Tensor]]:
-    for index, each in enumerate(tensors):
-        if each is not None and is_readable(each):
-            yield (name if len(tensors) == 1 else f"{name} {index}"), each
 
 
 def _chain(call: Call | None) -> set[int]:
