@@ -73,6 +73,9 @@ class Inspector:
         self._compiled: nn.Module | None = None
         self._compilation: Compilation | None = None
         self._has_begun = self._is_on_device = False
+        #: returns a context that excludes what runs in it from the times of the current step; not
+        #: a method, because it is called for calls of other modules as well
+        self.as_overhead: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow the model from now on, with the call ``under_way`` if its hook starts this."""
@@ -142,12 +145,6 @@ class Inspector:
             found = explain_out_of_memory(error, self.model, optimizers, self._tree.maker_of)
         return found  # noqa: RET504 - None after an internal error
 
-    def as_overhead(self) -> AbstractContextManager[None]:
-        """Exclude what runs in this context from the times of the current step."""
-        if not self._has_begun:  # another thread starts it just now
-            return nullcontext()
-        return self._step.times.stand_still()
-
     @property
     def looking(self) -> int:
         """Nanoseconds that were spent on looking in the current step."""
@@ -180,6 +177,7 @@ class Inspector:
         self._tree.reset()
         self._step = self._maker.begin(self._leaves, self.counts.num_training)
         self._is_on_device = self._step.times.device is not None
+        self.as_overhead = self._step.times.stand_still
         self._has_begun = True
 
     @property

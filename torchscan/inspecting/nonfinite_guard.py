@@ -11,7 +11,6 @@ is checked is in ``training_checks``.
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from torch.optim.optimizer import Optimizer
 from torchscan.inspecting.checked_steps import GuardFacts
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.guard_scope import GuardScope
 from torchscan.inspecting.line_notes import LineNotes
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.memory_trend import MemoryLog, MemoryTrend
@@ -36,7 +36,7 @@ from torchscan.inspecting.scaler_watch import ScalerWatch
 from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
-from torchscan.inspecting.training_thread import TrainingThread, is_outside_program
+from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.internal_errors import InternalErrors
@@ -71,15 +71,17 @@ class NonFiniteGuard:
         self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         #: optimizer steps that have begun
         self._num_updates = 0
-        #: True while the guard itself calls torch
-        self._is_busy = False
-        self._process = os.getpid()
+        self._scope = GuardScope()
         self._backward_watch = BackwardWatch(self._note_backward)
         self._optimizer_watch = OptimizerWatch(self._before_update, self._after_update)
         self._errors = InternalErrors("checking for NaN", self._stop)
         self._scaler = ScalerWatch(self._is_off, self._check_safely, self._checks.note_scaler_step)
         self._hooks = ModuleHooks(self._note_start, self._note_end, self._lines.switch_off)
-        self.is_started = False
+
+    @property
+    def is_started(self) -> bool:
+        """True from start to finish."""
+        return self._scope.is_started
 
     @property
     def is_scaled(self) -> bool:
@@ -125,7 +127,7 @@ class NonFiniteGuard:
         """Check from now on."""
         if self.is_started:
             return
-        self.is_started = True
+        self._scope.is_started = True
         self._hooks.start()
         self._optimizer_watch.start()
         self._lines.start()
@@ -136,7 +138,7 @@ class NonFiniteGuard:
         """Check no longer."""
         if not self.is_started:
             return
-        self.is_started = False
+        self._scope.is_started = False
         self._hooks.close()
         self._optimizer_watch.close()
         self._lines.finish()
@@ -147,26 +149,17 @@ class NonFiniteGuard:
         self._stepping.clear()
 
     def _is_off(self) -> bool:
-        return self._is_blind() or not self._thread.is_here()
-
-    def _is_blind(self) -> bool:
-        """Return whether what runs now is not part of a training step of the user's."""
-        return (
-            self._is_busy
-            or not self.is_started
-            or os.getpid() != self._process
-            or is_outside_program()
-        )
+        return self._scope.is_outside() or not self._thread.is_here()
 
     @contextlib.contextmanager
     def _check_safely(self) -> Iterator[None]:
         """Keep an internal error from ending the user's run."""
-        self._is_busy = True
+        self._scope.is_busy = True
         try:
             with self._errors.caught(), self.inspection.as_overhead(), without_collections():
                 yield
         finally:
-            self._is_busy = False
+            self._scope.is_busy = False
 
     def _stop(self) -> None:
         self._checks.on_device.forget()
@@ -177,7 +170,7 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
             return
-        if self._is_blind():
+        if self._scope.is_outside():
             return
         try:
             with self.inspection.as_overhead():
@@ -196,7 +189,7 @@ class NonFiniteGuard:
             self._errors.give_up(error)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
-        if self._calls.is_inside_trained(module) or self._is_blind():
+        if self._calls.is_inside_trained(module) or self._scope.is_outside():
             return
         *kwargs, result = rest
         try:

@@ -7,13 +7,9 @@ import weakref
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 
-from torchscan.inspecting.repeated_calls import is_looking_again
 from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import is_capturing_now, is_transforming
 
 
 class TrainingThread:
@@ -100,17 +96,3 @@ def is_same_or_part(module: nn.Module, other: nn.Module) -> bool:
     if any(each is other for _, each in modules_of(module)):
         return True
     return any(each is module for _, each in modules_of(other))
-
-
-def is_outside_program() -> bool:
-    """Return whether what runs now is not an ordinary part of the user's program.
-
-    torch compiles, transforms or captures it, or it is a pass of torchscan.
-    """
-    return (
-        is_dynamo_compiling()
-        or is_recording()
-        or is_looking_again()
-        or is_transforming()
-        or is_capturing_now()
-    )
