@@ -49,7 +49,7 @@ ROOMS = [
     {"recorded_pass"},
     {"scan"},
     {"expectation", "pages", "generation_setting"},
-    {"generation_question"},
+    {"generation_question", "inspection_run"},
     {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
     {"metrics", "modules", "process", "utils"},
     {"metric_limits"},
