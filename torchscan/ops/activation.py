@@ -8,8 +8,8 @@ The backward operators count what they compute from the gradient ``g`` and what 
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output, per_element, per_input
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output, per_element, per_input
 from torchscan.ops.registry import cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.torch_versions import aten

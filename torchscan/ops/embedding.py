@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.indexing import routed
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import cost_of, traffic_of, window_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Looks, here, look

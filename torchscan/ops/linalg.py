@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, cost_of, declare_costless
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

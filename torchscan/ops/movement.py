@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import per_input
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import per_input
 from torchscan.ops.registry import declare_costless, traffic_of
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

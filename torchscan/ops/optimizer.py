@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import per_listed_element
 from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.per_element import per_listed_element
 from torchscan.ops.registry import cost_of, declare_costless, traffic_of
 from torchscan.trace.events import TensorSpec
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
 from torchscan.ops.taps import bins
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
@@ -159,66 +159,6 @@ def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwarg
 
 
 declare_costless(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
-
-
-@cost_of("torchvision::roi_align", "torchvision::ps_roi_align")
-def roi_align(
-    input: TensorSpec,
-    rois: TensorSpec,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    aligned: bool = True,
-    *,
-    out: Output,
-) -> Work:
-    """Return the cost of the mean of r² samples per output.
-
-    Each is interpolated between four neighbors: 7 each, r² − 1 sums, a division.
-
-    A sample's place and its neighbours' weights take 14, once for all its channels
-    (position-sensitive: each part of a box has its own channels). Without a ratio (r ≤ 0), the
-    number of samples depends on the size of the boxes: at least one, or none where boxes may be
-    empty, aligned or position-sensitive ones.
-    """
-    samples = _fewest_samples(sampling_ratio, aligned)
-    results = first_output(out).numel
-    places = rois.shape[0] * pooled_height * pooled_width * samples
-    flops = 8 * samples * results + 14 * places
-    elements_read = 4 * samples * results + rois.numel
-    return Work(other_flops=flops, elements_read=elements_read, is_lower_bound=sampling_ratio <= 0)
-
-
-def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
-    return sampling_ratio**2 if sampling_ratio > 0 else int(not aligned)
-
-
-@cost_of("torchvision::_roi_align_backward")
-def roi_align_backward(
-    grad: TensorSpec,
-    rois: TensorSpec,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    batch_size: int,
-    channels: int,
-    height: int,
-    width: int,
-    sampling_ratio: int,
-    aligned: bool = True,
-    *,
-    out: TensorSpec,
-) -> Work:
-    """1 + 8·r² per output.
-
-    Each gradient is divided, weighted and added to the four neighbors of each sample.
-    """
-    samples = _fewest_samples(sampling_ratio, aligned)
-    flops = 14 * samples * grad.numel // max(channels, 1)
-    if samples > 0:
-        flops += (1 + 8 * samples) * grad.numel
-    return Work(other_flops=flops, is_lower_bound=sampling_ratio <= 0)
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:

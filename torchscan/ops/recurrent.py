@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, Operator, cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, Windows, here, look
 from torchscan.torch_versions import aten

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced
 from torchscan.torch_versions import aten

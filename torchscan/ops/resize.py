@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import per_element, per_input
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import per_element, per_input
 from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
 from torchscan.ops.taps import interpolated, nearest
 from torchscan.ops.windows import Looks, along_last

@@ -5,8 +5,8 @@ A complex number costs what its two parts cost: 2 for a sum, 4 products and 2 su
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import per_element, real_parts
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import per_element, real_parts
 from torchscan.ops.registry import cost_of, declare_costless, pointwise, window_of
 from torchscan.ops.windows import WHOLE, Looks, here, look
 from torchscan.torch_versions import aten

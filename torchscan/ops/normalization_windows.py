@@ -1,0 +1,106 @@
+"""Windows of normalization layers: each element, and the statistics of those beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchscan.ops.per_element import Output
+from torchscan.ops.registry import window_of
+from torchscan.ops.taps import groups
+from torchscan.ops.windows import (
+    HERE,
+    NOT_READ,
+    WHOLE,
+    Along,
+    Dim,
+    Look,
+    Looks,
+    Taps,
+    Way,
+    Ways,
+    here,
+)
+from torchscan.torch_versions import aten
+from torchscan.trace.events import TensorSpec
+
+
+def _with_statistics(input: TensorSpec, *statistics: Dim) -> Ways:
+    """Each element by itself, and the statistics of the elements normalized together."""
+    return (_by_itself(input), Way((Look(statistics, input.shape),), note="norm-stats"))
+
+
+def _by_itself(input: TensorSpec) -> Way:
+    return Way((Look(tuple(map(here, range(len(input.shape)))), input.shape),))
+
+
+@window_of(
+    aten.batch_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm
+)
+@window_of(aten.miopen_batch_norm)
+def batch_norm_window(
+    input: TensorSpec,
+    *_: object,
+    training: bool,
+    weight: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    out: Output,
+) -> Looks:
+    """Return the window: the element itself, in training with the statistics of its channel.
+
+    Running statistics are not read in training.
+    """
+    if not training:
+        return ((_by_itself(input),),)
+    affine: list[Ways] = [None] * ((weight is not None) + (bias is not None))
+    return (_with_statistics(input, *_per_channel(input, HERE)), *affine, NOT_READ, NOT_READ)
+
+
+@window_of("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
+def batch_norm_without_training_window(input: TensorSpec, *_: object, out: Output) -> Looks:
+    """Return the window: the element itself."""
+    return ((_by_itself(input),),)
+
+
+@window_of(aten._native_batch_norm_legit.no_stats, "aten::_batch_norm_with_update")
+def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output) -> Looks:
+    """Return the window: the element itself with the statistics of its channel."""
+    return (_with_statistics(input, *_per_channel(input, HERE)),)
+
+
+@window_of(aten.instance_norm)
+def instance_norm_window(
+    input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec
+) -> Looks:
+    """With the statistics of its channel in its sample, unless running statistics are used."""
+    if not use_input_stats:
+        return ((_by_itself(input),),)
+    return (_with_statistics(input, here(0), *_per_channel(input, HERE)[1:]),)
+
+
+@window_of(aten.group_norm, aten.native_group_norm)
+def group_norm_window(
+    input: TensorSpec, *_: object, num_groups: int = 0, group: int = 0, out: Output
+) -> Looks:
+    """With the statistics of its group of channels in its sample."""
+    channels = input.shape[1]
+    return (
+        _with_statistics(
+            input,
+            here(0),
+            *_per_channel(input, groups(channels, channels, num_groups or group))[1:],
+        ),
+    )
+
+
+@window_of(aten.layer_norm, aten.native_layer_norm, aten.rms_norm, aten._fused_rms_norm)
+def layer_norm_window(
+    input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output
+) -> Looks:
+    """With the statistics of the last dimensions."""
+    kept = len(input.shape) - len(normalized_shape)
+    return (_with_statistics(input, *map(here, range(kept)), *[WHOLE] * len(normalized_shape)),)
+
+
+def _per_channel(input: TensorSpec, channels: Taps) -> list[Dim]:
+    """A sample as a whole along every dimension except the channels."""
+    return [Along(1, channels) if dim == 1 else WHOLE for dim in range(len(input.shape))]
