@@ -1,6 +1,4 @@
-"""Convolutions of any dimension, and their gradients.
-
-They may be grouped, dilated, transposed, deformable or quantized.
+"""Convolutions of any dimension, which may be grouped, dilated, transposed or quantized.
 
 Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in /
 groups`` products. In a transposed convolution, each *input* element is multiplied by ``kernel

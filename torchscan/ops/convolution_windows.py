@@ -50,8 +50,9 @@ def convolution_window(
     pads = per_axis(padding, len(kernel))
     axes = zip(kernel, steps, pads, spacing, strict=True)
     taps = [window(*numbers) for numbers in axes]
-    num_channels, per_group = input.shape[-len(kernel) - 1], max(weight.shape[1], 1)
-    return _along_channels(input, taps, num_channels // per_group, first_output(out))
+    num_channels = input.shape[-len(kernel) - 1]
+    num_groups = num_channels // max(weight.shape[1], 1)
+    return _along_channels(input, taps, num_groups, first_output(out))
 
 
 @window_of(

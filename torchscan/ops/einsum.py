@@ -78,15 +78,17 @@ def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSp
     where = {index: position for position, index in enumerate(result)}
     looks = []
     for term, spec in zip(terms, tensors, strict=True):
-        places = zip(map(where.get, term), spec.shape, strict=True)
-        looks.append(look(out, *(_read(place, size, out) for place, size in places)))
+        dims: list[Dim] = []
+        for index, size in zip(term, spec.shape, strict=True):
+            position = where.get(index)
+            if position is None:
+                dims.append(WHOLE)
+            elif size == out.shape[position]:
+                dims.append(here(position))
+            else:
+                dims.append(At(0))
+        looks.append(look(out, *dims))
     return tuple(looks)
-
-
-def _read(position: int | None, size: int, out: TensorSpec) -> Dim:
-    if position is None:
-        return WHOLE
-    return here(position) if size == out.shape[position] else At(0)
 
 
 def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
@@ -95,7 +97,13 @@ def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], 
     ``...`` stands for digits, counted from the right.
     """
     named, result = _spelt(equation, shapes)
-    return [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)], result
+    operands = []
+    for term, shape in zip(named, shapes, strict=True):
+        sizes: Sizes = {}
+        for index, size in zip(term, shape, strict=True):
+            sizes[index] = _broadcast_size(size, sizes.get(index, 1))
+        operands.append(sizes)
+    return operands, result
 
 
 def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
@@ -121,13 +129,6 @@ def _digits(count: int) -> str:
 
 def _spell_out(term: str, hidden: int) -> str:
     return term.replace("...", _digits(hidden))
-
-
-def _sizes(term: str, shape: Sequence[int]) -> Sizes:
-    sizes: Sizes = {}
-    for index, size in zip(term, shape, strict=True):
-        sizes[index] = _broadcast_size(size, sizes.get(index, 1))
-    return sizes
 
 
 def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:

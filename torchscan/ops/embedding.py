@@ -59,7 +59,8 @@ def embedding_bag(
     # The other results are for the backward pass, and differ from kernel to kernel.
     bags = first_output(out)
     elements_read = read + sum(spec.numel for spec in others)
-    bytes_read = _rows_read(weight, read) + sum(spec.stored_bytes for spec in others)
+    bytes_of_rows = min(read, weight.numel) * weight.dtype.itemsize
+    bytes_read = bytes_of_rows + sum(spec.stored_bytes for spec in others)
     return Work(
         other_flops=flops,
         elements_read=elements_read,
@@ -112,7 +113,3 @@ def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: Ten
         elements_written=rows,
         bytes_written=bytes_written,
     )
-
-
-def _rows_read(weight: TensorSpec, elements: int) -> int:
-    return min(elements, weight.numel) * weight.dtype.itemsize

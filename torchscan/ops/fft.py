@@ -31,7 +31,12 @@ def transform_of_real(
 
     The other dimensions take 5 · numel(half) · Σ log2(n).
     """
-    flops = _real(self, dim) + _transforms(_half(self, dim), dim[:-1])
+    shape = list(self.shape)
+    if dim:
+        last = dim[-1]
+        shape[last] = shape[last] // 2 + 1
+    half = TensorSpec(tuple(shape), self.dtype, self.stride)
+    flops = _real(self, dim) + _transforms(half, dim[:-1])
     return Work(other_flops=flops)
 
 
@@ -53,14 +58,6 @@ def _real(signal: TensorSpec, dims: Sequence[int]) -> int:
         return 0
     length = max(signal.shape[dims[-1]], 1)
     return round(2.5 * signal.numel * math.log2(length))
-
-
-def _half(signal: TensorSpec, dims: Sequence[int]) -> TensorSpec:
-    shape = list(signal.shape)
-    if dims:
-        last = dims[-1]
-        shape[last] = shape[last] // 2 + 1
-    return TensorSpec(tuple(shape), signal.dtype, signal.stride)
 
 
 def _transforms(spec: TensorSpec, dims: Sequence[int]) -> int:

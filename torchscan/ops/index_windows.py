@@ -16,6 +16,7 @@ from torchscan.ops.windows import (
     broadcast_dims,
     here,
     look,
+    same_dims,
     way,
     wrapped,
 )
@@ -36,14 +37,21 @@ def index_window(
         if index is None:
             dims.append(here(0))
         else:
-            dims += [WHOLE] * (len(index.shape) if is_mask(index) else 1)
-    named = [at for at, dim in enumerate(dims) if dim is WHOLE]
-    added = len(out.shape) - (rank - len(named))
-    is_together = not named or named == list(range(named[0], named[-1] + 1))
-    first = named[0] if named and is_together else 0
-    kept = iter([*range(first), *range(first + added, len(out.shape))])
-    read = tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims)
-    return (way(Look(read, out.shape), note="hull"),)
+            num_covered = len(index.shape) if is_mask(index) else 1
+            dims += [WHOLE] * num_covered
+
+    indexed = [at for at, dim in enumerate(dims) if dim is WHOLE]
+    num_kept = rank - len(indexed)
+    num_added = len(out.shape) - num_kept
+    # Adjacent dimensions are replaced at their place; else the new ones are the first.
+    first = 0
+    if indexed and indexed[-1] - indexed[0] < len(indexed):
+        first = indexed[0]
+    kept = iter([*range(first), *range(first + num_added, len(out.shape))])
+    for at, dim in enumerate(dims):
+        if dim is not WHOLE:
+            dims[at] = here(next(kept))
+    return (way(Look(tuple(dims), out.shape), note="hull"),)
 
 
 @window_of(aten.gather)
@@ -51,7 +59,7 @@ def gather_window(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Looks:
     """Any place along the dimension, by the index at the same place."""
-    places = map(here, range(len(index.shape)))
+    places = same_dims(len(index.shape))
     return (_anywhere(self, dim, out), look(out, *places))
 
 
@@ -87,7 +95,7 @@ def put_along_window(
     self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
     """The previous elements, and any place along the dimension of the new ones."""
-    ways = [look(out, *map(here, range(len(self.shape))))]
+    ways = [look(out, *same_dims(len(self.shape)))]
     for spec in inputs[1:]:
         is_along = len(spec.shape) == len(out.shape)
         ways.append(_anywhere(spec, dim, out) if is_along else None)
@@ -103,11 +111,12 @@ def index_put_window(
     for spec in inputs[1:]:
         dims = (WHOLE,) * len(spec.shape)
         others.append(way(Look(dims, out.shape), note="hull"))
-    return (look(out, *map(here, range(len(self.shape)))), *others)
+    previous = look(out, *same_dims(len(self.shape)))
+    return (previous, *others)
 
 
 def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
-    dims: list[Dim] = [here(at) for at in range(len(spec.shape))]
+    dims = same_dims(len(spec.shape))
     if dims:
         dims[wrapped(dim, len(dims))] = WHOLE
     return way(Look(tuple(dims), out.shape), note="hull")

@@ -34,9 +34,11 @@ def batch_norm(
     Training: 4 more per element for the statistics, 6 per channel to update the running statistics.
     """
     channels = input.shape[1] if len(input.shape) > 1 else 0  # there may be no channels
-    flops = 2 * input.numel + 2 * channels + _affine(input, weight, bias)
+    flops = 2 * input.numel + 2 * channels
+    flops += _affine(input, weight, bias)
     if training:
-        flops += 4 * input.numel + (6 * channels if running_mean is not None else 0)
+        flops += 4 * input.numel
+        flops += 6 * channels if running_mean is not None else 0
     return Work(other_flops=flops)
 
 
@@ -110,8 +112,8 @@ def layer_norm(
 
     Per element, 2 are for the mean and centering, 2 for the variance, 2 for the rest.
     """
-    rows = input.numel // max(math.prod(normalized_shape), 1)
-    flops = 6 * input.numel + 2 * rows + _affine(input, weight, bias)
+    flops = 6 * input.numel + 2 * _count_rows(input, normalized_shape)
+    flops += _affine(input, weight, bias)
     return Work(other_flops=flops)
 
 
@@ -139,7 +141,8 @@ def group_norm(
 ) -> Work:
     """6 per element, 2 per group (of each sample), the affine map."""
     groups = input.shape[0] * num_groups
-    flops = 6 * input.numel + 2 * groups + _affine(input, weight, bias)
+    flops = 6 * input.numel + 2 * groups
+    flops += _affine(input, weight, bias)
     return Work(other_flops=flops)
 
 
@@ -190,8 +193,8 @@ def rms_norm(
     out: TensorSpec,
 ) -> Work:
     """3 per element (square, sum, scale), 2 per row, 1 per element with a weight."""
-    rows = input.numel // max(math.prod(normalized_shape), 1)
-    flops = 3 * input.numel + 2 * rows + _affine(input, weight, None)
+    flops = 3 * input.numel + 2 * _count_rows(input, normalized_shape)
+    flops += _affine(input, weight, None)
     return Work(other_flops=flops)
 
 
@@ -209,10 +212,14 @@ def fused_rms_norm(
 
 def _affine(input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None) -> int:
     """One operation per element for the weight, one for the bias."""
-    return input.numel * ((weight is not None) + (bias is not None))
+    num_operations = [weight is None, bias is None].count(False)
+    return input.numel * num_operations
 
 
-per_input(
-    3, "aten::_weight_norm_interface"
-)  # v · g / |v|: a square and a sum for the norm, a product
-per_input(3, "aten::norm_except_dim")
+def _count_rows(input: TensorSpec, normalized_shape: Sequence[int]) -> int:
+    row_size = math.prod(normalized_shape)
+    return input.numel // max(row_size, 1)
+
+
+# v · g / |v|: a square and a sum for the norm, a product
+per_input(3, "aten::_weight_norm_interface", "aten::norm_except_dim")

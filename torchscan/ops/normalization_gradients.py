@@ -1,9 +1,8 @@
 """Gradients of normalization layers.
 
-With x̂ the normalised input and ĝ = g · weight, over the n elements that share statistics: ∂x =
+With x̂ the normalized input and ĝ = g · weight, over the n elements that share statistics: ∂x =
 (ĝ − (Σĝ + x̂·Σĝ·x̂) / n) / σ. That is 2 per element for x̂, 3 for the two sums, 5 to combine;
 ∂weight = Σ g·x̂ takes 2, ∂bias = Σ g takes 1, ĝ takes 1.
-
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def layer_norm_backward(
     out: object,
 ) -> Work:
     """10 per element for the input (11 with a weight), 2 for the weight, 1 for the bias."""
-    return _backward(input, weight, output_mask, centred=True)
+    return _backward(input, weight, output_mask, centered=True)
 
 
 @cost_of(aten.native_group_norm_backward)
@@ -40,7 +39,7 @@ def group_norm_backward(
     out: object,
 ) -> Work:
     """Return the FLOPs of ``layer_norm_backward``."""
-    return _backward(input, weight, output_mask, centred=True)
+    return _backward(input, weight, output_mask, centered=True)
 
 
 @cost_of(aten.native_batch_norm_backward)
@@ -58,9 +57,15 @@ def batch_norm_backward(
     With stored statistics: 1 per element for the input (2 with a weight), 4 for the weight.
     """
     if train:
-        return _backward(input, weight, output_mask, centred=True)
-    for_input, for_weight, for_bias = (bool(each) for each in output_mask)
-    per_element = for_input * (1 + (weight is not None)) + for_weight * 4 + for_bias
+        return _backward(input, weight, output_mask, centered=True)
+    for_input, for_weight, for_bias = output_mask
+    per_element = 0
+    if for_input:
+        per_element += 1 if weight is None else 2
+    if for_weight:
+        per_element += 4
+    if for_bias:
+        per_element += 1
     return Work(other_flops=per_element * input.numel)
 
 
@@ -69,7 +74,7 @@ def cudnn_batch_norm_backward(
     input: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, *_: object, out: object
 ) -> Work:
     """All three gradients, in training."""
-    return _backward(input, weight, (True, True, True), centred=True)
+    return _backward(input, weight, (True, True, True), centered=True)
 
 
 @cost_of("aten::batch_norm_backward")
@@ -101,21 +106,23 @@ def rms_norm_backward(
 
     x̂ takes 1, the sum 2, the rest 3.
     """
-    return _backward(input, weight, (*output_mask, False), centred=False)
+    return _backward(input, weight, (*output_mask, False), centered=False)
 
 
 def _backward(
-    input: TensorSpec, weight: TensorSpec | None, wanted: Sequence[bool], *, centred: bool
+    input: TensorSpec, weight: TensorSpec | None, wanted: Sequence[bool], *, centered: bool
 ) -> Work:
-    for_input, for_weight, for_bias = (bool(each) for each in wanted)
-    normalised = 2 if centred else 1
-    to_combine = (8 if centred else 5) + (weight is not None)
-    per_element = (
-        (normalised if for_input or for_weight else 0)
-        + for_input * to_combine
-        + for_weight * 2
-        + for_bias
-    )
+    for_input, for_weight, for_bias = wanted
+    per_element = 0
+    if for_input or for_weight:
+        per_element += 2 if centered else 1  # x̂
+    if for_input:
+        per_element += 8 if centered else 5
+        per_element += 0 if weight is None else 1
+    if for_weight:
+        per_element += 2
+    if for_bias:
+        per_element += 1
     return Work(other_flops=per_element * input.numel)
 
 

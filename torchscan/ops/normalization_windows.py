@@ -19,6 +19,7 @@ from torchscan.ops.windows import (
     Way,
     Ways,
     here,
+    same_dims,
 )
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -26,11 +27,13 @@ from torchscan.trace.events import TensorSpec
 
 def _with_statistics(input: TensorSpec, *statistics: Dim) -> Ways:
     """Each element by itself, and the statistics of the elements normalized together."""
-    return (_by_itself(input), Way((Look(statistics, input.shape),), note="norm-stats"))
+    of_statistics = Look(statistics, input.shape)
+    return (_by_itself(input), Way((of_statistics,), note="norm-stats"))
 
 
 def _by_itself(input: TensorSpec) -> Way:
-    return Way((Look(tuple(map(here, range(len(input.shape)))), input.shape),))
+    dims = same_dims(len(input.shape))
+    return Way((Look(tuple(dims), input.shape),))
 
 
 @window_of(
@@ -51,7 +54,8 @@ def batch_norm_window(
     """
     if not training:
         return ((_by_itself(input),),)
-    affine: list[Ways] = [None] * ((weight is not None) + (bias is not None))
+    num_affine = [weight is None, bias is None].count(False)
+    affine: list[Ways] = [None] * num_affine
     return (_with_statistics(input, *_per_channel(input, HERE)), *affine, NOT_READ, NOT_READ)
 
 
@@ -74,7 +78,8 @@ def instance_norm_window(
     """With the statistics of its channel in its sample, unless running statistics are used."""
     if not use_input_stats:
         return ((_by_itself(input),),)
-    return (_with_statistics(input, here(0), *_per_channel(input, HERE)[1:]),)
+    _, *others = _per_channel(input, HERE)
+    return (_with_statistics(input, here(0), *others),)
 
 
 @window_of(aten.group_norm, aten.native_group_norm)
@@ -83,13 +88,9 @@ def group_norm_window(
 ) -> Looks:
     """With the statistics of its group of channels in its sample."""
     channels = input.shape[1]
-    return (
-        _with_statistics(
-            input,
-            here(0),
-            *_per_channel(input, groups(channels, channels, num_groups or group))[1:],
-        ),
-    )
+    taps = groups(channels, channels, num_groups or group)
+    _, *others = _per_channel(input, taps)
+    return (_with_statistics(input, here(0), *others),)
 
 
 @window_of(aten.layer_norm, aten.native_layer_norm, aten.rms_norm, aten._fused_rms_norm)
@@ -97,10 +98,14 @@ def layer_norm_window(
     input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output
 ) -> Looks:
     """With the statistics of the last dimensions."""
-    kept = len(input.shape) - len(normalized_shape)
-    return (_with_statistics(input, *map(here, range(kept)), *[WHOLE] * len(normalized_shape)),)
+    num_normalized = len(normalized_shape)
+    kept = same_dims(len(input.shape) - num_normalized)
+    return (_with_statistics(input, *kept, *[WHOLE] * num_normalized),)
 
 
 def _per_channel(input: TensorSpec, channels: Taps) -> list[Dim]:
     """A sample as a whole along every dimension except the channels."""
-    return [Along(1, channels) if dim == 1 else WHOLE for dim in range(len(input.shape))]
+    dims: list[Dim] = [WHOLE] * len(input.shape)
+    if len(dims) > 1:
+        dims[1] = Along(1, channels)
+    return dims

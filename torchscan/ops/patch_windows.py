@@ -17,9 +17,9 @@ from torchscan.ops.windows import (
     Step,
     Unfold,
     Way,
-    here,
     per_axis,
     permuted,
+    same_dims,
     shifted,
     way,
 )
@@ -34,8 +34,10 @@ def pixel_shuffle_window(self: TensorSpec, upscale_factor: int, *, out: TensorSp
     """Channels (c, y, x) become pixels (h, y) and (w, x)."""
     *batch, channels, height, width = self.shape
     factor, rank = upscale_factor, len(batch)
-    split = (*batch, channels // factor**2, factor, factor, height, width)
-    order = [*range(rank + 1), rank + 3, rank + 1, rank + 4, rank + 2]
+    num_channels = channels // factor**2
+    split = (*batch, num_channels, factor, factor, height, width)
+    channel, y, x, row, column = range(rank, rank + 5)
+    order = [*range(rank), channel, row, y, column, x]
     return _rearranged(split, order, out)
 
 
@@ -45,7 +47,8 @@ def pixel_unshuffle_window(self: TensorSpec, downscale_factor: int, *, out: Tens
     *batch, channels, height, width = self.shape
     factor, rank = downscale_factor, len(batch)
     split = (*batch, channels, height // factor, factor, width // factor, factor)
-    order = [*range(rank + 1), rank + 2, rank + 4, rank + 1, rank + 3]
+    channel, row, y, column, x = range(rank, rank + 5)
+    order = [*range(rank), channel, y, x, row, column]
     return _rearranged(split, order, out)
 
 
@@ -54,7 +57,7 @@ def channel_shuffle_window(self: TensorSpec, groups: int, *, out: TensorSpec) ->
     """Channels (group, c) become (c, group)."""
     batch, channels, *rest = self.shape
     split = (batch, groups, channels // groups, *rest)
-    order = [0, 2, 1, *range(3, 3 + len(rest))]
+    order = [0, 2, 1, *range(3, len(split))]
     return _rearranged(split, order, out)
 
 
@@ -79,18 +82,19 @@ def im2col_window(
     outer = len(batch)
     kernel, spacing = per_axis(kernel_size, 2), per_axis(dilation, 2)
     pads, steps = per_axis(padding, 2), per_axis(stride, 2)
-    dims: list[Dim] = [here(dim) for dim in range(outer)]
+    dims = same_dims(outer)
     steps_to_result: list[Step] = []
     sizes, counts = [], []
-    for axis, size in enumerate((height, width)):
-        pad, taps, space, step = pads[axis], kernel[axis], spacing[axis], steps[axis]
+    axes = zip((height, width), pads, kernel, spacing, steps, strict=True)
+    for dim, (size, pad, taps, space, step) in enumerate(axes, outer):
         padded = size + 2 * pad
-        dims.append(Along(outer + axis, shifted(-pad)))
-        steps_to_result.append(Unfold(outer + axis, taps, step, space))
+        dims.append(Along(dim, shifted(-pad)))
+        steps_to_result.append(Unfold(dim, taps, step, space))
         sizes.append(padded)
         counts.append(_count_windows(padded, taps, space, step))
     unfolded = (*batch, *counts, *kernel)
-    order = [*range(outer), outer + 2, outer + 3, outer, outer + 1]
+    row, column, y, x = range(outer, outer + 4)
+    order = [*range(outer), y, x, row, column]
     pad_first = Look(tuple(dims), (*batch, *sizes))
     permutation = permuted(unfolded, order)
     return (way(pad_first, *steps_to_result, permutation, Reshape(out.shape)),)
@@ -118,17 +122,22 @@ def col2im_window(
     """
     kernel, spacing = per_axis(kernel_size, 2), per_axis(dilation, 2)
     pads, steps = per_axis(padding, 2), per_axis(stride, 2)
-    batch, outer = self.shape[:-2], len(self.shape) - 2
+    *batch, _, _ = self.shape
+    outer = len(batch)
     counts = []
-    for axis, size in enumerate(output_size):
-        padded = size + 2 * pads[axis]
-        counts.append(_count_windows(padded, kernel[axis], spacing[axis], steps[axis]))
-    split = Reshape((*batch, out.shape[outer], *kernel, *counts))
+    for size, pad, taps, space, step in zip(output_size, pads, kernel, spacing, steps, strict=True):
+        padded = size + 2 * pad
+        counts.append(_count_windows(padded, taps, space, step))
+    channels = out.shape[outer]
+    split = Reshape((*batch, channels, *kernel, *counts))
+
     ways = []
     for tap in itertools.product(*map(range, kernel)):
-        dims: list[Dim] = [*map(here, range(outer + 1)), *map(At, tap)]
-        for axis, index in enumerate(tap):
-            offset = pads[axis] - spacing[axis] * index
-            dims.append(Along(outer + 1 + axis, spread(1, steps[axis], offset, 1)))
-        ways.append(Way((split, Look(tuple(dims), out.shape))))
+        dims: list[Dim] = [*same_dims(outer + 1), *map(At, tap)]
+        axes = zip(tap, pads, spacing, steps, strict=True)
+        for dim, (index, pad, space, step) in enumerate(axes, outer + 1):
+            offset = pad - space * index
+            dims.append(Along(dim, spread(1, step, offset, 1)))
+        at_tap = Look(tuple(dims), out.shape)
+        ways.append(Way((split, at_tap)))
     return (tuple(ways),)

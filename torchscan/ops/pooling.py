@@ -80,24 +80,19 @@ def _adaptive_avg_pool_backward(axes: int) -> Formula:
 
 
 for _axes in (1, 2, 3):
-    cost_of(
-        getattr(aten, f"max_pool{_axes}d"), *([aten.max_pool1d_with_indices] if _axes == 1 else [])
-    )(_max_pool(_axes))
-    cost_of(getattr(aten, f"avg_pool{_axes}d"))(_avg_pool(_axes))
-    cost_of(getattr(aten, f"adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
-    cost_of(getattr(aten, f"adaptive_max_pool{_axes}d"))(_adaptive_pool(_axes, 1))
-    cost_of(f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::max_pool{_axes}d", f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::avg_pool{_axes}d")(_avg_pool(_axes))
+    cost_of(f"aten::adaptive_avg_pool{_axes}d")(_adaptive_pool(_axes, 0))
+    cost_of(f"aten::adaptive_max_pool{_axes}d")(_adaptive_pool(_axes, 1))
 for _axes in (2, 3):
-    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"), f"aten::mkldnn_max_pool{_axes}d")(
-        _max_pool(_axes)
-    )
-    cost_of(getattr(aten, f"fractional_max_pool{_axes}d"))(_max_pool(_axes))
-    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
-    cost_of(getattr(aten, f"avg_pool{_axes}d_backward"))(_avg_pool_backward(_axes))
-    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(
-        _adaptive_avg_pool_backward(_axes)
-    )
-cost_of(aten.adaptive_avg_pool3d_backward)(_adaptive_avg_pool_backward(3))
+    cost_of(f"aten::max_pool{_axes}d_with_indices")(_max_pool(_axes))
+    cost_of(f"aten::mkldnn_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::fractional_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::_adaptive_avg_pool{_axes}d")(_adaptive_pool(_axes, 0))
+    cost_of(f"aten::avg_pool{_axes}d_backward")(_avg_pool_backward(_axes))
+    cost_of(f"aten::_adaptive_avg_pool{_axes}d_backward")(_adaptive_avg_pool_backward(_axes))
+cost_of("aten::max_pool1d_with_indices")(_max_pool(1))
+cost_of("aten::adaptive_avg_pool3d_backward")(_adaptive_avg_pool_backward(3))
 
 
 def _declare_windows(axes: int, *operators: Operator) -> None:
@@ -165,21 +160,17 @@ def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
     """Sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
-    images = pooled.numel // positions
-    return images * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
-
-
-def _total_of_bins(size: int, bins: int) -> int:
-    """Sum of the window sizes along one axis."""
-    total = 0
-    for index in range(bins):
-        start, stop = index * size // bins, -(-(index + 1) * size // bins)
-        total += stop - start
+    total = pooled.numel // positions  # images
+    for size, count in sizes:
+        along_axis = 0
+        for index in range(count):
+            start = index * size // count
+            stop = -(-(index + 1) * size // count)
+            along_axis += stop - start
+        total *= along_axis
     return total
 
 
 def _window(kernel_size: Sizes, axes: int) -> int:
-    if isinstance(kernel_size, int):
-        return int(kernel_size**axes)
-    sizes = kernel_size if len(kernel_size) == axes else [kernel_size[0]] * axes
-    return math.prod(sizes)
+    """Return the number of elements of a window."""
+    return math.prod(per_axis(kernel_size, axes))

@@ -197,8 +197,8 @@ def layer_of_mkldnn_backward(
     return _backward(_BY_MODE[mode], _rows(input), (weight1, weight2), 1)
 
 
-def _declare_quantised(cell: _Cell, operator: Operator) -> None:
-    def quantised(
+def _declare_quantized(cell: _Cell, operator: Operator) -> None:
+    def quantized(
         input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output
     ) -> Work:
         """Return the cost of the layers with packed weights."""
@@ -210,11 +210,11 @@ def _declare_quantised(cell: _Cell, operator: Operator) -> None:
         matrices = [spec for spec in _specs_in(params) if len(spec.shape) == 2]
         return _work(cell, _rows(input), matrices, num_layers * (2 if bidirectional else 1))
 
-    cost_of(operator)(quantised)
+    cost_of(operator)(quantized)
 
 
-_declare_quantised(_LSTM, "aten::quantized_lstm")
-_declare_quantised(_GRU, "aten::quantized_gru")
+_declare_quantized(_LSTM, "aten::quantized_lstm")
+_declare_quantized(_GRU, "aten::quantized_gru")
 
 
 def _rows(input: TensorSpec) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from torchscan.ops.per_element import Output
@@ -11,7 +10,6 @@ from torchscan.ops.windows import (
     NOT_READ,
     Along,
     At,
-    Dim,
     EachOutput,
     Looks,
     Reshape,
@@ -22,6 +20,7 @@ from torchscan.ops.windows import (
     look,
     moved,
     permuted,
+    same_dims,
     shifted,
     way,
     wrapped,
@@ -61,7 +60,8 @@ def reshape_window(
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
 def expand_window(self: TensorSpec, *, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
     """A dimension with a single place is read there."""
-    return (broadcast(self, out), *[NOT_READ] * (len(inputs) - 1))
+    unread = [NOT_READ] * (len(inputs) - 1)
+    return (broadcast(self, out), *unread)
 
 
 @window_of(aten.permute, "aten::permute_copy")
@@ -88,13 +88,14 @@ def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
     """The last two dimensions swapped."""
     if len(self.shape) > 1:
         return transpose_window(self, -1, -2, out=out)
-    return (look(out, *map(here, range(len(self.shape)))),)
+    return (look(out, *same_dims(len(self.shape))),)
 
 
 @window_of(aten.numpy_T)
 def reverse_dims_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
     """The dimensions in reverse order."""
-    return (way(permuted(self.shape, range(len(self.shape))[::-1])),)
+    backwards = range(len(self.shape))[::-1]
+    return (way(permuted(self.shape, backwards)),)
 
 
 @window_of(aten.movedim.intlist, aten.moveaxis.intlist)
@@ -106,7 +107,10 @@ def movedim_window(
     pairs = zip(destination, source, strict=True)
     moved = {wrapped(to, rank): wrapped(of, rank) for to, of in pairs}
     others = (dim for dim in range(rank) if dim not in moved.values())
-    order = [moved[at] if at in moved else next(others) for at in range(rank)]
+    order = []
+    for position in range(rank):
+        is_destination = position in moved
+        order.append(moved[position] if is_destination else next(others))
     return (way(permuted(self.shape, order)),)
 
 
@@ -126,8 +130,9 @@ def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
 
 
 def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
-    dims: list[Dim] = [here(at) for at in range(len(self.shape) - 1)]
-    dims.insert(dim, At(index % self.shape[dim] if self.shape[dim] else 0))
+    size = self.shape[dim]
+    dims = same_dims(len(self.shape) - 1)
+    dims.insert(dim, At(index % size if size else 0))
     return look(out, *dims)
 
 
@@ -166,9 +171,12 @@ def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> Eac
     """Each piece starts where the previous one ends."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
-    starts = itertools.accumulate((each.shape[at] for each in results[:-1]), initial=0)
-    pairs = zip(starts, results, strict=True)
-    looks = [(moved(self, {at: shifted(start)}, each),) for start, each in pairs]
+    start = 0
+    looks = []
+    for each in results:
+        ways = moved(self, {at: shifted(start)}, each)
+        looks.append((ways,))
+        start += each.shape[at]
     return EachOutput(tuple(looks))
 
 
@@ -182,10 +190,12 @@ def diagonal_window(
     first, second = wrapped(dim1, rank), wrapped(dim2, rank)
     starts = {first: max(-offset, 0), second: max(offset, 0)}
     others = iter(range(last))
-    dims = [
-        Along(last, shifted(starts[dim])) if dim in starts else here(next(others))
-        for dim in range(rank)
-    ]
+    dims = []
+    for dim in range(rank):
+        if dim in starts:
+            dims.append(Along(last, shifted(starts[dim])))
+        else:
+            dims.append(here(next(others)))
     return (look(out, *dims),)
 
 
@@ -196,7 +206,8 @@ def unfold_window(
     """The windows of a dimension, as a new last dimension."""
     if not self.shape:
         return (None,)
-    return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),)
+    dim = wrapped(dimension, len(self.shape))
+    return (way(Unfold(dim, size, step)),)
 
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)

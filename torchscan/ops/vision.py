@@ -26,8 +26,9 @@ def non_maximum_suppression(
     """
     boxes = dets.shape[0]
     sorting = boxes * math.ceil(math.log2(max(boxes, 1)))
-    flops = sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2)
-    return Work(other_flops=flops)
+    areas = 3 * boxes
+    pairs = boxes * (boxes - 1) // 2
+    return Work(other_flops=sorting + areas + 13 * pairs)
 
 
 @cost_of("torchvision::roi_align", "torchvision::ps_roi_align")
@@ -46,16 +47,17 @@ def roi_align(
 
     Each is interpolated between four neighbors: 7 each, r² − 1 sums, a division.
 
-    A sample's place and its neighbours' weights take 14, once for all its channels
+    A sample's place and its neighbors' weights take 14, once for all its channels
     (position-sensitive: each part of a box has its own channels). Without a ratio (r ≤ 0), the
     number of samples depends on the size of the boxes: at least one, or none where boxes may be
     empty, aligned or position-sensitive ones.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
     results = first_output(out).numel
-    places = rois.shape[0] * pooled_height * pooled_width * samples
-    flops = 8 * samples * results + 14 * places
-    elements_read = 4 * samples * results + rois.numel
+    places = rois.shape[0] * pooled_height * pooled_width
+    interpolated = samples * results
+    flops = 8 * interpolated + 14 * samples * places
+    elements_read = 4 * interpolated + rois.numel
     return Work(other_flops=flops, elements_read=elements_read, is_lower_bound=sampling_ratio <= 0)
 
 
@@ -80,14 +82,17 @@ def roi_align_backward(
     Each gradient is divided, weighted and added to the four neighbors of each sample.
     """
     samples = _fewest_samples(sampling_ratio, aligned)
-    flops = 14 * samples * grad.numel // max(channels, 1)
+    weights = 14 * samples * grad.numel
+    flops = weights // max(channels, 1)
     if samples > 0:
         flops += (1 + 8 * samples) * grad.numel
     return Work(other_flops=flops, is_lower_bound=sampling_ratio <= 0)
 
 
 def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
-    return sampling_ratio**2 if sampling_ratio > 0 else int(not aligned)
+    if sampling_ratio > 0:
+        return sampling_ratio**2
+    return 0 if aligned else 1
 
 
 # -- deformable convolutions -----------------------------------------------------------------------
@@ -106,17 +111,19 @@ def deformable_convolution(
 ) -> Work:
     """MACs = numel(out) · k.
 
-    Each sample of each input channel is interpolated between four neighbours.
+    Each sample of each input channel is interpolated between four neighbors.
 
-    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1
+    A position takes 14 (its distances and the neighbors' weights); a sample takes 7, with a mask 1
     more.
     """
     samples = _count_samples(input, weight, out)
     positions = offset.numel // 2
     products = multiply_kernel(out, weight)
-    flops = samples * (7 + bool(use_mask)) + 14 * positions
-    elements_read = 4 * samples + products + elements([weight, offset, bias])
+    flops = 7 * samples + 14 * positions
+    elements_read = 4 * samples + products
+    elements_read += elements([weight, offset, bias])
     if use_mask:
+        flops += samples
         elements_read += mask.numel
     return Work(macs=products, other_flops=flops, elements_read=elements_read)
 
@@ -136,11 +143,14 @@ def deformable_convolution_backward(
     """
     samples = _count_samples(input, weight, grad)
     macs = 2 * multiply_kernel(grad, weight)
-    flops = (7 + 8 + 14) * samples + 14 * offset.numel // 2
+    flops = (7 + 8 + 14) * samples
+    flops += 14 * offset.numel // 2
     return Work(macs=macs, other_flops=flops)
 
 
 def _count_samples(input: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
     """Return the number of samples that a deformable convolution interpolates."""
-    taps, places = math.prod(weight.shape[2:]), math.prod(out.shape[2:])
-    return out.shape[0] * input.shape[1] * taps * places
+    num_taps = math.prod(weight.shape[2:])
+    num_places = math.prod(out.shape[2:])
+    samples_per_tap = out.shape[0] * input.shape[1] * num_places
+    return samples_per_tap * num_taps

@@ -114,6 +114,11 @@ def here(dim: int) -> Along:
     return Along(dim, HERE)
 
 
+def same_dims(rank: int) -> list[Dim]:
+    """Return dimensions that are each read at the same place of the result."""
+    return [here(dim) for dim in range(rank)]
+
+
 def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
     """Element by element; a dimension with a single place is read there."""
     return _broadcast(spec.shape, out.shape)
@@ -174,11 +179,13 @@ def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec)
 
 
 def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole, for each place along them: softmax, normalisation, attention."""
+    """Some dimensions as a whole, for each place along them: softmax, normalization, attention."""
     rank = len(spec.shape)
     named = [dims] if isinstance(dims, int) else dims
     over = {wrapped(dim, rank) for dim in named}
-    read = [WHOLE if dim in over else here(dim) for dim in range(rank)]
+    read = same_dims(rank)
+    for dim in over.intersection(range(rank)):
+        read[dim] = WHOLE
     return look(out, *read)
 
 
@@ -187,7 +194,7 @@ def along_last(
 ) -> Ways:
     """The last dimensions by their taps, the one before them as given, the others unchanged."""
     first = len(spec.shape) - len(taps)
-    dims: list[Dim] = [here(dim) for dim in range(first)]
+    dims = same_dims(first)
     if channels is not None:
         dims[first - 1] = channels
     dims += [Along(first + axis, each) for axis, each in enumerate(taps)]
@@ -206,9 +213,11 @@ def moved(
     spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None
 ) -> Ways:
     """Some dimensions by their taps, the others unchanged."""
-    rank = len(spec.shape)
-    dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(rank))
-    return way(Look(dims, out.shape), note=note)
+    dims = same_dims(len(spec.shape))
+    for dim in range(len(dims)):
+        if dim in taps:
+            dims[dim] = Along(dim, taps[dim])
+    return way(Look(tuple(dims), out.shape), note=note)
 
 
 def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
