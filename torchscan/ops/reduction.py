@@ -9,7 +9,7 @@ from typing import Any
 from torchscan.ops.op_costs import Work
 from torchscan.ops.per_element import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
-from torchscan.ops.windows import Looks, elementwise, mixed, reduced
+from torchscan.ops.windows import Looks, elementwise, mixed, reduced, wrapped
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -121,8 +121,8 @@ def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Out
 @window_of(aten.renorm)
 def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
     """All of the slice at the same place along the dimension."""
-    others = list(range(len(self.shape)))
-    del others[dim]
+    rank = len(self.shape)
+    others = [each for each in range(rank) if each != wrapped(dim, rank)]
     return (mixed(self, others, out),)
 
 
