@@ -78,7 +78,7 @@ def instance_norm_window(
     """With the statistics of its channel in its sample, unless running statistics are used."""
     if not use_input_stats:
         return ((_by_itself(input),),)
-    _, *others = _per_channel(input, HERE)
+    others = _per_channel(input, HERE)[1:]
     return (_with_statistics(input, here(0), *others),)
 
 
@@ -89,7 +89,7 @@ def group_norm_window(
     """With the statistics of its group of channels in its sample."""
     channels = input.shape[1]
     taps = groups(channels, channels, num_groups or group)
-    _, *others = _per_channel(input, taps)
+    others = _per_channel(input, taps)[1:]
     return (_with_statistics(input, here(0), *others),)
 
 

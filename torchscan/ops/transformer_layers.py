@@ -29,8 +29,8 @@ def multi_head_attention(
 
     Other FLOPs: 6 per score (7 with a mask).
     """
-    samples, queries, _ = query.shape
-    _, keys, _ = key.shape
+    samples, queries = query.shape[:2]
+    keys = key.shape[1]
     projected_rows = 2 * samples * (queries + keys)
     projections = projected_rows * embed_dim**2
     scores = samples * num_head * queries * keys
