@@ -65,19 +65,19 @@ pointwise(aten.native_dropout, aten._fused_dropout)
 
 @window_of(aten.softmax, aten._softmax, aten._safe_softmax, aten.log_softmax, aten._log_softmax)
 def softmax_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """Each element is made from all elements along the dimension."""
+    """Read all elements along the dimension."""
     return (mixed(self, dim, out),)
 
 
 @window_of(aten.prelu)
 def prelu_window(self: TensorSpec, weight: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The input at the same place, and the weight as a whole."""
+    """Read the input at the same place, and the weight as a whole."""
     return (broadcast(self, out),)
 
 
 @window_of(aten.glu)
 def glu_window(self: TensorSpec, dim: int = -1, *, out: TensorSpec) -> Looks:
-    """The element at the same place of each half."""
+    """Read the element at the same place of each half."""
     rank = len(self.shape)
     dim %= rank
     dims = [here(at) for at in range(rank)]

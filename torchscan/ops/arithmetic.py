@@ -155,7 +155,7 @@ pointwise("aten::bitwise_left_shift", "aten::bitwise_right_shift")
 
 @window_of(aten.view_as_real, aten.view_as_complex)
 def complex_parts_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The last dimension of the real tensor holds the two parts."""
+    """Read both parts, which are the last dimension of the real tensor."""
     both = min(len(self.shape), len(out.shape))
     parts = [WHOLE] * (len(self.shape) - both)
     return (look(out, *same_dims(both), *parts),)

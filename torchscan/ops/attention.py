@@ -43,7 +43,7 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The operator that picks a kernel, and the kernels that it picks.
+    """Return the cost of the operator that picks a kernel, and of the kernels that it picks.
 
     Operands are (…, heads, length, width).
     """
@@ -66,7 +66,7 @@ def attention_window(
     attn_bias: TensorSpec | None = None,
     out: TensorSpec | tuple[TensorSpec, ...],
 ) -> Looks:
-    """Its own query, all keys and values (even if masked), and its own row of a mask."""
+    """Read the own query, all keys and values (even if masked), and the own row of a mask."""
     result = first_output(out)
     batch = len(result.shape) - 2
     of_query = look(result, *_heads(query, result), here(batch), WHOLE)
@@ -113,7 +113,7 @@ def fused_attention_backward(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The gradients of all of the above."""
+    """Return the cost of the gradients of the operator and of these kernels."""
     scores = count_scores(query, key)
     return backward_work(scores, query, value, attn_mask or attn_bias, dropout_p)
 
@@ -122,7 +122,7 @@ def fused_attention_backward(
 def flex_attention(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
 ) -> Work:
-    """Attention whose scores a function modifies: 1 per score for each of its operators.
+    """Return the cost of attention whose scores a function modifies: 1 per score and operator.
 
     Skipped blocks count, too.
     """

@@ -29,14 +29,14 @@ def flash_attention(
     *_: object,
     out: Output,
 ) -> Work:
-    """The flash kernel."""
+    """Return the cost of the flash kernel."""
     scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return forward_work(scores, query, value, None, dropout_p)
 
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
 def flash_attention_in_place(target: TensorSpec, *args: Any, out: Output) -> Work:
-    """The flash kernel, into an existing tensor."""
+    """Return the cost of the flash kernel that writes into an existing tensor."""
     return flash_attention(*args[:7], out=out)
 
 
@@ -54,7 +54,7 @@ def efficient_attention(
     *_: object,
     out: Output,
 ) -> Work:
-    """The memory-efficient kernel."""
+    """Return the cost of the memory-efficient kernel."""
     scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
     return forward_work(scores, query, value, bias, dropout_p)
 
@@ -73,7 +73,7 @@ def cudnn_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """CuDNN's kernel, which takes (samples, heads, length, width)."""
+    """Return the cost of cuDNN's kernel, which takes (samples, heads, length, width)."""
     if cum_seq_q is None:
         scores = count_scores(query, key)
     else:
@@ -94,7 +94,7 @@ def flash_attention_backward(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The gradients of the flash kernel."""
+    """Return the cost of the gradients of the flash kernel."""
     scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return backward_work(scores, query, value, None, dropout_p)
 
@@ -113,7 +113,7 @@ def efficient_attention_backward(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The gradients of the memory-efficient kernel."""
+    """Return the cost of the gradients of the memory-efficient kernel."""
     scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return backward_work(scores, query, value, bias, dropout_p)
 
@@ -132,7 +132,7 @@ def cudnn_attention_backward(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The gradients of cuDNN's kernel."""
+    """Return the cost of the gradients of cuDNN's kernel."""
     if cum_seq_q is None:
         scores = count_scores(query, key)
     else:

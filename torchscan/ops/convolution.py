@@ -39,16 +39,16 @@ def convolution(
     ``weight`` is (C_out, C_in/groups, *kernel).
     """
     products = multiply_kernel(first_output(out), weight)
-    return _windowed(products, weight, *_biases(_))
+    return _window_work(products, weight, *_find_biases(_))
 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
 def convolution_and_relu(
     input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """A convolution, and a comparison per output."""
+    """Return the cost of a convolution, and of a comparison per output."""
     products = multiply_kernel(out, weight)
-    return _windowed(products, weight, *_biases(_), other_flops=out.numel)
+    return _window_work(products, weight, *_find_biases(_), other_flops=out.numel)
 
 
 @cost_of(aten.cudnn_convolution_add_relu, aten.miopen_convolution_add_relu)
@@ -63,7 +63,7 @@ def convolution_addition_and_relu(
     """A convolution, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
     per_output = 2 + (alpha not in (None, 1))
     products = multiply_kernel(out, weight)
-    return _windowed(products, weight, *_biases(_), z, other_flops=per_output * out.numel)
+    return _window_work(products, weight, *_find_biases(_), z, other_flops=per_output * out.numel)
 
 
 @cost_of(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
@@ -77,7 +77,7 @@ def transposed_convolution(
     ``weight`` is (C_in, C_out/groups, *kernel).
     """
     products = multiply_kernel(input, weight)
-    return _windowed(products, weight, *_biases(_))
+    return _window_work(products, weight, *_find_biases(_))
 
 
 @cost_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
@@ -92,7 +92,7 @@ def general_convolution(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """One of the two above, as ``transposed`` says."""
+    """Return the cost of a convolution, or of a transposed one if ``transposed``."""
     if transposed:
         return transposed_convolution(input, weight, bias, out=out)
     return convolution(input, weight, bias, out=out)
@@ -108,7 +108,7 @@ def time_batch_channel_convolution(
     out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · kernel · C_in. ``weight`` is (kernel, C_in, C_out)."""
-    return _windowed(out.numel * math.prod(weight.shape[:2]), weight, bias)
+    return _window_work(out.numel * math.prod(weight.shape[:2]), weight, bias)
 
 
 @cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
@@ -121,9 +121,9 @@ def packed_convolution(
 
     A packed weight counts as the tensors in it, the weight first.
     """
-    weight, *biases = _unpacked(packed)
+    weight, *biases = _specs_of_packed(packed)
     products = multiply_kernel(out, weight)
-    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
+    return _window_work(products, weight, *biases, other_flops=2 * out.numel)
 
 
 @cost_of(
@@ -138,9 +138,9 @@ def packed_transposed_convolution(
     qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
     """MACs = numel(input) · kernel · C_out/groups; each output is rescaled: 2."""
-    weight, *biases = _unpacked(packed)
+    weight, *biases = _specs_of_packed(packed)
     products = multiply_kernel(qx, weight)
-    return _windowed(products, weight, *biases, other_flops=2 * out.numel)
+    return _window_work(products, weight, *biases, other_flops=2 * out.numel)
 
 
 def multiply_kernel(spec: TensorSpec, weight: TensorSpec) -> int:
@@ -148,17 +148,19 @@ def multiply_kernel(spec: TensorSpec, weight: TensorSpec) -> int:
     return spec.numel * math.prod(weight.shape[1:])
 
 
-def _unpacked(packed: object) -> list[TensorSpec]:
+def _specs_of_packed(packed: object) -> list[TensorSpec]:
     specs = packed if isinstance(packed, tuple) else (packed,)
     return [spec for spec in specs if isinstance(spec, TensorSpec)]
 
 
-def _biases(rest: Sequence[object]) -> list[TensorSpec]:
-    """The bias: the only vector among the other arguments, which differ from kernel to kernel."""
+def _find_biases(rest: Sequence[object]) -> list[TensorSpec]:
+    """Return the bias: the only vector among the other arguments, which differ between kernels."""
     return [each for each in rest if isinstance(each, TensorSpec) and len(each.shape) == 1]
 
 
-def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
+def _window_work(
+    products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0
+) -> Work:
     macs = products * (3 if weight.dtype.is_complex else 1)
     elements_read = products + weight.numel + elements(added)
     return Work(macs=macs, other_flops=other_flops, elements_read=elements_read)

@@ -74,7 +74,7 @@ def time_batch_channel_backward(
     *,
     out: tuple[TensorSpec, ...],
 ) -> Work:
-    """Twice the MACs of the forward pass, and the sum for the bias."""
+    """Return twice the MACs of the forward pass, and the sum for the bias."""
     products = self.numel * math.prod(weight.shape[:2])
     flops = self.numel - bias.numel
     elements_read = 2 * products + 2 * self.numel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import window_of
-from torchscan.ops.taps import groups, spread
+from torchscan.ops.taps import group_taps, transposed_taps
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -40,7 +40,7 @@ def convolution_window(
     dilation: Sizes = 1,
     out: Output,
 ) -> Looks:
-    """Place j looks at ``s·j − p + d·t`` for the taps t, of the channels of its group."""
+    """Read ``s·j − p + d·t`` at place j for the taps t, of the channels of its group."""
     kernel = weight.shape[2:]
     steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
     if padding == "same":  # the larger half of an odd number goes behind
@@ -74,11 +74,11 @@ def transposed_convolution_window(
     groups: int = 1,
     out: TensorSpec,
 ) -> Looks:
-    """Place j looks at the whole numbers among ``(j + p − d·t) / s``."""
+    """Read the whole numbers among ``(j + p − d·t) / s`` at place j."""
     kernel = weight.shape[2:]
     options = (per_axis(value, len(kernel)) for value in (stride, padding, dilation))
     axes = zip(kernel, *options, strict=True)
-    taps = [spread(*numbers) for numbers in axes]
+    taps = [transposed_taps(*numbers) for numbers in axes]
     return _along_channels(input, taps, groups, out)
 
 
@@ -94,7 +94,7 @@ def general_convolution_window(
     groups: int,
     out: TensorSpec,
 ) -> Looks:
-    """One of the two above, as ``transposed`` says."""
+    """Read as a convolution, or as a transposed one if ``transposed``."""
     if not transposed:
         return convolution_window(
             input, weight, stride=stride, padding=padding, dilation=dilation, out=out
@@ -108,5 +108,5 @@ def _along_channels(input: TensorSpec, taps: Sequence[Taps], count: int, out: Te
     at = len(input.shape) - len(taps) - 1
     channels: Dim = WHOLE
     if count != 1:
-        channels = Along(at, groups(input.shape[at], out.shape[at], count))
+        channels = Along(at, group_taps(input.shape[at], out.shape[at], count))
     return (along_last(input, taps, out, channels),)

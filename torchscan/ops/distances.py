@@ -26,7 +26,7 @@ def pairwise_distances(
 
 @cost_of(aten.pdist, aten._pdist_forward)
 def distances_within(self: TensorSpec, p: float = 2.0, *, out: TensorSpec) -> Work:
-    """The distance of each pair of rows: as above, for n (n − 1) / 2 pairs."""
+    """Return the cost of the distances of all n (n − 1) / 2 pairs of rows, each as in ``cdist``."""
     return _distances(out.numel, self.shape[-1], p)
 
 

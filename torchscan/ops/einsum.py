@@ -36,7 +36,7 @@ def einsum(
     """
     operands, result = parse(equation, [spec.shape for spec in tensors])
     macs = additions = 0
-    for left, right in _order(len(operands), path):
+    for left, right in _pair_operands(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
         reduced = []
@@ -63,7 +63,7 @@ def products(
     is element-wise.
     """
     operands, result = parse(equation, shapes)
-    for left, right in _order(len(operands), path) if len(operands) > 1 else ():
+    for left, right in _pair_operands(len(operands), path) if len(operands) > 1 else ():
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
         shared = set.intersection(*map(_real_indices, pair))
@@ -73,8 +73,8 @@ def products(
 
 @window_of(aten.einsum.default)
 def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Looks:
-    """Indices of the result are followed in the operands; all others are summed."""
-    terms, result = _spelt(equation, [spec.shape for spec in tensors])
+    """Read along the indices of the result; all others are summed."""
+    terms, result = _spell_terms(equation, [spec.shape for spec in tensors])
     where = {index: position for position, index in enumerate(result)}
     looks = []
     for term, spec in zip(terms, tensors, strict=True):
@@ -96,7 +96,7 @@ def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], 
 
     ``...`` stands for digits, counted from the right.
     """
-    named, result = _spelt(equation, shapes)
+    named, result = _spell_terms(equation, shapes)
     operands = []
     for term, shape in zip(named, shapes, strict=True):
         sizes: Sizes = {}
@@ -106,7 +106,7 @@ def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], 
     return operands, result
 
 
-def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
+def _spell_terms(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
     """Return the indices of each operand and those of the result."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -131,8 +131,8 @@ def _spell_out(term: str, hidden: int) -> str:
     return term.replace("...", _digits(hidden))
 
 
-def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
-    """The positions of each step's operands; its result goes to the end."""
+def _pair_operands(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Return the positions of each step's operands; its result goes to the end."""
     if operands == 1:
         return [(0, 0)]
     if path:
@@ -141,7 +141,7 @@ def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
 
 
 def _real_indices(sizes: Sizes) -> set[str]:
-    """An index of size one doesn't count."""
+    """Return the indices, without those of size one."""
     return {index for index, size in sizes.items() if size != 1}
 
 
@@ -158,7 +158,7 @@ def _merge(operands: Sequence[Sizes]) -> Sizes:
 
 
 def _broadcast_size(size: int, other: int) -> int:
-    """A size of one is broadcast to the other, which may be missing."""
+    """Return a size, or the other if it is one. The other may be missing."""
     return size if other == 1 else other
 
 

@@ -28,7 +28,7 @@ from torchscan.trace.events import TensorSpec
 def index_window(
     self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec
 ) -> Looks:
-    """Any place along the indexed dimensions: a record doesn't keep the indices."""
+    """Read any place along the indexed dimensions: a trace does not keep the indices."""
     rank = len(self.shape)
     dims: list[Dim] = []
     for index in [*indices, *[None] * rank]:
@@ -58,16 +58,16 @@ def index_window(
 def gather_window(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec
 ) -> Looks:
-    """Any place along the dimension, by the index at the same place."""
+    """Read any place along the dimension, and the index at the same place."""
     places = same_dims(len(index.shape))
-    return (_anywhere(self, dim, out), look(out, *places))
+    return (_read_anywhere(self, dim, out), look(out, *places))
 
 
 @window_of(aten.take_along_dim)
 def take_along_window(
     self: TensorSpec, indices: TensorSpec, dim: int | None = None, *, out: TensorSpec
 ) -> Looks:
-    """Any place along the dimension; without a dimension, any place at all."""
+    """Read any place along the dimension; without a dimension, any place at all."""
     if dim is None or len(self.shape) != len(indices.shape):
         return ()
     dims = list(broadcast_dims(self.shape, out.shape))
@@ -78,8 +78,8 @@ def take_along_window(
 
 @window_of(aten.index_select)
 def index_select_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """Any place along the dimension."""
-    return (_anywhere(self, dim, out),)
+    """Read any place along the dimension."""
+    return (_read_anywhere(self, dim, out),)
 
 
 @window_of(
@@ -94,11 +94,11 @@ def index_select_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec)
 def put_along_window(
     self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
-    """The previous elements, and any place along the dimension of the new ones."""
+    """Read the previous elements, and any place along the dimension of the new ones."""
     ways = [look(out, *same_dims(len(self.shape)))]
     for spec in inputs[1:]:
         is_along = len(spec.shape) == len(out.shape)
-        ways.append(_anywhere(spec, dim, out) if is_along else None)
+        ways.append(_read_anywhere(spec, dim, out) if is_along else None)
     return tuple(ways)
 
 
@@ -106,7 +106,7 @@ def put_along_window(
 def index_put_window(
     self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
-    """The previous elements, and all of the new ones."""
+    """Read the previous elements, and all of the new ones."""
     others = []
     for spec in inputs[1:]:
         dims = (WHOLE,) * len(spec.shape)
@@ -115,7 +115,7 @@ def index_put_window(
     return (previous, *others)
 
 
-def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
+def _read_anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
     dims = same_dims(len(spec.shape))
     if dims:
         dims[wrapped(dim, len(dims))] = WHOLE

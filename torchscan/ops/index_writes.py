@@ -23,7 +23,7 @@ declare_costless(
 )
 
 
-def _put(
+def _write_work(
     target: TensorSpec,
     source: TensorSpec | None,
     indices: Sequence[TensorSpec],
@@ -60,7 +60,7 @@ def index_put(
     """
     count = _count_selected(self.shape, indices, values)
     flops = count if accumulate else 0
-    return _put(self, values, without_none(indices), count, accumulate, flops)
+    return _write_work(self, values, without_none(indices), count, accumulate, flops)
 
 
 @traffic_of("aten::scatter_")
@@ -75,7 +75,7 @@ def scatter_in_place(
 ) -> Work:
     """Return the cost of writing as many elements as the index selects."""
     source = src if isinstance(src, TensorSpec) else None
-    return _put(self, source, [index], index.numel, False, 0)
+    return _write_work(self, source, [index], index.numel, False, 0)
 
 
 @cost_of(
@@ -93,9 +93,9 @@ def scatter_add_in_place(
     out: TensorSpec,
     **_kwargs: object,
 ) -> Work:
-    """A sum (or product, or comparison) for each element that the index selects."""
+    """Return a sum (or product, or comparison) for each element that the index selects."""
     source = src if isinstance(src, TensorSpec) else None
-    return _put(self, source, [index], index.numel, True, index.numel)
+    return _write_work(self, source, [index], index.numel, True, index.numel)
 
 
 @cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
@@ -116,9 +116,9 @@ def index_add_in_place(
     alpha: float = 1,
     out: TensorSpec,
 ) -> Work:
-    """A sum (or product, or comparison) for each element of the source; 2 if alpha ≠ 1."""
+    """Return a sum (or product, or comparison) for each element of the source; 2 if alpha ≠ 1."""
     flops = source.numel * (2 if alpha != 1 else 1)
-    return _put(self, source, [index], source.numel, True, flops)
+    return _write_work(self, source, [index], source.numel, True, flops)
 
 
 @cost_of(aten.index_add, aten.index_reduce)
@@ -141,7 +141,7 @@ def index_copy_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *, out: TensorSpec
 ) -> Work:
     """Return the cost of writing as many elements as the source has."""
-    return _put(self, source, [index], source.numel, False, 0)
+    return _write_work(self, source, [index], source.numel, False, 0)
 
 
 @traffic_of("aten::index_fill_")
@@ -150,7 +150,7 @@ def index_fill_in_place(
 ) -> Work:
     """Return the cost of writing the slices that the index selects."""
     slice_size = self.numel // max(self.shape[dim], 1)
-    return _put(self, None, [index], slice_size * index.numel, False, 0)
+    return _write_work(self, None, [index], slice_size * index.numel, False, 0)
 
 
 @cost_of("aten::put_")
@@ -163,7 +163,9 @@ def put_in_place(
     out: TensorSpec,
 ) -> Work:
     """Return the cost of writing as many elements as the index selects."""
-    return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
+    return _write_work(
+        self, source, [index], index.numel, accumulate, index.numel if accumulate else 0
+    )
 
 
 def _count_selected(

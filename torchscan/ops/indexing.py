@@ -16,8 +16,8 @@ from torchscan.trace.events import TensorSpec
 
 @traffic_of(aten.take)
 def take(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """Reads the indices and one element for each output."""
-    return _picked(self, [indices], out)
+    """Read the indices and one element for each output."""
+    return _read_work(self, [indices], out)
 
 
 @traffic_of(aten.take_along_dim)
@@ -34,8 +34,8 @@ def take_along(
     If a router picks, each choice is read once.
     """
     if dim is None:
-        return _picked(self, [indices], out)
-    return routed(self, dim, indices, out, routing)
+        return _read_work(self, [indices], out)
+    return routed_work(self, dim, indices, out, routing)
 
 
 @traffic_of(aten.gather)
@@ -51,7 +51,7 @@ def gather(
 
     If a router picks, each choice is read once.
     """
-    return routed(self, dim, index, out, routing)
+    return routed_work(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index_select)
@@ -67,7 +67,7 @@ def index_select(
 
     If a router picks, each choice is read once.
     """
-    return routed(self, dim, index, out, routing)
+    return routed_work(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index, aten._unsafe_index)
@@ -84,8 +84,8 @@ def index(
     """
     given = without_none(indices)
     if len(given) != 1:
-        return _picked(self, given, out)
-    return routed(self, list(indices).index(given[0]), given[0], out, routing)
+        return _read_work(self, given, out)
+    return routed_work(self, list(indices).index(given[0]), given[0], out, routing)
 
 
 @cost_of("aten::_unsafe_masked_index")
@@ -97,24 +97,24 @@ def masked_index(
     out: TensorSpec,
 ) -> Work:
     """Return the cost of picking elements, and a selection per output."""
-    return replace(_picked(self, [mask, *without_none(indices)], out), other_flops=out.numel)
+    return replace(_read_work(self, [mask, *without_none(indices)], out), other_flops=out.numel)
 
 
-def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
+def _read_work(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
     bytes_of_indices = sum(each.stored_bytes for each in indices)
     elements_read = out.numel + sum(each.numel for each in indices)
     bytes_read = min(out.numel, source.numel) * source.dtype.itemsize + bytes_of_indices
     return Work(elements_read=elements_read, bytes_read=bytes_read)
 
 
-def routed(
+def routed_work(
     source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing
 ) -> Work:
     """Return the cost of rows that a router picks.
 
     Of n choices, n·(1 − (1 − k/n)^rows) are expected among the indices, and at least k.
     """
-    work = _picked(source, [index], out)
+    work = _read_work(source, [index], out)
     choices = source.shape[dim] if source.shape else 1
     size = source.numel // max(choices, 1)
     # Each slot takes a complete choice: with one index, or with an index per element.

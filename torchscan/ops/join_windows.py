@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torchscan.ops.per_element import Output
 from torchscan.ops.registry import window_of
-from torchscan.ops.taps import drawn_out, repeated
+from torchscan.ops.taps import repeated_taps, tiled_taps
 from torchscan.ops.windows import (
     NOT_READ,
     Along,
@@ -33,7 +33,7 @@ from torchscan.trace.events import TensorSpec
 def meshgrid_window(
     tensors: Sequence[TensorSpec], *, indexing: str = "ij", out: Output
 ) -> EachOutput:
-    """Each result follows one operand along one dimension; "xy" swaps the first two."""
+    """Read, for each result, one operand along one dimension; "xy" swaps the first two."""
     results = out if isinstance(out, tuple) else (out,)
     dims = list(range(len(tensors)))
     if indexing == "xy":
@@ -47,7 +47,7 @@ def meshgrid_window(
 
 @window_of(aten.broadcast_tensors)
 def broadcast_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutput:
-    """Each result is one operand, broadcast."""
+    """Read, for each result, one operand, broadcast."""
     results = out if isinstance(out, tuple) else (out,)
     pairs = zip(tensors, results, strict=True)
     looks = [broadcast(spec, each) for spec, each in pairs]
@@ -68,7 +68,7 @@ def _one_operand_each(looks: Iterable[Ways], num_operands: int) -> EachOutput:
 def cat_window(
     tensors: Sequence[TensorSpec], dim: int = 0, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Looks:
-    """One operand after another; an empty vector adds nothing."""
+    """Read one operand after another; an empty vector adds nothing."""
     at = wrapped(dim, len(out.shape))
     looks: list[Ways] = []
     start = 0
@@ -84,7 +84,7 @@ def cat_window(
 
 @window_of(aten.stack)
 def stack_window(tensors: Sequence[TensorSpec], dim: int = 0, *, out: TensorSpec) -> Looks:
-    """Each operand at one place of a new dimension."""
+    """Read each operand at one place of a new dimension."""
     at = wrapped(dim, len(out.shape))
     shape = (*out.shape[:at], 1, *out.shape[at + 1 :])
     places = [*range(at), *range(at + 1, len(shape))]
@@ -96,7 +96,7 @@ def stack_window(tensors: Sequence[TensorSpec], dim: int = 0, *, out: TensorSpec
 def joined_window(
     tensors: Sequence[TensorSpec], *, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks | None:
-    """Along the only dimension that grows, if operands and result have equally many dimensions."""
+    """Read along the only dimension that grows, if operands have as many as the result."""
     ranks = {len(each.shape) for each in tensors}
     if ranks != {len(out.shape)}:
         return None
@@ -109,7 +109,7 @@ def joined_window(
 
 @window_of(aten.repeat, aten.tile)
 def repeat_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """All places, repeatedly."""
+    """Read all places, repeatedly."""
     missing = len(out.shape) - len(self.shape)
     sizes = zip(self.shape, out.shape[missing:], strict=True)
     dims: list[Dim] = []
@@ -119,7 +119,7 @@ def repeat_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
         elif size == 1:
             dims.append(At(0))
         else:
-            dims.append(Along(dim, repeated(size)))
+            dims.append(Along(dim, tiled_taps(size)))
     return (look(out, *dims),)
 
 
@@ -127,8 +127,8 @@ def repeat_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
 def repeat_interleave_window(
     self: TensorSpec, repeats: int, dim: int | None = None, *, out: TensorSpec
 ) -> Looks:
-    """Each place, repeatedly."""
-    taps = drawn_out(repeats)
+    """Read each place, repeatedly."""
+    taps = repeated_taps(repeats)
     if dim is None:
         repeat = Look((Along(0, taps),), out.shape)
         return (way(Reshape((self.numel,)), repeat),)

@@ -46,7 +46,10 @@ def lu_factorization(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
-    """An LU factorization, 2n³/3, and two triangular systems, 2n² per right-hand side."""
+    """Return the FLOPs of an LU factorization, 2n³/3, and of two triangular systems.
+
+    These take 2n² per right-hand side.
+    """
     matrices, _rows, size = _sizes(A)
     cubes = matrices * size**3
     factors = 2 * cubes // 3
@@ -64,7 +67,7 @@ def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     aten.cholesky_solve, aten._cholesky_solve_helper, aten.linalg_lu_solve, aten.linalg_ldl_solve
 )
 def solve_factorized(*_: object, out: Output, **_kwargs: object) -> Work:
-    """Two triangular systems: 2n² per right-hand side."""
+    """Return the FLOPs of two triangular systems: 2n² per right-hand side."""
     return Work(other_flops=2 * _solve_triangle(first_output(out)))
 
 
@@ -161,7 +164,7 @@ def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
 def cross_product(
     self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """Two products and a difference per element."""
+    """Return the FLOPs of two products and a difference per element."""
     return Work(other_flops=3 * out.numel)
 
 
@@ -169,7 +172,7 @@ declare_costless(aten.lu_unpack, aten._linalg_check_errors)
 
 
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
-    """The number of matrices, their rows and columns. A complex matrix counts as four real ones."""
+    """Return the number of matrices, their rows and columns. A complex one counts as four."""
     parts = 4 if matrix.dtype.is_complex else 1
     *batch, rows, columns = matrix.shape
     return parts * math.prod(batch), rows, columns

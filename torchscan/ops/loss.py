@@ -13,7 +13,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2  # torch's numbers for the reductions
 
 
 def _reduction(count: int, reduction: int) -> int:
-    """N − 1 sums, and one division for the mean."""
+    """Return n − 1 sums, and one division for the mean."""
     return {_NONE: 0, _MEAN: count, _SUM: max(count - 1, 0)}[reduction]
 
 
@@ -25,7 +25,7 @@ def _declare(per_element: int, *operators: Operator) -> None:
 def loss_window(
     self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
-    """Element by element if there is no reduction."""
+    """Read element by element if there is no reduction."""
     return elementwise(inputs=inputs, out=out) if out.shape == self.shape else ()
 
 

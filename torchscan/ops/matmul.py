@@ -18,7 +18,7 @@ from torchscan.trace.events import TensorSpec
 
 
 def real_products(spec: TensorSpec) -> int:
-    """Real multiply-accumulates in one multiply-accumulate of such numbers: complex ones take 4."""
+    """Return the real multiply-accumulates in one of these numbers: 4 for complex ones, else 1."""
     return 4 if spec.dtype.is_complex else 1
 
 
@@ -46,7 +46,7 @@ def linear_backward(
     *,
     out: object,
 ) -> Work:
-    """Products as in the forward pass for each gradient of input and weight.
+    """Return the products of the forward pass for each gradient of input and weight.
 
     That of the bias is a sum over rows.
     """
@@ -65,13 +65,13 @@ def linear_backward(
     "quantized::linear_dynamic",
 )
 def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """All elements along the last dimension."""
+    """Read all elements along the last dimension."""
     return (look(out, *map(here, range(len(input.shape) - 1)), WHOLE),)
 
 
 @window_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._int_mm)
 def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Looks:
-    """A row of one and a column of the other."""
+    """Read a row of one and a column of the other."""
     has_rows, has_columns = len(self.shape) > 1, len(other.shape) > 1
     kept = [has_rows, has_columns].count(True)
     batch = out.shape[: len(out.shape) - kept]
@@ -98,7 +98,7 @@ def addmm_window(
 def dot_along_window(
     x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec
 ) -> Looks | None:
-    """All elements along the dimension."""
+    """Read all elements along the dimension."""
     if x.shape != y.shape:
         return None
     return (reduced(x, dim, out), reduced(y, dim, out))
@@ -106,7 +106,7 @@ def dot_along_window(
 
 @window_of(aten.outer, aten.ger)
 def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Looks:
-    """One element of each."""
+    """Read one element of each."""
     return (look(out, here(0)), look(out, here(1)))
 
 
@@ -162,7 +162,7 @@ def addmm(
 
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
-    """A product per scaled element; a complex one is 6 operations."""
+    """Return a product per scaled element; a complex one is 6 operations."""
     scaled = 0
     if alpha != 1:
         scaled += out.numel
@@ -223,7 +223,7 @@ def addr(
 def sampled_addmm(
     self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec
 ) -> Work | None:
-    """Computed only where ``self`` stores an element: MACs = stored elements · k."""
+    """Return the MACs where ``self`` stores an element: stored elements · k."""
     if self.sparsity is None:
         return None
     macs = self.sparsity.stored * mat1.shape[-1]

@@ -186,7 +186,7 @@ declare_costless("aten::_has_same_storage_numel", "aten::_new_zeros_with_same_fe
     aten.empty_permuted,
 )
 def allocation(*, out: TensorSpec) -> Work:
-    """Reads and writes nothing; the operator that fills it writes."""
+    """Return no traffic: the operator that fills the memory writes."""
     return Work(elements_read=0, bytes_read=0, elements_written=0, bytes_written=0)
 
 
@@ -246,13 +246,13 @@ def allocation(*, out: TensorSpec) -> Work:
     aten._philox_uniform,
 )
 def filling(*, out: TensorSpec) -> Work:
-    """Reads no operand and writes the result; making random numbers isn't arithmetic."""
+    """Return the traffic of writing the result; making random numbers is not arithmetic."""
     return Work(elements_read=0, bytes_read=0)
 
 
 @traffic_of(aten.copy)
 def copy(self: TensorSpec, src: TensorSpec, *, out: TensorSpec) -> Work:
-    """Reads the source only and writes the target."""
+    """Return the traffic of reading the source only and writing the target."""
     return Work(elements_read=self.numel, bytes_read=src.stored_bytes)
 
 

@@ -88,13 +88,13 @@ pointwise(aten._lazy_clone, aten.pin_memory, aten._pin_memory)
     aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta, aten.bernoulli_.float
 )
 def nothing_is_read(*, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
-    """Takes the shape of an operand, and no values."""
+    """Read the shape of an operand, and no values."""
     return (NOT_READ,) * len(inputs)
 
 
 @window_of(aten.fill.Tensor, aten.copy, aten.new_full, aten.full)
 def overwritten_window(*, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """Nothing of the overwritten operand remains; what is written is the last operand."""
+    """Read the last operand, which is written; nothing of the overwritten operand remains."""
     if len(inputs) < 2:
         return (NOT_READ,) * len(inputs)
     *overwritten, written = inputs
@@ -108,7 +108,7 @@ def rotation_window(
     """Return the window of quarter turns, which swap two dimensions or read them backwards."""
     rank = len(self.shape)
     first, second = (wrapped(dim, rank) for dim in dims)
-    first_back, second_back = _backwards(self.shape[first]), _backwards(self.shape[second])
+    first_back, second_back = _reversed_taps(self.shape[first]), _reversed_taps(self.shape[second])
     read: list[Dim] = [here(dim) for dim in range(rank)]
     turns = k % 4
     if turns == 1:
@@ -120,13 +120,13 @@ def rotation_window(
     return (look(out, *read),)
 
 
-def _backwards(size: int) -> Taps:
+def _reversed_taps(size: int) -> Taps:
     return Taps(((size - 1,),), -1)
 
 
 @window_of(aten.roll)
 def roll_window(self: TensorSpec, shifts: Sizes, dims: Sizes = (), *, out: TensorSpec) -> Looks:
-    """Shifted in the shorter direction; what leaves on one side enters on the other."""
+    """Read a place shifted in the shorter direction; one side continues on the other."""
     at = [dims] if isinstance(dims, int) else dims
     by = [shifts] if isinstance(shifts, int) else shifts
     if not at:
@@ -145,45 +145,47 @@ def roll_window(self: TensorSpec, shifts: Sizes, dims: Sizes = (), *, out: Tenso
 
 @window_of(aten.flip, aten.fliplr, aten.flipud)
 def flip_window(self: TensorSpec, dims: Sequence[int] = (), *, out: TensorSpec) -> Looks | None:
-    """From last place to first."""
+    """Read from the last place to the first."""
     rank = len(self.shape)
     named = {wrapped(dim, rank) for dim in dims}
     if not named:
         return None
-    taps = {dim: _backwards(self.shape[dim]) for dim in named}
+    taps = {dim: _reversed_taps(self.shape[dim]) for dim in named}
     return (moved(self, taps, out),)
 
 
 @window_of(aten.constant_pad_nd)
 def constant_pad_window(self: TensorSpec, pad: Sequence[int], *_: object, out: TensorSpec) -> Looks:
-    """Shifted by the padding in front."""
-    return (_padded(self, pad, out, None),)
+    """Read a place that is shifted by the padding in front."""
+    return (_shift_by_padding(self, pad, out, None),)
 
 
 @window_of(aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 @window_of(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d)
 def mirrored_pad_window(self: TensorSpec, padding: Sequence[int], *, out: TensorSpec) -> Looks:
-    """Shifted by the padding in front, which is made from the border."""
-    return (_padded(self, padding, out, "padded"),)
+    """Read a place that is shifted by the padding in front, which is made from the border."""
+    return (_shift_by_padding(self, padding, out, "padded"),)
 
 
 @window_of(aten._pad_circular)
 def circular_pad_window(self: TensorSpec, pad: Sequence[int], *, out: TensorSpec) -> Looks:
-    """Shifted by the padding in front, which is made from the opposite side."""
-    return (_padded(self, pad, out, "wraps"),)
+    """Read a place that is shifted by the padding in front, made from the opposite side."""
+    return (_shift_by_padding(self, pad, out, "wraps"),)
 
 
 @window_of(aten.pad)
 def pad_window(
     self: TensorSpec, pad: Sequence[int], mode: str = "constant", *_: object, out: TensorSpec
 ) -> Looks:
-    """One of the three above."""
+    """Read as the padding of this mode."""
     notes: dict[str, Note | None] = {"constant": None, "circular": "wraps"}
-    return (_padded(self, pad, out, notes.get(mode, "padded")),)
+    return (_shift_by_padding(self, pad, out, notes.get(mode, "padded")),)
 
 
-def _padded(self: TensorSpec, pad: Sequence[int], out: TensorSpec, note: Note | None) -> Ways:
-    """``pad`` starts with the last dimension: before, behind."""
+def _shift_by_padding(
+    self: TensorSpec, pad: Sequence[int], out: TensorSpec, note: Note | None
+) -> Ways:
+    """Return the window of padding: ``pad`` starts with the last dimension: before, behind."""
     last = len(self.shape) - 1
     taps = {last - at: shifted(-before) for at, before in enumerate(pad[::2])}
     return moved(self, taps, out, note)

@@ -48,9 +48,9 @@ def trilinear(
     Bilinear layers and their gradients call it. The first product, i1·i2, is summed over the
     dimensions that i3 lacks: a MAC for each combination of dimensions. Its result times i3 follows.
     """
-    left = _expanded(i1.shape, expand1)
-    middle = _expanded(i2.shape, expand2)
-    right = _expanded(i3.shape, expand3)
+    left = _expand_shape(i1.shape, expand1)
+    middle = _expand_shape(i2.shape, expand2)
+    right = _expand_shape(i3.shape, expand3)
     slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
     for sizes in (left, middle, right):
         sizes[unroll_dim] = 1
@@ -66,7 +66,7 @@ def trilinear(
     return Work(macs=macs)
 
 
-def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+def _expand_shape(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
     """Return the shape with a size of one inserted at each of ``dims``.
 
     These are positions in the result.

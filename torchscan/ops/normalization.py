@@ -51,7 +51,7 @@ def batch_norm_without_statistics(
     *,
     out: Output,
 ) -> Work:
-    """The kernel below batch_norm if there are no running statistics to update."""
+    """Return the FLOPs of ``batch_norm`` if there are no running statistics to update."""
     return batch_norm(input, weight, bias, None, None, training, out=first_output(out))
 
 
@@ -59,7 +59,7 @@ def batch_norm_without_statistics(
 def batch_norm_without_training(
     input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, *_: object, out: Output
 ) -> Work:
-    """The kernel below batch_norm in evaluation."""
+    """Return the FLOPs of ``batch_norm`` in evaluation."""
     return batch_norm(input, weight, bias, None, None, False, out=first_output(out))
 
 
@@ -73,7 +73,7 @@ def batch_norm_with_update(
     *_: object,
     out: Output,
 ) -> Work:
-    """The kernel below batch_norm in training."""
+    """Return the FLOPs of ``batch_norm`` in training."""
     return batch_norm(input, weight, bias, running_mean, running_var, True, out=first_output(out))
 
 
@@ -93,7 +93,7 @@ def native_batch_norm(
     *_: object,
     out: Output,
 ) -> Work:
-    """The kernel below batch_norm: the same."""
+    """Return the FLOPs of ``batch_norm``, for the kernels below it."""
     return batch_norm(
         input, weight, bias, running_mean, running_var, training, out=first_output(out)
     )
@@ -126,7 +126,7 @@ def native_layer_norm(
     *_: object,
     out: Output,
 ) -> Work:
-    """The kernel below layer_norm: the same."""
+    """Return the FLOPs of ``layer_norm``, for the kernel below it."""
     return layer_norm(input, normalized_shape, weight, bias, out=first_output(out))
 
 
@@ -158,7 +158,7 @@ def native_group_norm(
     *_: object,
     out: Output,
 ) -> Work:
-    """The kernel below group_norm: the same."""
+    """Return the FLOPs of ``group_norm``, for the kernel below it."""
     return group_norm(input, num_groups, weight, bias, out=first_output(out))
 
 
@@ -206,12 +206,12 @@ def fused_rms_norm(
     *_: object,
     out: Output,
 ) -> Work:
-    """The kernel below rms_norm: the same."""
+    """Return the FLOPs of ``rms_norm``, for the kernel below it."""
     return rms_norm(input, normalized_shape, weight, out=first_output(out))
 
 
 def _affine(input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None) -> int:
-    """One operation per element for the weight, one for the bias."""
+    """Return one operation per element for the weight, one for the bias."""
     num_operations = [weight is None, bias is None].count(False)
     return input.numel * num_operations
 

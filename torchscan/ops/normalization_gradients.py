@@ -73,7 +73,7 @@ def batch_norm_backward(
 def cudnn_batch_norm_backward(
     input: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, *_: object, out: object
 ) -> Work:
-    """All three gradients, in training."""
+    """Return the FLOPs of all three gradients, in training."""
     return _backward(input, weight, (True, True, True), centered=True)
 
 
@@ -87,7 +87,7 @@ def unified_batch_norm_backward(
     output_mask: Sequence[bool],
     out: object,
 ) -> Work:
-    """The kernel for all devices."""
+    """Return the FLOPs of ``batch_norm_backward``, for the kernel of all devices."""
     return batch_norm_backward(
         grad_out, input, weight=weight, train=update, output_mask=output_mask, out=out
     )

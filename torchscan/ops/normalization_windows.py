@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchscan.ops.per_element import Output
 from torchscan.ops.registry import window_of
-from torchscan.ops.taps import groups
+from torchscan.ops.taps import group_taps
 from torchscan.ops.windows import (
     HERE,
     NOT_READ,
@@ -26,7 +26,7 @@ from torchscan.trace.events import TensorSpec
 
 
 def _with_statistics(input: TensorSpec, *statistics: Dim) -> Ways:
-    """Each element by itself, and the statistics of the elements normalized together."""
+    """Return each element by itself, and the statistics of the elements normalized together."""
     of_statistics = Look(statistics, input.shape)
     return (_by_itself(input), Way((of_statistics,), note="norm-stats"))
 
@@ -75,7 +75,7 @@ def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output
 def instance_norm_window(
     input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec
 ) -> Looks:
-    """With the statistics of its channel in its sample, unless running statistics are used."""
+    """Read the statistics of the channel in the sample, too, unless running ones are used."""
     if not use_input_stats:
         return ((_by_itself(input),),)
     others = _per_channel(input, HERE)[1:]
@@ -86,9 +86,9 @@ def instance_norm_window(
 def group_norm_window(
     input: TensorSpec, *_: object, num_groups: int = 0, group: int = 0, out: Output
 ) -> Looks:
-    """With the statistics of its group of channels in its sample."""
+    """Read the element, and the statistics of its group of channels in its sample."""
     channels = input.shape[1]
-    taps = groups(channels, channels, num_groups or group)
+    taps = group_taps(channels, channels, num_groups or group)
     others = _per_channel(input, taps)[1:]
     return (_with_statistics(input, here(0), *others),)
 
@@ -97,14 +97,14 @@ def group_norm_window(
 def layer_norm_window(
     input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output
 ) -> Looks:
-    """With the statistics of the last dimensions."""
+    """Read the element, and the statistics of the last dimensions."""
     num_normalized = len(normalized_shape)
     kept = same_dims(len(input.shape) - num_normalized)
     return (_with_statistics(input, *kept, *[WHOLE] * num_normalized),)
 
 
 def _per_channel(input: TensorSpec, channels: Taps) -> list[Dim]:
-    """A sample as a whole along every dimension except the channels."""
+    """Return a sample as a whole along every dimension except the channels."""
     dims: list[Dim] = [WHOLE] * len(input.shape)
     if len(dims) > 1:
         dims[1] = Along(1, channels)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from torchscan.ops.registry import window_of
-from torchscan.ops.taps import spread
+from torchscan.ops.taps import transposed_taps
 from torchscan.ops.windows import (
     Along,
     At,
@@ -31,37 +31,37 @@ Sizes = Sequence[int] | int
 
 @window_of(aten.pixel_shuffle)
 def pixel_shuffle_window(self: TensorSpec, upscale_factor: int, *, out: TensorSpec) -> Looks:
-    """Channels (c, y, x) become pixels (h, y) and (w, x)."""
+    """Read pixels (h, y) and (w, x) from channels (c, y, x)."""
     *batch, channels, height, width = self.shape
     factor, rank = upscale_factor, len(batch)
     num_channels = channels // factor**2
     split = (*batch, num_channels, factor, factor, height, width)
     channel, y, x, row, column = range(rank, rank + 5)
     order = [*range(rank), channel, row, y, column, x]
-    return _rearranged(split, order, out)
+    return _rearrange(split, order, out)
 
 
 @window_of(aten.pixel_unshuffle)
 def pixel_unshuffle_window(self: TensorSpec, downscale_factor: int, *, out: TensorSpec) -> Looks:
-    """Pixels (h, y) and (w, x) become channels (c, y, x)."""
+    """Read channels (c, y, x) from pixels (h, y) and (w, x)."""
     *batch, channels, height, width = self.shape
     factor, rank = downscale_factor, len(batch)
     split = (*batch, channels, height // factor, factor, width // factor, factor)
     channel, row, y, column, x = range(rank, rank + 5)
     order = [*range(rank), channel, y, x, row, column]
-    return _rearranged(split, order, out)
+    return _rearrange(split, order, out)
 
 
 @window_of(aten.channel_shuffle, aten.native_channel_shuffle)
 def channel_shuffle_window(self: TensorSpec, groups: int, *, out: TensorSpec) -> Looks:
-    """Channels (group, c) become (c, group)."""
+    """Read channels (c, group) from channels (group, c)."""
     batch, channels, *rest = self.shape
     split = (batch, groups, channels // groups, *rest)
     order = [0, 2, 1, *range(3, len(split))]
-    return _rearranged(split, order, out)
+    return _rearrange(split, order, out)
 
 
-def _rearranged(split: Sequence[int], order: Sequence[int], out: TensorSpec) -> Looks:
+def _rearrange(split: Sequence[int], order: Sequence[int], out: TensorSpec) -> Looks:
     """Return the window of a permutation of dimensions that are split before and joined after."""
     permutation = permuted(split, order)
     return (way(Reshape(tuple(split)), permutation, Reshape(out.shape)),)
@@ -77,7 +77,7 @@ def im2col_window(
     *,
     out: TensorSpec,
 ) -> Looks:
-    """The windows of both axes, as channels: (c, ky, kx), (y, x)."""
+    """Read the windows of both axes, as channels: (c, ky, kx), (y, x)."""
     *batch, height, width = self.shape
     outer = len(batch)
     kernel, spacing = per_axis(kernel_size, 2), per_axis(dilation, 2)
@@ -137,7 +137,7 @@ def col2im_window(
         axes = zip(tap, pads, spacing, steps, strict=True)
         for dim, (index, pad, space, step) in enumerate(axes, outer + 1):
             offset = pad - space * index
-            dims.append(Along(dim, spread(1, step, offset, 1)))
+            dims.append(Along(dim, transposed_taps(1, step, offset, 1)))
         at_tap = Look(tuple(dims), out.shape)
         ways.append(Way((split, at_tap)))
     return (tuple(ways),)

@@ -56,12 +56,12 @@ def per_listed_element(flops: int, *operators: Operator) -> None:
 
 
 def first_output(out: Output) -> TensorSpec:
-    """The first result of an operator."""
+    """Return the first result of an operator."""
     return out[0] if isinstance(out, tuple) else out
 
 
 def real_parts(spec: TensorSpec) -> int:
-    """2 for complex numbers, else 1."""
+    """Return 2 for complex numbers, else 1."""
     return 2 if spec.dtype.is_complex else 1
 
 

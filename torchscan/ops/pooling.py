@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torchscan.ops.op_costs import Work
 from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
-from torchscan.ops.taps import bins
+from torchscan.ops.taps import bin_taps
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -120,12 +120,12 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
 def _declare_bins(axes: int, *operators: Operator) -> None:
     @window_of(*operators)
     def adaptive_pool_window(self: TensorSpec, *_: object, out: Output) -> Looks:
-        """Place j looks at its bin; a single bin holds everything."""
+        """Read the bin of place j; a single bin holds everything."""
         result, outer = first_output(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
         dims: list[Dim] = []
         for at, (size, count) in enumerate(sizes, outer):
-            dims.append(WHOLE if count == 1 else Along(at, bins(size, count)))
+            dims.append(WHOLE if count == 1 else Along(at, bin_taps(size, count)))
         return (look(result, *map(here, range(outer)), *dims),)
 
 
@@ -149,7 +149,7 @@ for _axes in (2, 3):
 @cost_of(aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward)
 @cost_of(aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward)
 def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
-    """Each gradient is added at the place of the maximum."""
+    """Return the FLOPs of adding each gradient at the place of the maximum."""
     return Work(other_flops=grad_output.numel)
 
 
@@ -157,7 +157,7 @@ declare_costless(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
-    """Sum of the window sizes of all outputs."""
+    """Return the sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
     total = pooled.numel // positions  # images

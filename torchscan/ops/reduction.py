@@ -34,7 +34,7 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 def reduction_window(
     self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output
 ) -> Looks:
-    """All elements along the named dimensions, or along all if none are named."""
+    """Read all elements along the named dimensions, or along all if none are named."""
     return (reduced(self, dim, first_output(out)),)
 
 
@@ -102,7 +102,7 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
 def extreme_window(
     self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...], out: Output
 ) -> Looks:
-    """Over a dimension or everything, or element by element."""
+    """Read along a dimension or everything, or element by element."""
     if len(inputs) > 1:
         return elementwise(inputs=inputs, out=out)
     dims = [each for each in others if type(each) is int]
@@ -114,13 +114,13 @@ def extreme_window(
 )
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
-    """All elements along the dimension, although a running sum only looks back."""
+    """Read all elements along the dimension, although a running sum only looks back."""
     return (mixed(self, dim, first_output(out)) if self.shape else None,)
 
 
 @window_of(aten.renorm)
 def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """All of the slice at the same place along the dimension."""
+    """Read all of the slice at the same place along the dimension."""
     rank = len(self.shape)
     others = [each for each in range(rank) if each != wrapped(dim, rank)]
     return (mixed(self, others, out),)
@@ -128,7 +128,7 @@ def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorS
 
 @window_of(aten.msort)
 def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """All elements along the first dimension."""
+    """Read all elements along the first dimension."""
     return (mixed(self, 0, out) if self.shape else None,)
 
 
@@ -257,5 +257,5 @@ per_element(1, "aten::cummaxmin_backward", "aten::value_selecting_reduction_back
 
 @traffic_of(aten.nonzero, aten.argwhere, aten.nonzero_static, aten.equal)
 def comparison_with_zero(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
-    """Reads everything, writes the positions."""
+    """Return the traffic of reading everything and writing the positions."""
     return Work()

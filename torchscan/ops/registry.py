@@ -169,10 +169,10 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
         return _UNKNOWN_COST if entry is None else _cost_by_formula(entry, signature, routing)
     if entry is None:
         return _cost_by_formula(_Entry(_copies, "costless"), signature, routing)
-    found = _cost_by_formula(entry, signature, routing)
-    if entry.of_integers or found.state == "unknown":
-        return found
-    return CallCost("costless", dataclasses.replace(found.cost, macs=0, flops=0))
+    call_cost = _cost_by_formula(entry, signature, routing)
+    if entry.of_integers or call_cost.state == "unknown":
+        return call_cost
+    return CallCost("costless", dataclasses.replace(call_cost.cost, macs=0, flops=0))
 
 
 #: products whose formulas count rows, of any lengths

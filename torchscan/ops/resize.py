@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from torchscan.ops.op_costs import Work
 from torchscan.ops.per_element import per_element, per_input
 from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
-from torchscan.ops.taps import interpolated, nearest
+from torchscan.ops.taps import interpolation_taps, nearest_taps
 from torchscan.ops.windows import Looks, along_last
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -104,9 +104,9 @@ def _declare_nearest(axes: int, center: float, *operators: Operator) -> None:
     def nearest_window(
         self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec
     ) -> Looks:
-        """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
+        """Read the nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
         sizes = _resized_axes(self, out, _factors(scales, axes))
-        taps = [nearest(*each, center) for each in sizes]
+        taps = [nearest_taps(*each, center) for each in sizes]
         return (along_last(self, taps, out),)
 
 
@@ -125,7 +125,7 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
         """
         sizes = _resized_axes(self, out, _factors(scales, axes))
         taps = [
-            interpolated(*each, kernel, aligned=align_corners, antialias=antialias)
+            interpolation_taps(*each, kernel, aligned=align_corners, antialias=antialias)
             for each in sizes
         ]
         return (along_last(self, taps, out),)
@@ -140,7 +140,7 @@ def _resized_axes(
 
 
 def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:
-    """The factors, given as a list, one by one, or not at all."""
+    """Return the factors, which are given as a list, one by one, or not at all."""
     if scales and isinstance(scales[0], Sequence):
         return scales[0]
     given = [each for each in scales if not isinstance(each, Sequence)]
@@ -233,5 +233,5 @@ def affine_grid(theta: TensorSpec, *_: object, out: TensorSpec) -> Work:
 
 @cost_of(aten.affine_grid_generator_backward)
 def affine_grid_backward(grad: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """MACs as above."""
+    """Return the MACs of ``affine_grid``."""
     return Work(macs=grad.numel * out.shape[-1])

@@ -59,14 +59,14 @@ def reshape_window(
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
 def expand_window(self: TensorSpec, *, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """A dimension with a single place is read there."""
+    """Read a dimension with a single place there, the others at the same place."""
     unread = [NOT_READ] * (len(inputs) - 1)
     return (broadcast(self, out), *unread)
 
 
 @window_of(aten.permute, "aten::permute_copy")
 def permute_window(self: TensorSpec, dims: Sequence[int], *, out: TensorSpec) -> Looks:
-    """The dimensions permuted."""
+    """Read the dimensions permuted."""
     return (way(permuted(self.shape, dims)),)
 
 
@@ -74,7 +74,7 @@ def permute_window(self: TensorSpec, dims: Sequence[int], *, out: TensorSpec) ->
     "aten::transpose_", aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy"
 )
 def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec) -> Looks:
-    """Two dimensions swapped."""
+    """Read two dimensions swapped."""
     rank = len(self.shape)
     order = list(range(rank))
     one, other = wrapped(dim0, rank), wrapped(dim1, rank)
@@ -85,7 +85,7 @@ def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec)
 
 @window_of(aten.t, aten.mT, aten.mH, aten.adjoint, "aten::t_copy")
 def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The last two dimensions swapped."""
+    """Read the last two dimensions swapped."""
     if len(self.shape) > 1:
         return transpose_window(self, -1, -2, out=out)
     return (look(out, *same_dims(len(self.shape))),)
@@ -93,7 +93,7 @@ def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 
 @window_of(aten.numpy_T)
 def reverse_dims_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The dimensions in reverse order."""
+    """Read the dimensions in reverse order."""
     backwards = range(len(self.shape))[::-1]
     return (way(permuted(self.shape, backwards)),)
 
@@ -102,7 +102,7 @@ def reverse_dims_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
 def movedim_window(
     self: TensorSpec, source: Sequence[int], destination: Sequence[int], *, out: TensorSpec
 ) -> Looks:
-    """Some dimensions move; the others keep their order."""
+    """Read some dimensions moved; the others keep their order."""
     rank = len(self.shape)
     pairs = zip(destination, source, strict=True)
     moved = {wrapped(to, rank): wrapped(of, rank) for to, of in pairs}
@@ -116,20 +116,20 @@ def movedim_window(
 
 @window_of(aten.select.int, "aten::select_copy")
 def select_window(self: TensorSpec, dim: int, index: int, *, out: TensorSpec) -> Looks:
-    """One place of a dimension."""
-    return (_selected(self, wrapped(dim, len(self.shape)), index, out),)
+    """Read one place of a dimension."""
+    return (_select_place(self, wrapped(dim, len(self.shape)), index, out),)
 
 
 @window_of(aten.unbind.int, "aten::unbind_copy")
 def unbind_window(self: TensorSpec, dim: int = 0, *, out: Output) -> EachOutput:
-    """Each place of a dimension."""
+    """Read each place of a dimension."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
-    looks = [(_selected(self, at, index, each),) for index, each in enumerate(results)]
+    looks = [(_select_place(self, at, index, each),) for index, each in enumerate(results)]
     return EachOutput(tuple(looks))
 
 
-def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
+def _select_place(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
     size = self.shape[dim]
     dims = same_dims(len(self.shape) - 1)
     dims.insert(dim, At(index % size if size else 0))
@@ -146,7 +146,7 @@ def slice_window(
     *,
     out: TensorSpec,
 ) -> Looks:
-    """From one place on, in steps."""
+    """Read from one place on, in steps."""
     at = wrapped(dim, len(self.shape))
     first_place, _, _ = slice(start, end).indices(self.shape[at])
     return (moved(self, {at: shifted(first_place, step)}, out),)
@@ -154,7 +154,7 @@ def slice_window(
 
 @window_of(aten.narrow, "aten::narrow_copy")
 def narrow_window(self: TensorSpec, dim: int, start: int, length: int, *, out: TensorSpec) -> Looks:
-    """From one place on."""
+    """Read from one place on."""
     return slice_window(self, dim, start, None, out=out)
 
 
@@ -168,7 +168,7 @@ def narrow_window(self: TensorSpec, dim: int, start: int, length: int, *, out: T
 )
 @window_of(aten.unsafe_split_with_sizes, "aten::split_copy", "aten::split_with_sizes_copy")
 def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> EachOutput:
-    """Each piece starts where the previous one ends."""
+    """Read each piece from the end of the previous one on."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
     start = 0
@@ -203,7 +203,7 @@ def diagonal_window(
 def unfold_window(
     self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec
 ) -> Looks:
-    """The windows of a dimension, as a new last dimension."""
+    """Read the windows of a dimension, as a new last dimension."""
     if not self.shape:
         return (None,)
     dim = wrapped(dimension, len(self.shape))
@@ -212,7 +212,7 @@ def unfold_window(
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)
 def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
-    """Pieces along the dimension in which they are smaller than the whole."""
+    """Read pieces along the dimension in which they are smaller than the whole."""
     pieces = out if isinstance(out, tuple) else (out,)
     for dim, size in enumerate(self.shape):
         if any(each.shape[dim] != size for each in pieces):

@@ -85,18 +85,18 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
 # -- along one dimension -------------------------------------------------------------------------
 
 #: keeps what is asked for again and again, as far as it goes
-_kept = lru_cache(maxsize=1024)
+_cache = lru_cache(maxsize=1024)
 
 
-@_kept
+@_cache
 def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps:
-    """A convolution or a pool: ``i = step·j − padding + spacing·t`` for t < size."""
+    """Return taps of a convolution or pool: ``i = step·j − padding + spacing·t`` for t < size."""
     return Taps((tuple(spacing * tap - padding for tap in range(size)),), step)
 
 
-@_kept
+@_cache
 def shifted(start: int, step: int = 1) -> Taps:
-    """A slice or a padding: ``i = step·j + start``."""
+    """Return the taps of a slice or a padding: ``i = step·j + start``."""
     return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
 
 
@@ -104,13 +104,13 @@ def shifted(start: int, step: int = 1) -> Taps:
 
 
 def look(out: TensorSpec, *dims: Dim) -> Ways:
-    """A way of one step to the result."""
+    """Return a way of one step to the result."""
     return way(Look(dims, out.shape))
 
 
-@_kept
+@_cache
 def here(dim: int) -> Along:
-    """A dimension read at the same place as a dimension of the result."""
+    """Return a dimension that is read at the same place as a dimension of the result."""
     return Along(dim, HERE)
 
 
@@ -120,17 +120,17 @@ def same_dims(rank: int) -> list[Dim]:
 
 
 def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
-    """Element by element; a dimension with a single place is read there."""
+    """Return a way element by element; a dimension with a single place is read there."""
     return _broadcast(spec.shape, out.shape)
 
 
-@_kept
+@_cache
 def _broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> Ways:
     return way(Look(broadcast_dims(shape, out), out))
 
 
 def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
-    """Dimensions aligned at the right, each read along the result's, or at its only place."""
+    """Return dimensions aligned at the right, each read along the result's or at its only place."""
     missing = len(out) - len(shape)
     dims: list[Dim] = []
     for dim, (size, full) in enumerate(zip(shape, out[missing:], strict=True), missing):
@@ -144,7 +144,7 @@ def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
 def elementwise(
     *, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]
 ) -> Looks:
-    """Each element of the result is made from the operands' elements at the same place."""
+    """Read, for each element of the result, the operands' elements at the same place."""
     result = out[0] if isinstance(out, tuple) else out
     looks: list[Ways] = []
     for spec in inputs:
@@ -154,7 +154,7 @@ def elementwise(
 
 
 def wrapped(dim: int, rank: int) -> int:
-    """A dimension counted from the front."""
+    """Return a dimension counted from the front."""
     return dim % rank if rank else 0
 
 
@@ -179,7 +179,7 @@ def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec)
 
 
 def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole, for each place along them: softmax, normalization, attention."""
+    """Read some dimensions as a whole, for each place along them: softmax, attention."""
     rank = len(spec.shape)
     named = [dims] if isinstance(dims, int) else dims
     over = {wrapped(dim, rank) for dim in named}
@@ -192,7 +192,7 @@ def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
 def along_last(
     spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None
 ) -> Ways:
-    """The last dimensions by their taps, the one before them as given, the others unchanged."""
+    """Read the last dimensions by taps, the one before them as given, the others unchanged."""
     first = len(spec.shape) - len(taps)
     dims = same_dims(first)
     if channels is not None:
@@ -202,7 +202,7 @@ def along_last(
 
 
 def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
-    """The dimensions permuted: dimension k of the result is ``order[k]``."""
+    """Return a step that permutes dimensions: dimension k of the result is ``order[k]``."""
     rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
     dims = tuple(here(order.index(dim)) for dim in range(rank))
@@ -212,7 +212,7 @@ def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
 def moved(
     spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None
 ) -> Ways:
-    """Some dimensions by their taps, the others unchanged."""
+    """Read some dimensions by their taps, the others unchanged."""
     dims = same_dims(len(spec.shape))
     for dim in range(len(dims)):
         if dim in taps:
@@ -221,7 +221,7 @@ def moved(
 
 
 def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
-    """One number per axis, from one for all or one for each."""
+    """Return one number per axis, from one for all or one for each."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) * axes if len(value) == 1 else tuple(value)
