@@ -1,6 +1,6 @@
 """Everything known about operators: one file per family.
 
-Importing this package registers them all.
+The window rules of a large family have a separate file. Importing this package registers them all.
 """
 
 from torchscan.ops import (  # noqa: F401 - each registers its formulas and window rules

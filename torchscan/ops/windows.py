@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+# ``torchscan.windows`` is this module: it has the whole vocabulary of rules.
 from torchscan.ops.window_types import HERE as HERE
 from torchscan.ops.window_types import NOT_READ as NOT_READ
 from torchscan.ops.window_types import WHOLE as WHOLE
