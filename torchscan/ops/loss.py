@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torchscan.ops.op_costs import Work
+from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output, per_element
-from torchscan.ops.registry import Formula, Operator, cost_of, window_of
+from torchscan.ops.registry import Formula, cost_of, window_of
 from torchscan.ops.windows import Looks, elementwise
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

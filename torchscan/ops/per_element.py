@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.ops.op_costs import Work, elements
-from torchscan.ops.registry import Formula, Operator, cost_of, pointwise
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.registry import Formula, cost_of, pointwise
 from torchscan.trace.events import TensorSpec
 
 Output = TensorSpec | tuple[TensorSpec, ...]

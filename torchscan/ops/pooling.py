@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from torchscan.ops.op_costs import Work
+from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output
-from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.registry import Formula, cost_of, declare_costless, window_of
 from torchscan.ops.taps import bin_taps
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
 from torchscan.torch_versions import aten

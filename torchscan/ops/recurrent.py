@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchscan.ops.op_costs import Work
+from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output
-from torchscan.ops.registry import Formula, Operator, cost_of, window_of
+from torchscan.ops.registry import Formula, cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, Windows, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.ops.op_costs import Work
+from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output, per_element, per_input, real_parts
-from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
+from torchscan.ops.registry import Formula, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced, wrapped
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from torchscan.ops.op_costs import Work
+from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import per_element, per_input
-from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
+from torchscan.ops.registry import Formula, cost_of, declare_costless, window_of
 from torchscan.ops.taps import interpolation_taps, nearest_taps
 from torchscan.ops.windows import Looks, along_last
 from torchscan.torch_versions import aten
