@@ -300,7 +300,7 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 KEPT_FOR_GOOD = {
     "torchscan.hardware.device_files": {"_content", "package_devices"},
     "torchscan.ops.formula_calls": {"_layout"},
-    "torchscan.ops.registry": {"names_to_find"},
+    "torchscan.ops.operator_names": {"names_to_find"},
     "torchscan.recording.execution.op_traits": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
