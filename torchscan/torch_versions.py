@@ -1421,7 +1421,8 @@ def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
     definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
     if definition is None or FunctionalTensorMode not in definition._torch_dispatch_fns:
         return None
-    return definition._abstract_fn
+    function: Callable[..., Any] | None = definition._abstract_fn
+    return function
 
 
 def with_operands_of_functions(

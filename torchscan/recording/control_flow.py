@@ -27,8 +27,11 @@ def control_flow_followed(recorder: Recorder, assume: Callable[[Note], None]) ->
         "cond_op": _Conditions(recorder, assume).run,
     }
     for module, name in control_flow():
-        replacement = replacements[name]
-        yield overridden(module, name, lambda _, by=replacement: by)
+        yield overridden(module, name, _constant(replacements[name]))
+
+
+def _constant(value: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    return lambda _: value
 
 
 class _Conditions:
@@ -67,12 +70,6 @@ class _Conditions:
     def _flops(self, start: Position, end: Position) -> int:
         calls = self._recorder.ops[start.num_ops : end.num_ops]
         return sum(compute_cost(call.signature).cost.flops for call in calls)
-
-
-def _call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None
-) -> Any:
-    return function(*args, **(kwargs or {}))
 
 
 def _while_loop(
@@ -121,7 +118,7 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 
 _REPLACEMENTS: dict[str, Callable[..., Any]] = {
-    "_hop_compile_and_call": _call,
+    "_hop_compile_and_call": lambda function, args, kwargs=None: function(*args, **kwargs or {}),
     "while_loop_op": _while_loop,
     "scan_op": _scan,
     "map_impl": _map,

@@ -1,4 +1,4 @@
-"""Which pointers a Triton kernel reads and writes, found in its source.
+"""Memory that a Triton kernel reads and writes, found in its source.
 
 Nothing is compiled: Triton compiles only where there is a GPU.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-#: functions of ``triton.language`` that compute with what they are given and touch no memory
+#: modules whose other functions touch no memory
 _LANGUAGES = frozenset({"tl", "triton", "libdevice", "math", "gl", "ttgl"})
 _BUILTINS = frozenset({"range", "min", "max", "abs", "len", "print", "float", "int", "bool"})
 #: deeper than kernels call each other
 _MAX_DEPTH = 8
+_NOWHERE: frozenset[str] = frozenset()
+#: by kernel, which may be launched many times
+_known_access: WeakKeyDictionary[Any, Access] = WeakKeyDictionary()
 
 
 class Access(NamedTuple):
@@ -28,18 +32,21 @@ class Access(NamedTuple):
 def find_access(kernel: Any, parameters: Collection[str]) -> Access:
     """Return what a kernel does to the memory behind its parameters.
 
-    A parameter counts as read and written if the source is not at hand, or if it is given to a
+    A parameter counts as read and written if the source is not available, or if it is given to a
     function whose source is not.
     """
-    every = Access(frozenset(parameters), frozenset(parameters))
-    function = _function_of(kernel)
-    if function is None:
-        return every
-    walk = _Walk(function, getattr(kernel, "fn", kernel), depth=0)
-    return Access(walk.read & every.read, walk.written & every.written)
+    every = frozenset(parameters)
+    access = _known_access.get(kernel)
+    if access is None:
+        function = _syntax_tree_of(kernel)
+        if function is None:
+            return Access(every, every)
+        access = _KernelFunction(function, kernel, depth=0).access()
+        _known_access[kernel] = access
+    return Access(access.read & every, access.written & every)
 
 
-def _function_of(kernel: Any) -> ast.FunctionDef | None:
+def _syntax_tree_of(kernel: Any) -> ast.FunctionDef | None:
     """Return the syntax tree of a kernel, or None without its source."""
     source = getattr(kernel, "src", None)
     try:
@@ -51,100 +58,113 @@ def _function_of(kernel: Any) -> ast.FunctionDef | None:
     return next((node for node in tree.body if isinstance(node, ast.FunctionDef)), None)
 
 
-class _Walk:
+class _KernelFunction:
     """One function of a kernel, with the parameters that each of its variables points into."""
 
-    def __init__(self, function: ast.FunctionDef, code: Any, depth: int) -> None:
-        self.read: frozenset[str] = frozenset()
-        self.written: frozenset[str] = frozenset()
-        self._globals: Mapping[str, Any] = getattr(code, "__globals__", {})
+    def __init__(self, function: ast.FunctionDef, kernel: Any, depth: int) -> None:
+        self._nodes = list(ast.walk(function))
+        self._globals: Mapping[str, Any] = getattr(getattr(kernel, "fn", kernel), "__globals__", {})
         self._depth = depth
-        arguments = function.args
-        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-        names += [each.arg for each in arguments.kwonlyargs]
-        self._origins: dict[str, frozenset[str]] = {name: frozenset({name}) for name in names}
-        self._follow_assignments(function)
-        for node in ast.walk(function):
+        parameters = _parameters_of(function)
+        self._origins = {name: frozenset({name}) for name in parameters}
+        self._read: set[str] = set()
+        self._written: set[str] = set()
+
+    def access(self) -> Access:
+        """Return the parameters that the function reads and writes through."""
+        self._follow_assignments()
+        for node in self._nodes:
             if isinstance(node, ast.Call):
                 self._note_call(node)
+        return Access(frozenset(self._read), frozenset(self._written))
 
-    def _follow_assignments(self, function: ast.FunctionDef) -> None:
+    def _follow_assignments(self) -> None:
         """Find what variables point into, until nothing changes: loops carry pointers on."""
         is_changed = True
         while is_changed:
             before = dict(self._origins)
-            for node in ast.walk(function):
-                for target, value in _assignments_in(node):
+            for node in self._nodes:
+                for target, value in _assignments_of(node):
                     self._assign(target, self._origins_of(value))
             is_changed = self._origins != before
 
     def _assign(self, target: ast.expr, origins: frozenset[str]) -> None:
         for node in ast.walk(target):
             if isinstance(node, ast.Name):
-                self._origins[node.id] = self._origins.get(node.id, frozenset()) | origins
+                self._origins[node.id] = self._origins.get(node.id, _NOWHERE) | origins
 
     def _origins_of(self, value: ast.expr) -> frozenset[str]:
-        """Return the parameters that a value points into; what was loaded points nowhere."""
-        if isinstance(value, ast.Call) and _name_of_call(value)[1] == "load":
-            return frozenset()
+        """Return the parameters that a value points into; loaded values point nowhere."""
         if isinstance(value, ast.Name):
-            return self._origins.get(value.id, frozenset())
-        parts = (each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr))
-        keywords = value.keywords if isinstance(value, ast.Call) else []
-        values = (*parts, *(each.value for each in keywords))
-        return frozenset().union(*map(self._origins_of, values))
+            return self._origins.get(value.id, _NOWHERE)
+        parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
+        if isinstance(value, ast.Call):
+            if _called_name(value)[1] == "load":
+                return _NOWHERE
+            parts += [each.value for each in value.keywords]
+        return _NOWHERE.union(*map(self._origins_of, parts))
 
     def _note_call(self, call: ast.Call) -> None:
-        owner, name = _name_of_call(call)
-        if name in ("load", "store") or name.startswith("atomic_"):
-            pointer = self._origins_of(_pointer_of(call, owner))
+        owner, name = _called_name(call)
+        is_access = name in ("load", "store") or name.startswith("atomic_")
+        if is_access:
+            pointers = self._origins_of(_pointer_of(call, owner))
             if name != "store":
-                self.read |= pointer
+                self._read |= pointers
             if name != "load":
-                self.written |= pointer
-            return
-        if owner in _LANGUAGES or (owner == "" and name in _BUILTINS):
-            return
-        called = self._globals.get(name) if owner == "" else None
-        if owner == "" or owner in self._globals:
-            self._note_function(call, called)
+                self._written |= pointers
+        elif owner == "" and name not in _BUILTINS:
+            self._note_function(call, self._globals.get(name))
+        elif owner in self._globals and owner not in _LANGUAGES:
+            self._note_function(call, None)
 
     def _note_function(self, call: ast.Call, called: Any) -> None:
-        """Note what a function does that a kernel calls: anything, if it cannot be read."""
-        function = None if called is None else _function_of(called)
-        values = [*call.args, *(each.value for each in call.keywords)]
+        """Note accesses by a function of the kernel: any, if its source is not available."""
+        function = None if called is None else _syntax_tree_of(called)
         if function is None or self._depth == _MAX_DEPTH:
-            reached = frozenset().union(*map(self._origins_of, values))
-            self.read |= reached
-            self.written |= reached
+            values = [*call.args, *(each.value for each in call.keywords)]
+            reached = _NOWHERE.union(*map(self._origins_of, values))
+            self._read |= reached
+            self._written |= reached
             return
-        walk = _Walk(function, getattr(called, "fn", called), self._depth + 1)
-        for name, value in _given(function, call):
+        access = _KernelFunction(function, called, self._depth + 1).access()
+        given = dict(zip(_parameters_of(function), call.args, strict=False))
+        given |= {each.arg: each.value for each in call.keywords if each.arg is not None}
+        for name, value in given.items():
             origins = self._origins_of(value)
-            if name in walk.read:
-                self.read |= origins
-            if name in walk.written:
-                self.written |= origins
+            if name in access.read:
+                self._read |= origins
+            if name in access.written:
+                self._written |= origins
 
 
-def _assignments_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from _pairs(target, node.value)
-    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-        yield node.target, node.value
+def _parameters_of(function: ast.FunctionDef) -> list[str]:
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return [argument.arg for argument in every]
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the parts of ``a, b = x, y`` that belong together."""
-    are_tuples = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-    if are_tuples and len(target.elts) == len(value.elts):
-        yield from zip(target.elts, value.elts, strict=True)
-    else:
-        yield target, value
+def _assignments_of(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Return targets and values of an assignment; the parts of ``a, b = x, y`` separately."""
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
+        return [] if node.value is None else [(node.target, node.value)]
+    if not isinstance(node, ast.Assign):
+        return []
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets:
+        targets, values = _parts_of(target), _parts_of(node.value)
+        if len(targets) == len(values):
+            found += zip(targets, values, strict=True)
+        else:
+            found.append((target, node.value))
+    return found
 
 
-def _name_of_call(call: ast.Call) -> tuple[str, str]:
+def _parts_of(expression: ast.expr) -> list[ast.expr]:
+    return expression.elts if isinstance(expression, ast.Tuple) else [expression]
+
+
+def _called_name(call: ast.Call) -> tuple[str, str]:
     """Return the owner and the name of a called function: ``("tl", "load")``."""
     function = call.func
     if isinstance(function, ast.Name):
@@ -158,14 +178,10 @@ def _name_of_call(call: ast.Call) -> tuple[str, str]:
 
 
 def _pointer_of(call: ast.Call, owner: str) -> ast.expr:
-    """Return the pointer of a load or a store; that of a descriptor is the descriptor itself."""
+    """Return the pointer of a load or a store; a descriptor's method has the descriptor."""
     if owner not in _LANGUAGES and isinstance(call.func, ast.Attribute):
         return call.func.value
-    by_keyword = [each.value for each in call.keywords if each.arg in ("pointer", "desc")]
-    return by_keyword[0] if by_keyword else call.args[0]
-
-
-def _given(function: ast.FunctionDef, call: ast.Call) -> Sequence[tuple[str, ast.expr]]:
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    by_position = list(zip(names, call.args, strict=False))
-    return [*by_position, *((each.arg, each.value) for each in call.keywords if each.arg)]
+    for keyword in call.keywords:
+        if keyword.arg in ("pointer", "desc"):
+            return keyword.value
+    return call.args[0]

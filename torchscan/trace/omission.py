@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
 
 from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
+
+T = TypeVar("T")
 
 
 def without_calls(trace: Trace, ops: Collection[int], modules: Collection[int]) -> Trace:
@@ -16,19 +19,13 @@ def without_calls(trace: Trace, ops: Collection[int], modules: Collection[int]) 
     The trace is returned as it is if another call reads a tensor that one of them made.
     """
     made = {index for index, each in enumerate(trace.tensors) if each.producer in ops}
-    if _are_read(trace, made, ops, modules):
-        return trace
-    return _Omission(trace, frozenset(ops), frozenset(modules), made).apply()
-
-
-def _are_read(
-    trace: Trace, tensors: Collection[int], ops: Collection[int], modules: Collection[int]
-) -> bool:
-    """Return whether a call that stays has one of these tensors."""
-    calls: list[ModuleCall | OpCall] = []
-    calls += [call for index, call in enumerate(trace.ops) if index not in ops]
-    calls += [call for call in trace.modules if call.index not in modules]
-    return any(index in tensors for call in calls for index in (*call.inputs, *call.outputs))
+    kept_calls: list[ModuleCall | OpCall] = []
+    kept_calls += _except(trace.ops, ops)
+    kept_calls += _except(trace.modules, modules)
+    for call in kept_calls:
+        if not made.isdisjoint((*call.inputs, *call.outputs)):
+            return trace
+    return _Omission(trace, ops, modules, made).apply()
 
 
 class _Omission:
@@ -39,7 +36,7 @@ class _Omission:
     ) -> None:
         self._trace = trace
         self._ops, self._modules, self._tensors = ops, modules, tensors
-        kept = {each.storage for index, each in enumerate(trace.tensors) if index not in tensors}
+        kept = {tensor.storage for tensor in _except(trace.tensors, tensors)}
         made = {trace.tensors[index].storage for index in tensors}
         self._storages = made - kept
         self._new_op = _new_numbers(len(trace.ops), ops)
@@ -50,55 +47,73 @@ class _Omission:
     def apply(self) -> Trace:
         """Return the trace with what stays."""
         trace = self._trace
-        storages = enumerate(trace.storages)
-        tensors = enumerate(trace.tensors)
-        parameters = [
-            each._replace(storages=tuple(self._new_storage[index] for index in each.storages))
-            for each in trace.parameters
-        ]
+        parameters = []
+        for parameter in trace.parameters:
+            storages = [self._new_storage[index] for index in parameter.storages]
+            parameters.append(parameter._replace(storages=tuple(storages)))
         return replace(
             trace,
-            ops=tuple(self._op(op) for i, op in enumerate(trace.ops) if i not in self._ops),
-            modules=tuple(
-                self._module(call) for call in trace.modules if call.index not in self._modules
-            ),
-            tensors=tuple(self._tensor(each) for i, each in tensors if i not in self._tensors),
-            storages=tuple(self._storage(each) for i, each in storages if i not in self._storages),
+            ops=self._renumber_ops(),
+            modules=self._renumber_modules(),
+            tensors=self._renumber_tensors(),
+            storages=self._renumber_storages(),
             parameters=tuple(parameters),
         )
 
-    def _op(self, op: OpCall) -> OpCall:
-        return op._replace(
-            inputs=self._renumber(op.inputs),
-            outputs=self._renumber(op.outputs),
-            module_call=self._new_module[op.module_call],
-        )
+    def _renumber_ops(self) -> tuple[OpCall, ...]:
+        kept = []
+        for op in _except(self._trace.ops, self._ops):
+            inputs = _renumber(op.inputs, self._new_tensor)
+            outputs = _renumber(op.outputs, self._new_tensor)
+            module = self._new_module[op.module_call]
+            kept.append(op._replace(inputs=inputs, outputs=outputs, module_call=module))
+        return tuple(kept)
 
-    def _module(self, call: ModuleCall) -> ModuleCall:
-        parent = None if call.parent is None else self._new_module[call.parent]
-        children = [self._new_module[each] for each in call.children if each not in self._modules]
-        return call._replace(
-            index=self._new_module[call.index],
-            parent=parent,
-            children=tuple(children),
-            inputs=self._renumber(call.inputs),
-            outputs=self._renumber(call.outputs),
-            ops=tuple(self._new_op[each] for each in call.ops if each not in self._ops),
-            end=None if call.end is None else self._new_op[call.end],
-        )
+    def _renumber_modules(self) -> tuple[ModuleCall, ...]:
+        kept = []
+        for call in _except(self._trace.modules, self._modules):
+            children = [child for child in call.children if child not in self._modules]
+            ops = [op for op in call.ops if op not in self._ops]
+            renumbered = call._replace(
+                index=self._new_module[call.index],
+                parent=_renumber_one(call.parent, self._new_module),
+                children=_renumber(children, self._new_module),
+                inputs=_renumber(call.inputs, self._new_tensor),
+                outputs=_renumber(call.outputs, self._new_tensor),
+                ops=_renumber(ops, self._new_op),
+                end=_renumber_one(call.end, self._new_op),
+            )
+            kept.append(renumbered)
+        return tuple(kept)
 
-    def _tensor(self, tensor: TensorRecord) -> TensorRecord:
-        producer = None if tensor.producer is None else self._new_op[tensor.producer]
-        return tensor._replace(storage=self._new_storage[tensor.storage], producer=producer)
+    def _renumber_tensors(self) -> tuple[TensorRecord, ...]:
+        kept = []
+        for tensor in _except(self._trace.tensors, self._tensors):
+            producer = _renumber_one(tensor.producer, self._new_op)
+            storage = self._new_storage[tensor.storage]
+            kept.append(tensor._replace(storage=storage, producer=producer))
+        return tuple(kept)
 
-    def _storage(self, storage: StorageRecord) -> StorageRecord:
-        return storage._replace(
-            born=None if storage.born is None else self._new_op[storage.born],
-            died=None if storage.died is None else self._new_op[storage.died],
-        )
+    def _renumber_storages(self) -> tuple[StorageRecord, ...]:
+        kept = []
+        for storage in _except(self._trace.storages, self._storages):
+            born = _renumber_one(storage.born, self._new_op)
+            died = _renumber_one(storage.died, self._new_op)
+            kept.append(storage._replace(born=born, died=died))
+        return tuple(kept)
 
-    def _renumber(self, tensors: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self._new_tensor[index] for index in tensors)
+
+def _except(entries: Sequence[T], left_out: Collection[int]) -> list[T]:
+    """Return the entries whose index is not left out."""
+    return [entry for index, entry in enumerate(entries) if index not in left_out]
+
+
+def _renumber(numbers: Sequence[int], new_numbers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(new_numbers[number] for number in numbers)
+
+
+def _renumber_one(number: int | None, new_numbers: Sequence[int]) -> int | None:
+    return None if number is None else new_numbers[number]
 
 
 def _new_numbers(count: int, left_out: Collection[int]) -> list[int]:

@@ -114,8 +114,7 @@ class AbstractExecution:
         return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
     def _run_first_time(self, request: OpRequest) -> OpOutcome:
-        is_kernel = request.op.namespace == KERNELS  # which run on GPUs only
-        if not is_kernel and all(tracked.is_concrete for tracked in request.tracked):
+        if _can_run_on_values(request):
             return self._run_on_values(request)
         if request.op in ONLY_SPEC_MATTERS:
             outcome = self._run_on_specs(request)
@@ -251,8 +250,6 @@ class AbstractExecution:
         self._remember(request, outcome, call_on_spec)
         return outcome
 
-    # -- writes ----------------------------------------------------------------------------------
-
     def _make_writable(self, request: OpRequest) -> None:
         """Prepare a write.
 
@@ -260,8 +257,7 @@ class AbstractExecution:
         """
         written = request.written_tensors()
         known: list[Tensor] = []
-        is_kernel = request.op.namespace == KERNELS
-        if is_kernel or not all(each.is_concrete for each in request.tracked):
+        if not _can_run_on_values(request):
             known = [each for each in written if request.knows(each)]
         for tensor in known:
             request.table.forget_values(tensor)
@@ -281,3 +277,9 @@ class AbstractExecution:
 def assumed_number(tensor: Tensor) -> float | int | bool:
     """Return 1, the value that an optimizer reads when it asks for an unknown number."""
     return torch.ones((), dtype=tensor.dtype).item()
+
+
+def _can_run_on_values(request: OpRequest) -> bool:
+    """Return whether all operands have values; kernels run on GPUs only."""
+    has_values = all(tracked.is_concrete for tracked in request.tracked)
+    return has_values and request.op.namespace != KERNELS
