@@ -21,6 +21,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     index_writes,
     indexing,
     join_windows,
+    liger,
     linalg,
     loss,
     low_bit_products,

@@ -143,6 +143,8 @@ class Recorder(TorchDispatchMode):
         self._failed: tuple[BaseException, OpRequest] | None = None
         #: indices of calls that are not part of the trace
         self.omitted_ops: set[int] = set()
+        #: indices of the gradients of ones with which a backward pass begins
+        self.gradients_of_loss: set[int] = set()
         self.omitted_modules: set[int] = set()
 
     @classmethod
@@ -201,6 +203,10 @@ class Recorder(TorchDispatchMode):
         if predicate.is_meta or (tracked.proxy is not None and tracked.proxy.is_meta):
             return False
         return not self.values.is_assumed(tracked)
+
+    def note_gradient_of_loss(self, ones: Tensor) -> None:
+        """Note a gradient of ones with which the backward pass begins."""
+        self.gradients_of_loss.add(self.table.find(ones).index)
 
     def position(self) -> Position:
         """Return how many calls were recorded so far."""
@@ -291,6 +297,10 @@ class Recorder(TorchDispatchMode):
             met = self.values.met_by(request)
             if id(func) in _READS_TRUTH and self._is_validated(request):
                 outcome = describe_outcome(request, True)
+            elif func is _EQUAL and self._compares_gradient(request):
+                is_loss = request.tracked[0].index in self.gradients_of_loss
+                self.assume(Note.of("gradient-compared", equal=is_loss))
+                outcome = describe_outcome(request, is_loss)
             else:
                 outcome = self._execution.run(request)
         except Exception as error:
@@ -325,6 +335,15 @@ class Recorder(TorchDispatchMode):
             return False
         self.assume(Note.of("distribution-arguments-valid"))
         return True
+
+    def _compares_gradient(self, request: OpRequest) -> bool:
+        """Return whether a gradient of unknown value is compared with a number.
+
+        Kernels that make a gradient in the forward pass ask whether the loss was scaled since.
+        """
+        first, *_ = request.tracked
+        is_number = first.spec.shape == ()
+        return self._phase == "backward" and is_number and not first.is_concrete
 
     def _on_one_device(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]

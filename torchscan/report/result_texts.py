@@ -25,6 +25,11 @@ add_sentence(
     "the pass ran on data, so results hold for this data only: on shapes alone, {error}",
 )
 add_sentence(
+    "gradient-compared",
+    "a comparison of a gradient with a number was assumed to be {equal}: only the gradient of the "
+    "loss is 1",
+)
+add_sentence(
     "dearest-branch",
     "a condition of torch.cond depends on data: its {branch} branch, which has the most FLOPs, "
     "counts",

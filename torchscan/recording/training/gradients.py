@@ -65,7 +65,9 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
     return outputs
 
 
-def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
+def run_backward(
+    outputs: Sequence[Tensor], substitutes: Substitutes, note_ones: Callable[[Tensor], None]
+) -> None:
     """Run the backward pass from gradients of ones to the leaves of the graph, in this thread.
 
     Leaves that are not ours, because autograd was handed them directly, have their ``.grad``
@@ -74,6 +76,8 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     """
     with torch.no_grad():
         ones = [torch.ones_like(output) for output in outputs]
+    for each in ones:
+        note_ones(each)
     with outside_of_everything(), without_torch_function():
         foreign = [leaf for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
         gradients = [(leaf, leaf.grad) for leaf in foreign if not stands_for_itself(leaf)]

@@ -47,7 +47,7 @@ def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> No
     if substitutes.on_meta:
         require_meta_leaves(outputs)
     recorder.begin("backward")
-    run_backward(outputs, substitutes)
+    run_backward(outputs, substitutes, recorder.note_gradient_of_loss)
 
 
 def name_gradients(
