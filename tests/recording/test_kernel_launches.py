@@ -132,7 +132,7 @@ def test_a_trace_with_launches_survives_pickling() -> None:
 
 
 def test_launches_are_triton_s_own_again_after_a_pass() -> None:
-    from triton.runtime.jit import KernelInterface  # type: ignore[import-not-found]
+    from triton.runtime.jit import KernelInterface
 
     before = KernelInterface.__getitem__
     summary(kernels.Bare(), args=(torch.rand(128),), width=80)

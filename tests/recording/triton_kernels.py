@@ -1,4 +1,4 @@
-# mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels for tests; nothing here needs a GPU until a kernel is compiled."""
 
 from __future__ import annotations
