@@ -17,6 +17,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     embedding,
     experts,
     fft,
+    flash_attention,
     index_windows,
     index_writes,
     indexing,

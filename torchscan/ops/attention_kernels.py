@@ -30,7 +30,7 @@ def flash_attention(
     out: Output,
 ) -> Work:
     """Return the cost of the flash kernel."""
-    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    scores = kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return forward_work(scores, query, value, None, dropout_p)
 
 
@@ -55,7 +55,7 @@ def efficient_attention(
     out: Output,
 ) -> Work:
     """Return the cost of the memory-efficient kernel."""
-    scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
+    scores = kernel_scores(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
     return forward_work(scores, query, value, bias, dropout_p)
 
 
@@ -77,7 +77,7 @@ def cudnn_attention(
     if cum_seq_q is None:
         scores = count_scores(query, key)
     else:
-        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+        scores = kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return forward_work(scores, query, value, attn_bias, dropout_p)
 
 
@@ -95,7 +95,7 @@ def flash_attention_backward(
     out: Output,
 ) -> Work:
     """Return the cost of the gradients of the flash kernel."""
-    scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    scores = kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return backward_work(scores, query, value, None, dropout_p)
 
 
@@ -114,7 +114,7 @@ def efficient_attention_backward(
     out: Output,
 ) -> Work:
     """Return the cost of the gradients of the memory-efficient kernel."""
-    scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    scores = kernel_scores(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return backward_work(scores, query, value, bias, dropout_p)
 
 
@@ -136,13 +136,17 @@ def cudnn_attention_backward(
     if cum_seq_q is None:
         scores = count_scores(query, key)
     else:
-        scores = _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+        scores = kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return backward_work(scores, query, value, attn_bias, dropout_p)
 
 
-def _kernel_scores(
+def kernel_scores(
     query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int
 ) -> int:
+    """Return the number of scores in tensors that have heads before widths.
+
+    With ``starts`` of sequences that follow each other, each counts as long as the longest.
+    """
     heads = query.shape[-2]
     if starts is None:
         samples, queries, keys = query.shape[0], query.shape[1], key.shape[1]
