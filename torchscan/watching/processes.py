@@ -103,6 +103,12 @@ def above_standard(number: int) -> int:
     return moved
 
 
+def close_quietly(number: int) -> None:
+    """Close a file, unless it is closed already."""
+    with contextlib.suppress(OSError):
+        os.close(number)
+
+
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets with numbers above 2."""
     one, other = (
