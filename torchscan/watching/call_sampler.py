@@ -19,15 +19,18 @@ from torchscan.watching.gradient_sampler import GradientSampler
 from torchscan.watching.sampling_context import SamplingContext
 from torchscan.watching.series_rows import SeriesRows
 
+#: rows of a step; a model that is called without end, and without gradients, has more
+MAX_ROWS = 20_000
+
 
 class CallSampler:
-    """Collector of the inputs and outputs of the calls of one step, which awaits their gradients."""
+    """Collector of the inputs and outputs of the calls of one step. It awaits their gradients."""
 
     def __init__(
         self, context: SamplingContext, series_rows: SeriesRows, gradients: GradientSampler
     ) -> None:
-        self._numbers, self._series_rows = context.numbers, series_rows
-        self._gradients = gradients
+        self._rows, self._numbers = context.rows, context.numbers
+        self._series_rows, self._gradients = series_rows, gradients
         kinds = context.kinds
         self._takes_inputs = "input" in kinds
         self._takes_input_grads = "input_grad" in kinds
@@ -36,6 +39,8 @@ class CallSampler:
         #: True if a call's inputs, or its outputs, are needed at all
         self.needs_inputs = self._takes_inputs or self._takes_input_grads
         self.needs_outputs = self._takes_outputs or self._takes_output_grads
+        #: True during a call that belongs to another pass
+        self.is_aside = False
         #: what is known of open calls, by their number, if gradients of inputs are sampled
         self.begun: dict[int, BegunCall] = {}
         #: the layout of the tensors that modules pass on, once it is known
@@ -48,6 +53,8 @@ class CallSampler:
 
         ``first`` is the index of the first of them among the inputs of the call.
         """
+        if self.is_aside or len(self._rows.numels) >= MAX_ROWS:
+            return
         if self._takes_inputs:
             numbers = site.inputs
             index = first

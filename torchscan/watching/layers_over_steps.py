@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,6 +106,16 @@ def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[s
     found = dict(zip(QUANTITIES, values, strict=True))
     found["std"] = found["std"] / found["num_stds"]
     return found
+
+
+def paths_of_modules(series: Collection[Series], graph: Mapping[str, Any] | None) -> list[str]:
+    """Return the paths of the modules with series, in the order of the model's graph if known."""
+    rows = [] if graph is None else graph["rows"]
+    drawn = dict.fromkeys(str(row["path"]) for row in rows)
+    recorded = {each.path for each in series}
+    paths = {path: None for path in drawn if path in recorded}
+    paths.update(dict.fromkeys(order_paths(series)))
+    return list(paths)
 
 
 def order_paths(series: Collection[Series]) -> list[str]:

@@ -68,6 +68,15 @@ def merge_steps_of_ranks(readers: Iterable[Reader], phase: Phase) -> Iterator[Si
         )
 
 
+def steps_of_ranks(files: Iterable[Path], phase: Phase) -> Iterator[SinkData]:
+    """Yield the steps of all ranks together, as sinks get them; the files are open meanwhile."""
+    with contextlib.ExitStack() as stack:
+        readers = [Reader(file) for file in files]
+        for reader in readers:
+            stack.callback(reader.close)
+        yield from merge_steps_of_ranks(readers, phase)
+
+
 def _steps_of_rank(reader: Reader, phase: Phase) -> Iterator[RankStep]:
     series = reader.series()
     for watched in reader.steps(phase):
@@ -175,8 +184,13 @@ def _removed_unless_renamed(path: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def measured_in(path: Path, newest: Sequence[RankStep]) -> Measured:
-    """Return what all ranks measured in the last step, from the newest step of each."""
+def last_measured(path: Path, readers: Iterable[Reader], phase: Phase) -> Measured:
+    """Return what all ranks of a run measured in the last step of a phase."""
+    newest = []
+    for reader in readers:
+        watched = reader.newest(phase)
+        if watched is not None:
+            newest.append(RankStep(watched, reader.series()))
     last = max((each.watched.place for each in newest), default=None)
     found = merge_ranks_of_step(each for each in newest if each.watched.place == last)
     figures: dict[Key, dict[Figure, float]] = defaultdict(dict)

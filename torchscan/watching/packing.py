@@ -75,8 +75,9 @@ def _pack_alike(steps: Sequence[Distributions]) -> list[bytes]:
     heads = _heads_of(steps, names)
     for head, (num_bins, streams) in zip(heads, _pack_counts(columns), strict=True):
         every = [deflate(head), *streams]
-        header = HEAD.pack(FORMAT, len(names), *sizes, num_bins, *map(len, every))
-        packed_steps.append(b"".join([header, *every]))
+        lengths = map(len, every)
+        header = HEAD.pack(FORMAT, len(names), *sizes, num_bins, *lengths)
+        packed_steps.append(header + b"".join(every))
     return packed_steps
 
 
@@ -89,22 +90,29 @@ def _heads_of(steps: Sequence[Distributions], names: bytes) -> list[bytes]:
         figures[name] = torch.stack([each.figures[name] for each in columns])
     norms = figures["norm"]
     # that of most rows follows from the others
-    is_known = norms.ne(estimate_norms(figures)) & norms.isnan().logical_not()
-    figures["norm"] = norms.where(is_known, math.nan)
+    estimates = estimate_norms(figures)
+    is_needed = norms.ne(estimates) & ~norms.isnan()
+    figures["norm"] = norms.where(is_needed, math.nan)
     saturated = [to_reals(each.saturated) for each in steps]
     are_exact = [each.is_exact.byte() for each in columns]
     sizes = [each.sizes.short() for each in columns]
     whole = torch.stack([figures[name].long() for name in WHOLE], 1)
     real = torch.stack([figures[name].float() for name in REAL], 1)
-    rows = [whole.flatten(0, 1), real.flatten(0, 1), torch.stack(are_exact), torch.stack(sizes)]
-    of_steps = [torch.stack(saturated), *rows]
-    shares, *others = (_planes_of_steps(each, num_steps) for each in of_steps)
+    of_rows = [
+        whole.flatten(0, 1),
+        real.flatten(0, 1),
+        torch.stack(are_exact),
+        torch.stack(sizes),
+    ]
+    others = [_planes_of_steps(each, num_steps) for each in of_rows]
+    shares = _planes_of_steps(torch.stack(saturated), num_steps)
     numbers_and_rows = [list(first.numbers), list(first.rows)]
     numbers = torch.tensor(numbers_and_rows, dtype=torch.int64)
     can_die = bytes(map(bool, first.can_die))
     start = names + to_planes(_steps_between(numbers)) + can_die
+    starts = [start] * num_steps
     custom = map(_planes_of_custom, steps)
-    parts = zip([start] * num_steps, shares, custom, *others, strict=True)
+    parts = zip(starts, shares, custom, *others, strict=True)
     return list(map(b"".join, parts))
 
 
@@ -132,10 +140,11 @@ def _pack_counts(columns: Sequence[Columns]) -> Iterator[tuple[int, list[bytes]]
         low, high = (bins[first + start : first + end] for first in (0, total))
         firsts = (plane * total for plane in range(4))
         lowest, *higher = (counts[first + start : first + end] for first in firsts)
+        upper = b"".join([high, *higher])
         streams = [
             deflate(low, zlib.Z_HUFFMAN_ONLY),
             deflate(lowest, zlib.Z_HUFFMAN_ONLY),
-            deflate(b"".join([high, *higher])),
+            deflate(upper),
         ]
         yield len(each.bins), streams
 

@@ -58,6 +58,11 @@ def plain_rank_files(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if is_rank_file(path) and is_plain_file(path)]
 
 
+def run_folders_in(folder: Path) -> list[Path]:
+    """Return the folders with a run in a folder and in the folders inside it."""
+    return sorted({file.parent for file in plain_rank_files(folder.rglob("rank*.sqlite"))})
+
+
 def is_rank_file(file: Path) -> bool:
     """Return whether the file has the name of a rank's."""
     return _RANK_FILE.fullmatch(file.name) is not None

@@ -1,4 +1,4 @@
-"""What the sampled steps of a model have in common, and the choice of these steps."""
+"""The parts of sampling that all steps of a model share, and the choice of sampled steps."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class StepFollower:
         part = None if self._model_hook.is_model(module) else id(module)
         relation = self._steps.relation_of(phase, part)
         if self._sampler is not None:
-            self._sampler.is_aside = relation == "aside"
+            self._sampler.calls.is_aside = relation == "aside"
         elif relation == "same" and phase == "train":
             self._await_gradients(module)
         if relation != "new":

@@ -22,7 +22,7 @@ from torchscan.torch_versions import (
     count_function_modes,
     without_torch_function,
 )
-from torchscan.watching.call_sampler import CallSampler
+from torchscan.watching.call_sampler import MAX_ROWS, CallSampler
 from torchscan.watching.call_sites import CallSite
 from torchscan.watching.contributions import BegunCall
 from torchscan.watching.gradient_sampler import GradientSampler
@@ -32,8 +32,6 @@ from torchscan.watching.sampling_guard import SamplingGuard, guarded, is_transfo
 from torchscan.watching.series_rows import SeriesRows
 from torchscan.watching.step_samples import StepSamples
 
-#: rows of a step; a model that is called without end, and without gradients, has more
-_MAX_ROWS = 20_000
 _NO_ARGUMENTS: dict[str, Any] = {}
 
 #: a module that is called, and what is known of the call
@@ -61,8 +59,6 @@ class StepSampler:
         self.open_calls: list[_OpenCall] = []
         #: calls of modules in this step, by the identity of the module
         self._num_calls: dict[int, int] = {}
-        #: True during a call that belongs to another pass
-        self.is_aside = False
         self.guard = SamplingGuard(fail)
 
         trains, kinds = of.phase == "train", context.kinds
@@ -75,7 +71,7 @@ class StepSampler:
             parameters=self._parameters if trains and "param_grad" in kinds else None,
             note_begin=note_backward,
         )
-        self._calls = CallSampler(context, self._series_rows, self._gradients)
+        self.calls = CallSampler(context, self._series_rows, self._gradients)
         if trains and "param" in kinds:
             self._parameters.sample_before(of.number)
 
@@ -93,7 +89,7 @@ class StepSampler:
     def forget_open(self) -> None:
         """Forget calls that were interrupted: torch does not report their end."""
         self.open_calls.clear()
-        self._calls.begun.clear()
+        self.calls.begun.clear()
 
     def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note the start of a call, and sample its inputs, which the call may write to."""
@@ -113,14 +109,12 @@ class StepSampler:
                 return
             self._num_calls[identity] = invocation + 1
             self.open_calls.append((module, site))
-            has_room = len(self._rows.numels) < _MAX_ROWS
-            is_sampled = site.is_sampled and not self.is_aside and has_room
-            if args and is_sampled and self._calls.needs_inputs:
+            if args and self.calls.needs_inputs and site.is_sampled:
                 if count_function_modes():
                     with without_torch_function():
-                        self._calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
+                        self.calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
                 else:
-                    self._calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
+                    self.calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
         except Exception as error:
             self.guard.fail(error)
         self.guard.took += perf_counter_ns() - start
@@ -132,7 +126,7 @@ class StepSampler:
             return
         start = perf_counter_ns()
         try:
-            begun = self._calls.begun
+            begun = self.calls.begun
             call = begun.pop(len(self.open_calls), None) if begun else None
             site = self._pop(module)
             if site is None or self.guard.is_over or is_transformed():
@@ -146,7 +140,7 @@ class StepSampler:
             else:
                 self._sample_end(site, args, kwargs, result, call)
             if not self.open_calls:
-                self.is_aside = False
+                self.calls.is_aside = False
                 self._end_root(module, args, kwargs, result)
         except Exception as error:
             self.guard.fail(error)
@@ -173,14 +167,14 @@ class StepSampler:
         call: BegunCall | None,
     ) -> None:
         outputs = tensors_in(result)
-        if site.is_sampled and not self.is_aside and len(self._rows.numels) < _MAX_ROWS:
-            if kwargs and self._calls.needs_inputs:
+        if site.is_sampled and not self.calls.is_aside and len(self._rows.numels) < MAX_ROWS:
+            if kwargs and self.calls.needs_inputs:
                 num_open, first = len(self.open_calls), len(tensors_in(args))
-                self._calls.sample_inputs(site, tensors_in(kwargs), first, num_open)
+                self.calls.sample_inputs(site, tensors_in(kwargs), first, num_open)
             if call is not None:
                 self._gradients.await_contributions(call, outputs)
-            if self._calls.needs_outputs:
-                self._calls.sample_outputs(site, outputs)
+            if self.calls.needs_outputs:
+                self.calls.sample_outputs(site, outputs)
         if not self.open_calls:
             for node in {each.grad_fn for each in outputs if each.grad_fn is not None}:
                 node.register_prehook(self._gradients.note_backward)
@@ -195,7 +189,7 @@ class StepSampler:
         if self.open_calls and self.open_calls[-1][0] is module:
             site = self.open_calls[-1][1]
         is_again = backward_pass() != NO_BACKWARD_PASS
-        if site is None or not site.is_sampled or self.is_aside or is_again:
+        if site is None or not site.is_sampled or self.calls.is_aside or is_again:
             return
         row = self._series_rows.row_of(alias, None)
         if row is None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from torchscan.notes import Note
 from torchscan.report.paging.training_record import NanData
-from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.rank_readers import readers_of
 from torchscan.watching.run_files import ranks_in
 from torchscan.watching.schema import Distribution, RunEvent, Series
 from torchscan.watching.series_history import History

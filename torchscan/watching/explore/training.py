@@ -22,7 +22,7 @@ from torchscan.watching.curves import Curves
 from torchscan.watching.distributions_over_steps import ends_of_columns
 from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
 from torchscan.watching.explore.nan_source import describe_nan, first_nan
-from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun
 from torchscan.watching.layer_columns import (
     ColumnOfLayers,
     Span,
@@ -32,6 +32,7 @@ from torchscan.watching.layer_columns import (
 )
 from torchscan.watching.layers_over_steps import quantities_of
 from torchscan.watching.processes import single_thread
+from torchscan.watching.rank_readers import readers_of
 from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Series
