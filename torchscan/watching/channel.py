@@ -198,7 +198,10 @@ class Outlet:
         if self._num_freed < self.counters.taken:
             self._free_taken()
         if size > self._size:
-            self._make_room(size)
+            # Room for steps of this size. Records in the memory stay where they are.
+            self._size = max(_MIN_SIZE, _NUM_STEPS * size)
+            os.ftruncate(self._file, CONTROL_SIZE + self._size)
+            self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
         at = self._place(size)
         if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
             return False
@@ -217,12 +220,6 @@ class Outlet:
         while self._num_freed < taken and self._unread:
             self._unread.popleft()
             self._num_freed += 1
-
-    def _make_room(self, size: int) -> None:
-        """Grow for steps of this size. Records in the memory stay where they are."""
-        self._size = max(_MIN_SIZE, _NUM_STEPS * size)
-        os.ftruncate(self._file, CONTROL_SIZE + self._size)
-        self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
 
     def _touch(self, end: int) -> None:
         """Write to the pages behind a record that ends here, before training needs them."""

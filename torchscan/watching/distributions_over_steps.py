@@ -125,7 +125,10 @@ class OverSteps:
         parts = [_add_up(self._columns[place]) for place in places]
         is_seen, cells = self._cells(parts)
         pages = cells.to_page_data()
-        until = self._until()
+        ordered = sorted(self._steps)
+        firsts = [self._steps[place][0] for place in ordered]
+        _, last = self._steps[ordered[-1]]
+        until = dict(zip(ordered, ends_of_columns(firsts, last), strict=True))
         found = []
         # most series were seen in the same columns
         spans: dict[bytes, dict[str, list[int]]] = {}
@@ -171,13 +174,6 @@ class OverSteps:
             dead=dead / num_dead,
             update=update / num_update,
         )
-
-    def _until(self) -> dict[int, int]:
-        """Return where each column ends."""
-        places = sorted(self._steps)
-        firsts = [self._steps[place][0] for place in places]
-        _, last = self._steps[places[-1]]
-        return dict(zip(places, ends_of_columns(firsts, last), strict=True))
 
 
 def ends_of_columns(firsts: Sequence[int], last: int) -> list[int]:

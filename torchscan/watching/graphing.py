@@ -142,7 +142,12 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
     """
     if os.fork() == 0:
         try:
-            _close_files_except(drawing)
+            # Readers of the trainer's pipes and sockets are to see their end.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for file in (0, 1, 2):
+                os.dup2(nothing, file)
+            os.closerange(3, drawing)
+            os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
             signal.alarm(_PATIENCE)
             gc.disable()  # what it would free may be on a device that a fork must not touch
             os.nice(_NICE)
@@ -150,15 +155,6 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
             _write(model, given, path)
         finally:
             os._exit(0)
-
-
-def _close_files_except(drawing: int) -> None:
-    """Close all files but one, so that readers of the trainer's pipes and sockets see their end."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for file in (0, 1, 2):
-        os.dup2(nothing, file)
-    os.closerange(3, drawing)
-    os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _write(model: nn.Module, given: Given, path: Path) -> None:

@@ -71,7 +71,11 @@ def layers_over_steps(
 ) -> LayersOverSteps:
     """Return the quantities of modules, from the columns and the series of each rank."""
     types = {each.path: each.type_name for _, series in ranks for each in series.values()}
-    renumbered = [_number_by_path(columns, series, paths) for columns, series in ranks]
+    indices = {path: index for index, path in enumerate(paths)}
+    renumbered = []
+    for columns, series in ranks:
+        numbers = {number: indices[each.path] for number, each in series.items()}
+        renumbered.append(renumber(columns, numbers))
     width = width_of_columns([each.first for found in renumbered for each in found], max_columns)
     merged = merge_columns(renumbered, width)
     found = quantities_of(merged, len(paths))
@@ -85,17 +89,6 @@ def layers_over_steps(
         num_steps=tuple(map(attrgetter("num_steps"), merged)),
         **{name: tuple(map(tuple, found[name].tolist())) for name in _SHOWN},
     )
-
-
-def _number_by_path(
-    columns: Sequence[ColumnOfLayers], series: Mapping[int, Series], paths: Sequence[str]
-) -> list[ColumnOfLayers]:
-    """Return the columns with the indices of paths as the numbers of modules."""
-    indices = {path: index for index, path in enumerate(paths)}
-    numbers = {}
-    for number, each in series.items():
-        numbers[number] = indices[each.path]
-    return renumber(columns, numbers)
 
 
 def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[str, Tensor]:

@@ -123,7 +123,11 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
             for merged in merge_steps_of_ranks(readers, phase):
                 store.write(_to_stored(merged, store), thins_out=False)
         for reader in readers:
-            _copy_events(reader, store)
+            own = rank_of_file(reader.path)
+            for event in reader.events():
+                # Events of a run that was merged before have their ranks.
+                rank = own if event.rank is None else event.rank
+                store.note(event.note, event.time, rank=rank)
     finally:
         store.close()
 
@@ -136,17 +140,6 @@ def _merge_abouts(readers: Sequence[Reader], missing: Sequence[Note]) -> dict[st
     about.pop("session", None)
     absent = [note.to_data() for note in missing]
     return {**about, "ranks": len(readers), "missing": absent, "lost": lost}
-
-
-def _copy_events(reader: Reader, store: Store) -> None:
-    """Write the events of a rank with its number, which the file's name has.
-
-    Events of a run that was merged before have theirs.
-    """
-    own = rank_of_file(reader.path)
-    for event in reader.events():
-        rank = own if event.rank is None else event.rank
-        store.note(event.note, event.time, rank=rank)
 
 
 def _to_stored(merged: SinkData, store: Store) -> SampledStep:

@@ -167,7 +167,9 @@ def statistics_of(custom: object) -> dict[str, Any]:
 
 def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
     """Return the choosers of modules. Each matches at least one module, or an error is raised."""
-    chosen = list_of("modules", modules, _CHOOSERS, is_one=_chooses)
+    chosen = list_of(
+        "modules", modules, _CHOOSERS, is_one=lambda each: isinstance(each, str) or callable(each)
+    )
     if not chosen:
         raise InputError("modules is an empty list: name at least one module, or give None for all")
     for each in chosen:
@@ -178,10 +180,6 @@ def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
                 f"{paths[:200] or 'no parts'}"
             )
     return chosen
-
-
-def _chooses(value: object) -> bool:
-    return isinstance(value, str) or callable(value)
 
 
 def is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:

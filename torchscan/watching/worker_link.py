@@ -121,7 +121,10 @@ class WorkerLink:
         """Start another worker with the memory, unless a restarted one made no progress."""
         is_new = self._may_restart_until is None
         status = self.wait(0.1 if is_new else 0.0)
-        how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
+        how = ""
+        if status is not None and status < 0:
+            names = {each.value: each.name for each in signal.Signals}
+            how = f" ({names.get(-status, f'signal {-status}')})"
         has_got_on = self._outlet.counters.taken > self._taken_at_start
         if (self._num_restarts and not has_got_on) or not self._path.exists():
             self._give_up(how)
@@ -158,13 +161,6 @@ class WorkerLink:
                 f"the worker process has ended{how}, and a new one continues where it stopped; "
                 "training is not affected"
             )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def sentence_of(note: Note) -> str:

@@ -84,10 +84,15 @@ class FollowedTraining:
         num_dropped = sum(lost.count for lost in run.lost)
         notes = [event.note for event in events]
         evaluation = _curve_data(run.curves("eval"))
+        # first, as a worker writes how the run ended before it ends
+        is_recording = any(map(has_worker, ranks_in(run.path)))
+        about = run.about
+        is_closed = about.get("closed", True) and about.get("raised") is None
+        state = "finished" if is_closed else "stopped"
         return TrainingRecord(
             run=run.path.name,
-            state=_state_of(run),
-            about=run.about,
+            state="recording" if is_recording else state,
+            about=about,
             num_dropped=num_dropped,
             train=_curve_data(train),
             evaluation=evaluation,
@@ -141,14 +146,6 @@ def findings_of(run: WatchedRun) -> tuple[Note, ...]:
     """Return the findings that the page of a run names, in the same order."""
     record = FollowedTraining(run).read()
     return () if record is None else tuple(find_all(record, thin_out(record.train)))
-
-
-def _state_of(run: WatchedRun) -> str:
-    if any(map(has_worker, ranks_in(run.path))):
-        return "recording"
-    about = run.about
-    is_closed = about.get("closed", True) and about.get("raised") is None
-    return "finished" if is_closed else "stopped"
 
 
 def _curve_data(curves: Curves) -> CurveData:
