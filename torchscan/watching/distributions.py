@@ -107,9 +107,6 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
     for name in _SUMS:
         sums[name] = sum(getattr(part, name) for part in parts)
     mean, deviation = _moments(parts)
-    custom: dict[str, float] = {}
-    for name in dict.fromkeys(name for part in parts for name in part.custom):
-        custom[name] = _mean(parts, [part.custom.get(name, math.nan) for part in parts])
     smallest = _without_nan(part.min for part in parts)
     largest = _without_nan(part.max for part in parts)
     dead = _without_nan(part.dead for part in parts)
@@ -127,7 +124,7 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
         dead=min(dead, default=math.nan),
         sample_norm=sample_norm,
         norm=_norm(parts, kind),
-        custom=custom,
+        custom=_merge_custom(parts),
         counts=_counts(parts),
     )
 
@@ -205,6 +202,17 @@ def _mean(parts: Sequence[Distribution], values: Sequence[float]) -> float:
         return math.nan
     total = sum(size * value for size, value in known)
     return total / sum(size for size, _ in known)
+
+
+def _merge_custom(parts: Sequence[Distribution]) -> dict[str, float]:
+    """Return the means of the user's statistics, in the order in which the parts have them."""
+    names: dict[str, None] = {}
+    for part in parts:
+        names |= dict.fromkeys(part.custom)
+    custom = {}
+    for name in names:
+        custom[name] = _mean(parts, [part.custom.get(name, math.nan) for part in parts])
+    return custom
 
 
 def _counts(parts: Sequence[Distribution]) -> dict[int, int]:

@@ -56,8 +56,13 @@ class EarlierSessions:
             idle = idle + LOOK if now == seen else 0.0
             seen = now
             if idle > PATIENCE:
+                writer = "the writer of an earlier process"
+                with contextlib.suppress(StoreError), contextlib.closing(Reader(self._path)) as run:
+                    session = run.about().get("session")
+                    if isinstance(session, dict) and "worker" in session:
+                        writer = f"process {session['worker']}"
                 raise InputError(
-                    f"run {str(self._folder)!r} is still being written by {self._find_worker()}, "
+                    f"run {str(self._folder)!r} is still being written by {writer}, "
                     "which makes no progress: end that process, or give another folder"
                 )
         return lock
@@ -65,13 +70,6 @@ class EarlierSessions:
     def _written_at(self) -> tuple[int, ...]:
         files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
         return tuple(each.stat().st_mtime_ns for each in files if each.exists())
-
-    def _find_worker(self) -> str:
-        with contextlib.suppress(StoreError), contextlib.closing(Reader(self._path)) as reader:
-            session = reader.about().get("session")
-            if isinstance(session, dict) and "worker" in session:
-                return f"process {session['worker']}"
-        return "the writer of an earlier process"
 
     def last_passes(
         self, about: Mapping[str, Any], step: int | None
