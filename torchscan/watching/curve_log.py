@@ -79,7 +79,8 @@ class CurveLog:
         if len(losses) != 1:
             return
         (loss,) = losses
-        if _is_scalar(loss):
+        # reading a distributed tensor would communicate
+        if loss.numel() == 1 and is_plain(loss):
             self._add_loss(loss)
             if scale is not None:
                 # it is NaN if reading it would wait, and then follows from the losses
@@ -90,7 +91,7 @@ class CurveLog:
     def note_result(self, result: object) -> None:
         """Add the loss in the result of a model, if it has one."""
         loss = getattr(result, "loss", None)
-        if isinstance(loss, Tensor) and _is_scalar(loss):
+        if isinstance(loss, Tensor) and loss.numel() == 1 and is_plain(loss):
             self._add_loss(loss)
 
     def _add_loss(self, loss: Tensor) -> None:
@@ -188,8 +189,3 @@ class CurveLog:
         if self._rows:
             self._send_rows(self._rows)
             self._rows = []
-
-
-def _is_scalar(loss: Tensor) -> bool:
-    """Return whether a loss can be read: reading a distributed tensor would communicate."""
-    return loss.numel() == 1 and is_plain(loss)

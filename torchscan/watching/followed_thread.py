@@ -12,7 +12,8 @@ class FollowedThread:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._identity: int | None = None
+        #: what ``threading.get_ident()`` returns in it, or None before it begins
+        self.identity: int | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -21,14 +22,10 @@ class FollowedThread:
         return os.getpid() == self._pid
 
     @property
-    def is_here(self) -> bool:
-        """True in the thread that trains, and in all threads before it begins or once it ended."""
-        if self._identity == get_ident() or self._identity is None:
-            return True
-        thread = self._thread
-        return thread is not None and not thread.is_alive()
+    def has_ended(self) -> bool:
+        """True once it has ended, so that another thread may go on."""
+        return self._thread is not None and not self._thread.is_alive()
 
     def follow_current(self) -> None:
-        """Note that the current thread trains."""
-        if self._identity != get_ident():
-            self._identity, self._thread = get_ident(), threading.current_thread()
+        """Follow the current thread from now on."""
+        self.identity, self._thread = get_ident(), threading.current_thread()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -134,7 +135,9 @@ class StepFollower:
     @property
     def _is_here(self) -> bool:
         """True in the process and the thread that train; in a forked process, the run is closed."""
-        return not self._is_closed and self._thread.is_here
+        if self._is_closed:
+            return False
+        return self._thread.identity in (get_ident(), None) or self._thread.has_ended
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -157,7 +160,8 @@ class StepFollower:
             self._run(self._begin_pass, module, args)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._thread.follow_current()
+        if self._thread.identity != get_ident():
+            self._thread.follow_current()
         self._compiler.listen()  # a compiler that is reset forgets its listeners
         self._model_hook.note_entry(module, is_first=not self._has_begun)
         self._has_begun = True
