@@ -24,7 +24,7 @@ from torchscan.recording.example_inputs import example_inputs
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.torch_versions import stands_for_itself
-from torchscan.trace.events import InputRecord
+from torchscan.trace.provenance import InputRecord
 
 _META = torch.device("meta")
 _ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -50,7 +50,8 @@ from torchscan.torch_versions import (
     on_its_way,
     without_torch_function,
 )
-from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase
+from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
+from torchscan.trace.provenance import InputRecord
 
 #: about to be initialized: no part of the pass
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})

@@ -12,7 +12,7 @@ from torchscan.recording.bookkeeping.packed_weights import Fingerprint
 from torchscan.recording.bookkeeping.storages import bytes_of
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
 from torchscan.torch_versions import local_part
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 
 
 def parameter_records(

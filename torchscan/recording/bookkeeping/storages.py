@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torchscan.torch_versions import is_functorch_wrapped
-from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorSpec, stored_size
+from torchscan.trace.events import Sparsity, TensorSpec, stored_size
+from torchscan.trace.records import StorageKind, StorageRecord
 
 
 class _StorageWatch(weakref.ref[object]):

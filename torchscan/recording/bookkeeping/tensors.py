@@ -18,7 +18,8 @@ from torchscan.torch_versions import (
     without_torch_function,
     without_tracing,
 )
-from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.events import TensorSpec
+from torchscan.trace.records import TensorKind, TensorRecord
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22

@@ -43,7 +43,8 @@ from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statisti
 from torchscan.recording.execution.plan_makers import make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.records import TensorKind
 
 #: operators whose result has no values yet
 _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})

@@ -19,7 +19,8 @@ from torchscan.recording.execution.assumptions import Assumed
 from torchscan.recording.execution.groups import NAMESPACES, with_groups
 from torchscan.recording.execution.op_traits import OpTraits
 from torchscan.torch_versions import OpOverload, aten
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.records import TensorKind
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})

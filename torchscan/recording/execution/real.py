@@ -16,7 +16,8 @@ from torchscan.recording.execution.calls import (
     describe_outcome,
     protect_foreign,
 )
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.records import TensorKind
 
 
 class RealExecution:

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from torchscan.recording.folding.left_out_layers import LeftOut
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.records import StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
 
 

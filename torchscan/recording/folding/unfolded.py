@@ -10,7 +10,8 @@ from itertools import accumulate
 from torchscan.recording.folding.layer_copies import LayerCopy, UnfoldedRecords
 from torchscan.recording.folding.left_out_layers import LeftOut, calls_inside, left_out_of
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, OpSignature, ParameterRecord
+from torchscan.trace.events import ModuleCall, OpCall, OpSignature
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 

@@ -33,7 +33,8 @@ from torchscan.recording.training.small_step import (
     StepPart,
     gradient_of,
 )
-from torchscan.trace.events import OpCall, TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.events import OpCall, TensorSpec
+from torchscan.trace.records import TensorKind, TensorRecord
 
 #: optimizers that loop over parameters and write to existing state; Rprop and ASGD recreate theirs
 _NAMES = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop")
