@@ -31,7 +31,7 @@ from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import FAILED, Call, Given
+from torchscan.recording.module_calls import FAILED, Call, Given
 from torchscan.torch_versions import without_tracing
 
 _WRITTEN = Note.of("input-written")

@@ -37,13 +37,8 @@ from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, mod
 from torchscan.recording.bookkeeping.tensor_copies import own_copy
 from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_threads import with_autograd_threads
-from torchscan.recording.call_tree import (
-    FAILED,
-    Begun,
-    Call,
-    CallTree,
-    Given,
-)
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import FAILED, Begun, Call, Given
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import without_tracing
 

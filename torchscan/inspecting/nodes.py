@@ -34,7 +34,8 @@ from torchscan.inspecting.values import (
     reveals,
 )
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import (
     LEAF_NODE,
     NO_BACKWARD_PASS,

@@ -47,7 +47,7 @@ from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import is_running
+from torchscan.recording.running_modules import is_running
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import forget_hooks, is_capturing_now, is_transforming, not_compiled
 

@@ -29,7 +29,7 @@ from torchscan.inspecting.replayed_operator import Operator, mask_note
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.places import place_of_user
 from torchscan.recording.state import keep_random_state
 from torchscan.recording.undo import Undo, put_back_after

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.containers import arguments_named, named_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import local_part
 from torchscan.trace.events import ModuleCall
 

@@ -23,7 +23,7 @@ from torchscan.recording.bookkeeping.packed_weights import (
     packed_tensors,
 )
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, are_plain, meta_tensor
-from torchscan.recording.call_tree import Call, CallTree, Given
+from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import (
     Execution,
@@ -34,6 +34,7 @@ from torchscan.recording.execution.calls import (
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.op_traits import RESOLVE, OpTraits, traits_of
 from torchscan.recording.execution.reads import CHECKING, TRUTH
+from torchscan.recording.module_calls import Call, Given
 from torchscan.recording.module_ends import ModuleEnds
 from torchscan.recording.places import is_validation
 from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass
@@ -107,6 +108,7 @@ class Recorder(TorchDispatchMode):
         """
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.tree = CallTree(inventory.path_of)
+        self._exception_origin = self.tree.origin
         self.table = TensorTable(execution.needs_proxy)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
@@ -170,16 +172,16 @@ class Recorder(TorchDispatchMode):
         """End the pass: memory that is freed from now on is freed after its end."""
         self.table.end()
         self._failed = None
-        self.tree.forget_exception()
+        self._exception_origin.forget()
 
     def failure_of(self, error: BaseException) -> Failure:
         """Return the origin of this exception, ignoring those that the model caught before."""
         request = None
         if self._failed is not None and self._failed[0] is error:
             request = self._failed[1]
-        call = self.tree.origin_of(error)
+        call = self._exception_origin.call_of(error)
         if call is not None:
-            self._note_tensors(call, (self.tree.given_to_origin, {}), ())
+            self._note_tensors(call, (self._exception_origin.arguments, {}), ())
         return Failure(error, call, request)
 
     def op_calls(self) -> tuple[OpCall, ...]:
@@ -324,7 +326,7 @@ class Recorder(TorchDispatchMode):
 
     def _notice_what_is_over(self) -> None:
         """Release caught exceptions, whose frames hold tensors; detect the end of recomputation."""
-        self.tree.forget_caught()
+        self._exception_origin.forget_caught()
         if self._failed is not None and sys.exception() is not self._failed[0]:
             self._failed = None
         if self._is_computing_again and not _is_inside_checkpoint():

@@ -24,7 +24,8 @@ from torchscan.observing.model_steps import ModelSteps
 from torchscan.observing.readable_tensors import is_plain
 from torchscan.observing.steps import Pass, StepCounter
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.call_tree import Given, is_open
+from torchscan.recording.module_calls import Given
+from torchscan.recording.running_modules import is_open
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
     NO_BACKWARD_PASS,
