@@ -20,6 +20,7 @@ from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.slot_names import name_parts
 from torchscan.recording.call_arguments import CallArguments, enter_parameters
 from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
@@ -86,7 +87,7 @@ class PassRun:
         request, inventory, recorder = self.request, self.inventory, self.recorder
         make_room_for_nesting(inventory)
         if not self.attempt.is_abstract:
-            recorder.name_parts(inventory)
+            name_parts(inventory, recorder.table)
         is_inside_ddp = is_wrapped_by_ddp(request.module) and inventory.root is not request.module
         if request.has_backward and is_inside_ddp:
             self.assume(Note.of("gradients-not-reduced"))

@@ -86,7 +86,7 @@ def _trace_with(
     )
     return Trace(
         modules=recorder.module_calls(),
-        ops=recorder.op_calls(),
+        ops=tuple(recorder.ops),
         tensors=tuple(recorder.table.records),
         storages=storages,
         parameters=parameters,

@@ -109,6 +109,14 @@ class AssumedValues:
                     self._note(assumed.with_about(about), name_of_read(request.op))
         return met
 
+    def are_validated(self, request: OpRequest) -> bool:
+        """Return whether torch validates unknown values, which are then assumed to be in range."""
+        first, *_ = request.tracked
+        if first.is_concrete or not is_validation():
+            return False
+        self._assume(Note.of("distribution-arguments-valid"))
+        return True
+
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
