@@ -35,7 +35,7 @@ from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensor_copies import own_copy
-from torchscan.recording.bookkeeping.tensors import shape_of
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
 from torchscan.recording.call_threads import with_autograd_threads
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.module_calls import FAILED, Begun, Call, Given

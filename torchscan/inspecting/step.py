@@ -21,7 +21,7 @@ from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.bookkeeping.tensors import shape_of
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
 from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import next_node
 

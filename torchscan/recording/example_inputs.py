@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import Argument, Give, InputError, TorchName
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
+from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]

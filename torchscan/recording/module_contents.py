@@ -24,7 +24,8 @@ from torchscan.recording.bookkeeping.containers import (
     plain_type_of,
     refill,
 )
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.class_attributes import (
     IS_HEAP_TYPE,
     restore_class,

@@ -13,7 +13,8 @@ from torchscan.recording.bookkeeping.packed_weights import (
     packed_objects,
     packed_tensors,
 )
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import AssumedValues, Met
 from torchscan.recording.execution.calls import OpOutcome, OpRequest
@@ -67,7 +68,7 @@ class OperatorLog:
     def leave_out(self, request: OpRequest, outcome: OpOutcome) -> Any:
         """Return the result, for the model, of a call that is not part of it."""
         if request.op is LIFT:
-            self._table.enter_constant(request.args[0])
+            self._storages.find_or_add(request.args[0], "constant", "")
         if request.has_proxy:
             return self._with_originals(request, outcome)
         return outcome.result

@@ -13,7 +13,8 @@ from torch import nn
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen
 from torchscan.recording.bookkeeping.slot_names import name_weights
-from torchscan.recording.bookkeeping.tensors import TensorTable, are_plain
+from torchscan.recording.bookkeeping.tensor_layouts import are_plain
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues
 from torchscan.recording.execution.calls import Execution, OpRequest, describe_outcome
@@ -135,7 +136,7 @@ class Recorder(TorchDispatchMode):
 
     def end(self) -> None:
         """End the pass: memory that is freed from now on is freed after its end."""
-        self.table.end()
+        self.table.storages.end()
         self._failed = None
         self._exception_origin.forget()
 

@@ -197,10 +197,13 @@ class PassRun:
 
     def _hand_over(self, output: Any) -> None:
         """Note which memory of the output the next pass gets."""
-        handover, table = self.request.handover, self.recorder.table
+        handover, storages = self.request.handover, self.recorder.table.storages
         if handover is None:
             return
-        storage_by_name = {name: table.name_cache(each) for name, each in handover.take(output)}
+        storage_by_name = {
+            name: storages.name_memory(tensor, "cache", "")
+            for name, tensor in handover.take(output)
+        }
         handover.storages = {
             name: storage for name, storage in storage_by_name.items() if storage is not None
         }

@@ -10,7 +10,8 @@ from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
 from torchscan.recording.bookkeeping.packed_weights import Fingerprint
 from torchscan.recording.bookkeeping.storages import bytes_of
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import local_part
 from torchscan.trace.records import ParameterRecord
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.tensors import (
+from torchscan.recording.bookkeeping.tensor_layouts import (
     CONCRETE_INTEGERS,
     has_strides,
     is_plain,

@@ -19,7 +19,11 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, kind_of
+from torchscan.recording.bookkeeping.tensor_layouts import (
+    CONCRETE_FLOATS,
+    CONCRETE_INTEGERS,
+    kind_of,
+)
 from torchscan.recording.execution.assumptions import Assumed
 from torchscan.recording.execution.balanced_routing import (
     BALANCED_INDICES,

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumptions import About, Assumed
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.picks import (

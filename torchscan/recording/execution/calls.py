@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.packed_weights import packed_tensors
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.aliases import alias_positions
 from torchscan.recording.execution.assumptions import Assumed
 from torchscan.recording.execution.groups import NAMESPACES, with_groups

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.bookkeeping.tensors import TensorTable, meta_tensor
+from torchscan.recording.bookkeeping.tensor_layouts import meta_tensor
+from torchscan.recording.bookkeeping.tensors import TensorTable
 
 
 def on_one_device(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import meta_tensor
+from torchscan.recording.bookkeeping.tensor_layouts import meta_tensor
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.layouts import Rule
 from torchscan.recording.execution.operand_checks import check

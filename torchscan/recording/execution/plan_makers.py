@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_tensor
 from torchscan.recording.execution.calls import OpOutcome, OpRequest
 from torchscan.recording.execution.meta_calls import META, call_on_meta
 from torchscan.torch_versions import aten

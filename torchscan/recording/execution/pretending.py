@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import copy_arguments
-from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_tensor
 from torchscan.recording.execution.calls import (
     OpOutcome,
     OpRequest,

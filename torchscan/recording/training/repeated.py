@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.optimizers import like
 from torchscan.recording.training.small_step import (

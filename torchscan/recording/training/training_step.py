@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torchscan.errors import Argument
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
-from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
@@ -61,7 +62,7 @@ def name_gradients(
                 continue
             if gradient.layout is not torch.strided:
                 recorder.assume(Note.of("sparse-gradient", parameter=name))
-            recorder.table.name_gradient(gradient, name)
+            recorder.table.storages.name_memory(gradient, "gradient", name)
 
 
 def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
