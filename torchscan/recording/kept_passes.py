@@ -69,10 +69,11 @@ class Kept:
     @property
     def cached_bytes(self) -> int:
         """Bytes of the cache's tensors, of all layers."""
-        return sum(
-            self.times.get(name, 1) * each.numel() * each.element_size()
-            for name, each in self.tensors.items()
-        )
+        total = 0
+        for name, tensor in self.tensors.items():
+            num_layers = self.times.get(name, 1)
+            total += num_layers * tensor.numel() * tensor.element_size()
+        return total
 
     @once
     def times(self) -> Mapping[str, int]:
@@ -80,6 +81,8 @@ class Kept:
         if self._folded is None:
             return {}
         times = self._folded.times(self._recorded)
-        return {
-            name: times[storage] for name, storage in self._storages.items() if storage in times
-        }
+        times_by_name = {}
+        for name, storage in self._storages.items():
+            if storage in times:
+                times_by_name[name] = times[storage]
+        return times_by_name

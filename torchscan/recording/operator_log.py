@@ -17,8 +17,9 @@ from torchscan.recording.bookkeeping.shared_memory import Tracked
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import AssumedValues, Met
-from torchscan.recording.execution.calls import OpOutcome, OpRequest
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.op_traits import RESOLVE
+from torchscan.recording.execution.outcomes import OpOutcome
 from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import aten, current_node, keeps_for_gradients
 from torchscan.trace.events import OpCall, Origin, Phase

@@ -17,10 +17,11 @@ from torchscan.recording.bookkeeping.tensor_layouts import are_plain
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues
-from torchscan.recording.execution.calls import Execution, OpRequest, describe_outcome
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.composite_operands import on_one_device
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.op_traits import OpTraits, traits_of
+from torchscan.recording.execution.outcomes import Execution, describe_outcome
 from torchscan.recording.execution.reads import CHECKING, TRUTH
 from torchscan.recording.module_calls import Call, Given
 from torchscan.recording.module_ends import ModuleEnds

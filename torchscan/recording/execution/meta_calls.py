@@ -109,3 +109,8 @@ def masks_to_indices(request: OpRequest) -> None:
             )
     request.args = (source, expanded)
     request.look_up()
+
+
+def assumed_number(tensor: Tensor) -> float | int | bool:
+    """Return 1, the value that an optimizer reads when it asks for an unknown number."""
+    return torch.ones((), dtype=tensor.dtype).item()

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_tensor
-from torchscan.recording.execution.calls import OpOutcome, OpRequest
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.meta_calls import META, call_on_meta
+from torchscan.recording.execution.outcomes import OpOutcome
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
