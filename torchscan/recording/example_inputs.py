@@ -140,7 +140,9 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
         sizes = tuple(operator.index(size) for size in value)
     except TypeError:  # a tensor or array of a fraction has an index, which fails
         return None
-    return sizes if all(size >= 0 for size in sizes) else None
+    if any(size < 0 for size in sizes):
+        return None
+    return sizes
 
 
 def _by_position(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from torchscan.errors import Argument, InputError, RecordError, TorchscanError
 from torchscan.notes import Note
-from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -31,6 +30,8 @@ from torchscan.trace.trace import Trace
 
 #: ``step(model, cache, token)``: the output and the cache, which is None before the prompt
 Step = Callable[[nn.Module, Any, Tensor], tuple[Any, Any]]
+
+_FLAGS: Mapping[str, Any] = {"use_cache": True, "logits_to_keep": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class Generating:
         """
         self._lacks_layers = lacks_layers
         self._takes = arguments_of(module)
+        #: ask for a cache, and for the scores after the last token alone, as ``generate()`` of
+        #: transformers does
+        self._flags = {name: value for name, value in _FLAGS.items() if name in self._takes}
         self._name = type_name_of(module)
         self._like = like
         given = inputs or {}
@@ -204,15 +208,6 @@ class Generating:
             trace = record_pass(own)
             self._has_engine_attention = False
             return trace.assuming(Note.of("own-attention", reason=error.problem))
-
-    @once
-    def _flags(self) -> Mapping[str, Any]:
-        """The arguments that ask for a cache, and for the scores after the last token alone.
-
-        ``generate()`` of transformers gives them, too.
-        """
-        flags = {"use_cache": True, "logits_to_keep": 1}
-        return {name: value for name, value in flags.items() if name in self._takes}
 
     def _cache_in(self, output: Any) -> Mapping[str, Any]:
         """Return the parts of an output that have the name of an argument."""

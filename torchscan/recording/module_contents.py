@@ -161,8 +161,11 @@ class Snapshot:
                 self._copied += size
                 self._steps.extend(steps_for(value))
             self._wait_for(objects_in(value))
-        elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
-            self._take_object(value)
+        elif not issubclass(kind, _NO_STATE):
+            homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
+            # Locks, queues, threads, files and loggers must not be set back.
+            if homes.isdisjoint(_STANDARD_LIBRARY):
+                self._take_object(value)
 
     def _take_object(self, value: Any) -> None:
         kind = type(value)
@@ -228,12 +231,3 @@ class _Attempts:
                 f"{len(self._failures)} part(s) of the model could not be restored, so the model "
                 f"may have changed: build it again ({self._failures[0]!r})"
             )
-
-
-def _is_live(kind: type) -> bool:
-    """Return whether a class has state that must not be set back.
-
-    Locks, queues, threads, files, loggers and classes made of them have.
-    """
-    homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
-    return not homes.isdisjoint(_STANDARD_LIBRARY)

@@ -137,7 +137,9 @@ class AssumedValues:
             choices = choices_asked_for(request, position, each)
             self._asked_for.get(each.call, set()).update(choices)
         known = [(about_after(request, position, each), each) for position, each in met]
-        drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
+        drawn = None
+        if any(tracked.is_concrete for tracked in made):
+            drawn = drawn_by(request)
         if drawn is not None:
             known.append((drawn, Assumed(drawn)))
         if not known:

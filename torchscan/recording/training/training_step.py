@@ -57,19 +57,16 @@ def name_gradients(
     """Name the parameters of gradients that stay in memory."""
     with without_torch_function():
         for name, tensor in tensors:
-            gradient = _gradient_of(tensor, substitutes)
+            known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
+            gradient = None
+            if known is not None and known.is_leaf:
+                gradient = known.grad
             if gradient is None:
                 continue
+            gradient = local_part(gradient)
             if gradient.layout is not torch.strided:
                 recorder.assume(Note.of("sparse-gradient", parameter=name))
             recorder.table.storages.name_memory(gradient, "gradient", name)
-
-
-def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
-    """Return this rank's part of a gradient."""
-    known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
-    gradient = known.grad if known is not None and known.is_leaf else None
-    return None if gradient is None else local_part(gradient)
 
 
 def optimize(
