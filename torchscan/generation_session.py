@@ -1,4 +1,4 @@
-"""Open a model that generates for estimates: divided among devices, with passes that they share."""
+"""The session in which estimates of a generation share a divided model and its passes."""
 
 from __future__ import annotations
 

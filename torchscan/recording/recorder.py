@@ -158,8 +158,6 @@ class Recorder(TorchDispatchMode):
     def _note_tensors(self, call: Call, given: Given, result: object) -> None:
         self._module_ends.note(call, given, result, len(self.ops))
 
-    # -- operators ---------------------------------------------------------------------------------
-
     def __torch_dispatch__(
         self,
         func: OpOverload | HigherOrderOperator,
