@@ -158,6 +158,16 @@ class RootCall:
             and self._graph() is not None
         )
 
+    @property
+    def may_spoil_loss(self) -> bool:
+        """True if the call may be the source of a non-finite loss.
+
+        Nodes of a loss module are in the graph, which is searched anyway.
+        """
+        if self.has_graph and not self.steps.has_parameters:
+            return False
+        return self.has_graph or not self.has_grad or bool(self.outputs)
+
     def made_node(self, number: int) -> bool:
         """Return whether the node with this number was created in the call."""
         return self.first_node <= number < self.last_node

@@ -98,6 +98,18 @@ class StepTimes:
         if self._keeps_looks:
             self._looked_until.extend((end, self.looking))
 
+    @contextmanager
+    def stand_still(self) -> Iterator[None]:
+        """Exclude the time inside the context, unless what surrounds it is excluded."""
+        if self.is_looking:
+            yield
+            return
+        start = self.begin_looking()
+        try:
+            yield
+        finally:
+            self.end_looking(start)
+
     @property
     def looked(self) -> Sequence[tuple[int, int]]:
         """Return when looking ended, and how much there had been by then."""

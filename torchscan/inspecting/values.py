@@ -231,3 +231,10 @@ def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
         counts = check_values(tensor)
         if not counts.is_fine:
             yield Bad(name, counts.nan, counts.inf, tensor.numel())
+
+
+def bad_below(module: nn.Module) -> Iterator[Bad]:
+    """Yield the parameters and buffers that are not finite, of a module and all modules in it."""
+    for path, each in module.named_modules():
+        for bad in bad_in(each):
+            yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)

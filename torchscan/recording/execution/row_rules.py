@@ -119,7 +119,7 @@ def summed(
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Return the result if the mask has the shape of the source or is broadcast to it."""
     missing = source.dim() - mask.dim()
-    if missing < 0:
+    if not has_floats(source) or missing < 0:
         return None
     for size, full_size in zip(mask.shape, source.shape[missing:], strict=True):
         if size not in (1, full_size):
