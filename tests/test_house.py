@@ -50,6 +50,7 @@ ROOMS = [
     {"scan"},
     {"expectation", "pages", "generation_setting"},
     {"generation_question", "inspection_run"},
+    {"generation_session"},
     {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
     {"metrics", "modules", "process", "utils"},
     {"metric_limits"},

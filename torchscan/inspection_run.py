@@ -26,7 +26,7 @@ from torchscan.inspecting.run_summary import run_of
 from torchscan.inspecting.step_labels import StepCounts
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
-from torchscan.recording.call_tree import Begun
+from torchscan.recording.module_calls import Begun
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table

@@ -21,7 +21,7 @@ from torch import nn
 
 from torchscan.errors import TorchscanError
 from torchscan.notes import Note
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import strip_hooks
 from torchscan.watching.about import fingerprint_of
 from torchscan.watching.lost_steps import format_error

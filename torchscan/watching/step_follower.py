@@ -18,7 +18,7 @@ from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
 from torchscan.observing.model_steps import ModelSteps
 from torchscan.observing.steps import StepCounter
-from torchscan.recording.call_tree import is_open
+from torchscan.recording.running_modules import is_open
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import (
     NO_BACKWARD_PASS,
