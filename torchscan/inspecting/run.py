@@ -21,6 +21,7 @@ from torchscan._version import __version__
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.formatters import table_of
 from torchscan.hardware.this_machine import cpu_name
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.evidence import Evidence
@@ -41,7 +42,7 @@ from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation
 from torchscan.plain import stored_as, to_plain
-from torchscan.results import RowsResult, table_of
+from torchscan.results import RowsResult
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table
