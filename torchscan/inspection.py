@@ -20,9 +20,9 @@ from torchscan.errors import (
     NonFiniteError,
     TorchName,
     TorchscanError,
-    warn_user,
 )
 from torchscan.expectation import Expectation, expectation_of
+from torchscan.formatters import register_formatters
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspecting.checked_steps import add_checks
 from torchscan.inspecting.checks import Check, CheckResult
@@ -42,7 +42,10 @@ from torchscan.recording.request import require_module
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table
-from torchscan.results import RowsResult, register_formatters
+from torchscan.results import RowsResult
+from torchscan.user_warnings import (
+    warn_user,
+)
 from torchscan.wrong_arguments import explain_wrong_types
 
 Reaction = Literal["record", "warn", "raise"]

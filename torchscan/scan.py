@@ -30,12 +30,13 @@ from torchscan.analyses.roofline import (
 from torchscan.analyses.suggestions_result import Answers, Asker, SuggestionMetric, Suggestions
 from torchscan.analyses.totals import by_module, by_operator, require_prices
 from torchscan.checkpointing import CheckpointComparison, CheckpointEstimate
-from torchscan.errors import Argument, Give, InputError, warn_user
+from torchscan.errors import Argument, Give, InputError
 from torchscan.escapes import printable
 from torchscan.hardware.device_specs import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.ops import OpCost
+from torchscan.pass_changes import Change, Situation, for_memory, for_time
 from torchscan.precisions import checked_precision
 from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question, asking
@@ -50,11 +51,12 @@ from torchscan.recording.training.recipe import checkpointed_paths
 from torchscan.report.info import Info
 from torchscan.report.info_content import info_of
 from torchscan.size_search import SizeSearch, batches, lengths
-from torchscan.suggestions import Answer, Change, Situation, for_memory, for_time, suggestions_of
+from torchscan.suggestions import Answer, suggestions_of
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import bytes_of, share
+from torchscan.user_warnings import warn_user
 
 _A_DEVICE = (Give("device", "NVIDIA H200"), ", for example")
 

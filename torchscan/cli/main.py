@@ -41,8 +41,9 @@ from torchscan.cli.output import (
 )
 from torchscan.cli.renamed import describe_renamed, describe_unknown
 from torchscan.cli.spelling import ShellSpelling
-from torchscan.errors import TorchscanError, TorchscanWarning
+from torchscan.errors import TorchscanError
 from torchscan.files import shortened
+from torchscan.user_warnings import TorchscanWarning
 
 #: warnings that are meant for authors of libraries
 _WARNINGS_FOR_AUTHORS = (

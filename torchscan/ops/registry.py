@@ -20,13 +20,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeVar
 
 import torch
 
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import InputError
 from torchscan.ops.formula_calls import apply_formula
 from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
 from torchscan.ops.routing import UNKNOWN, Routing
@@ -39,6 +38,7 @@ from torchscan.torch_versions import (
     aten,
 )
 from torchscan.trace.events import OpSignature
+from torchscan.user_warnings import warn_user
 
 #: an overload, a packet (all its overloads), the name of either, or the result of
 #: ``torch.library.custom_op``
@@ -55,7 +55,7 @@ _NOTHING = OpCost()
 _UNKNOWN_COST = CallCost("unknown", OpCost(is_complete=False))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
     """The formula that is registered for the name of an operator."""
 

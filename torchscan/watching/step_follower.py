@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import warn_or_print
 from torchscan.notes import Note
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
@@ -37,6 +36,7 @@ from torchscan.torch_versions import (
     without_torch_function,
     without_transforms,
 )
+from torchscan.user_warnings import warn_or_print
 from torchscan.watching.about import inputs_of
 from torchscan.watching.call_sites import CallSites, SeriesNumbers
 from torchscan.watching.curve_log import CurveLog
