@@ -50,6 +50,8 @@ ROOMS = [
     {"checkpointing", "suggestions", "size_search"},
     {"question"},
     {"recorded_pass"},
+    {"device_estimates"},
+    {"estimate_suggestions", "checkpoint_estimates"},
     {"scan"},
     {"expectation", "pages", "generation_setting"},
     {"generation_question"},
