@@ -6,8 +6,10 @@ import argparse
 from functools import partial
 from typing import Any
 
+from torchscan.cli.answers import put_table
+from torchscan.cli.on_targets import on_one_of_several
 from torchscan.cli.option_table import add_option
-from torchscan.cli.options import add_output, model_command, on_one_of_several, put_table
+from torchscan.cli.options import add_output, model_command
 
 _METRICS = """\
 Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
