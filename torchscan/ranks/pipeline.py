@@ -111,15 +111,16 @@ def pipeline(
     with told(f"torchscan: {len(stages)} stages", is_shown=progress):
         plans = recorder.record(asked, loss)
     assumptions, warnings = _notes_of(plans)
+    sizes = None if mesh is None else dict(mesh)
     return plan_of_stages(
         schedule,
         microbatches,
         plans,
         number,
         gpu.memory_bytes,
-        batch_size=batch_size if input_shape is not None else None,
+        batch_size=None if input_shape is None else batch_size,
         device=gpu.name,
-        mesh=None if mesh is None else dict(mesh),
+        mesh=sizes,
         assumptions=(*assumptions, *_ASSUMPTIONS),
         warnings=tuple(warnings),
     )

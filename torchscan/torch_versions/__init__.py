@@ -9,9 +9,11 @@ operator that a version lacks is a name that never appears.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as without_functorch
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
 from torchscan.torch_versions.autograd_graph import (
     FORMATS_STACK,
@@ -65,8 +67,6 @@ from torchscan.torch_versions.dispatch_modes import (
     outside_of_everything,
     traces,
     without_dispatch,
-    without_functorch,
-    without_modes,
     without_python_dispatcher,
     without_torch_function,
     without_tracing,
