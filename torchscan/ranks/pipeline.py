@@ -89,7 +89,10 @@ def pipeline(
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     stages = list(stages)
-    _require_stages(stages)
+    if not stages:
+        raise InputError("there are no stages: give the parts of a model, in their order")
+    for stage in stages:
+        require_module(stage)
     number = len(stages) if num_ranks is None else num_ranks
     _require_schedule(schedule, microbatches, number, len(stages))
     _require_both(mesh, apply)
@@ -124,13 +127,6 @@ def pipeline(
         assumptions=(*assumptions, *_ASSUMPTIONS),
         warnings=tuple(warnings),
     )
-
-
-def _require_stages(stages: Sequence[nn.Module]) -> None:
-    if not stages:
-        raise InputError("there are no stages: give the parts of a model, in their order")
-    for each in stages:
-        require_module(each)
 
 
 def _require_both(mesh: Mapping[str, int] | None, apply: Apply | None) -> None:
