@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.recording.test_backward import with_own_function
+from tests.recording.test_backward import mapped
 from tests.recording.test_record import Calls
 from torchscan import InputError, NeedsValuesError
 from torchscan.recording.passes import record_pass, record_step
@@ -42,7 +42,7 @@ def test_in_pieces_shapes_come_first() -> None:
 def test_in_pieces_a_model_whose_parameters_autograd_is_handed_directly_is_copied_to_the_meta_device() -> (
     None
 ):
-    model = with_own_function()
+    model = mapped()
     request = PassRequest(
         module=model, input_shape=(8,), mode="train", backward=True, is_decomposed=True
     )

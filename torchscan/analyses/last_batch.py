@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord
+from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.records import StorageRecord
 from torchscan.trace.trace import Trace
 
 

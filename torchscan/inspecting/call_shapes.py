@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchscan.inspecting.call_memory import MemoryWatch, Shapes
-from torchscan.recording.bookkeeping.tensors import shape_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
+from torchscan.recording.module_calls import Call
 
 #: shapes as torch has them: it takes time to convert them, which waits until the step is over
 _Sizes = tuple[tuple[int, ...], ...]

@@ -14,7 +14,7 @@ from torchscan.inspecting.finiteness import FINE, NonFiniteCount
 from torchscan.inspecting.timing import LEAVES, StepTimes
 from torchscan.inspecting.values import Values
 from torchscan.measured import Key
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 _LOOKS = ("forward", "grad_in", "grad_out")
 #: the fields of a call that are counts of one step

@@ -7,7 +7,7 @@ from torchscan.inspecting.finiteness import NonFiniteCount
 from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Listener, Memory, Values, bad_below
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 
 class FirstFinding(Values):

@@ -35,7 +35,7 @@ from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.call_tree import FAILED, Call, Given
+from torchscan.recording.module_calls import FAILED, Call, Given
 
 _WRITTEN = Note.of("input-written")
 #: more calls than this are not repeated

@@ -15,7 +15,7 @@ from torchscan.inspecting.call_memory import Allocator
 from torchscan.inspecting.nodes import NodeWatch
 from torchscan.inspecting.pass_graph import GradientOrigin, PassGraph, edges_behind, index_of
 from torchscan.inspecting.values import Gradients, Source, makes_none_backward
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import LEAF_NODE
 
 #: nodes that return a view of the gradient that they are given

@@ -19,7 +19,8 @@ from torchscan.inspecting.values import Gradients, Leaf, Listener, Memory, Sourc
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import current_node
 
 _MET = Note.of("seen-in-sum")

@@ -26,7 +26,8 @@ from torchscan.observing.compiling import Compilation, CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_threads import with_autograd_threads
-from torchscan.recording.call_tree import FAILED, Begun, Call, CallTree, Given
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import FAILED, Begun, Call, Given
 from torchscan.recording.undo import is_recording
 
 

@@ -12,7 +12,7 @@ from torchscan.inspecting.replayed_operator import Operator, mask_note
 from torchscan.inspecting.values import Memory
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 #: a module that has written infinities of these signs on purpose so often goes on to
 _MAX_MASKS = 3

@@ -13,8 +13,8 @@ from torchscan.inspecting.module_copies import what_is_shared
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.bookkeeping.tensor_copies import own_copy
-from torchscan.recording.bookkeeping.tensors import shape_of
-from torchscan.recording.call_tree import Given
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import without_tracing
 
 #: shapes of inputs that are remembered

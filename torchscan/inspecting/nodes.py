@@ -24,7 +24,8 @@ from torchscan.inspecting.checks import StepChecks
 from torchscan.inspecting.timing import LEAVES, StepTimes
 from torchscan.inspecting.values import Gradients, Leaf, Values
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
 

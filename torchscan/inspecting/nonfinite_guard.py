@@ -41,7 +41,7 @@ from torchscan.inspecting.values import Listener
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
 from torchscan.observing.internal_errors import InternalErrors
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import is_running
+from torchscan.recording.running_modules import is_running
 
 #: calls of other modules than the inspected one whose times are kept
 _MAX_OTHER_CALLS = 8192

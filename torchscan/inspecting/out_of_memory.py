@@ -33,7 +33,7 @@ from torchscan.inspecting.storage_blocks import tensors_saved_by
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import allocator_snapshot, local_part
 from torchscan.units import parse_memory
 

@@ -11,7 +11,8 @@ from torch.autograd.graph import Node
 
 from torchscan.inspecting.timing import LEAVES
 from torchscan.inspecting.values import moves, reveals
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import LEAF_NODE
 
 _NONE: Collection[int] = ()

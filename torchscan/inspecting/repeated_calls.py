@@ -15,7 +15,7 @@ from torchscan.inspecting.module_copies import copy_of, obstacle
 from torchscan.inspecting.root_call import RootCall
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.state import keep_random_state
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes

@@ -22,7 +22,7 @@ from torchscan.inspecting.replayed_operator import Operator
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.state import keep_random_state
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes

@@ -19,7 +19,7 @@ from torchscan.observing.model_steps import ModelParameters, ModelSteps
 from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import is_capturing, next_node
 
 #: bytes of one gradient of a result that are kept for a second look

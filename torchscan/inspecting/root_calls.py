@@ -20,7 +20,7 @@ from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import is_open, is_running
+from torchscan.recording.running_modules import is_open, is_running
 
 #: calls that are remembered at once
 MAX_CALLS = 32

@@ -24,7 +24,7 @@ from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import next_node
 
 _MEMORY = tuple(each.name for each in fields(CallMemory))

@@ -19,7 +19,7 @@ from time import perf_counter_ns, time_ns
 
 from torchscan.inspecting.device_times import DeviceTimes
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import is_capturing, place_in_group
 
 #: in place of a call: what stores gradients of parameters and inputs

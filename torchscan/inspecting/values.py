@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 from torchscan.inspecting.findings import Bad, NonFinite
 from torchscan.inspecting.finiteness import KnownTensors, NonFiniteCount, check_values
 from torchscan.observing.readable_tensors import is_readable
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import LEAF_NODE
 
 Gradients = Sequence[Tensor | None]

@@ -8,7 +8,8 @@ branch of a condition. A condition that depends on data has the branch with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,16 +17,24 @@ from torch import Tensor
 from torchscan.notes import Note
 from torchscan.ops import compute_cost
 from torchscan.recording.patches import Contexts, overridden
-from torchscan.recording.recorder import Position, Recorder
+from torchscan.recording.recorder import Recorder
 from torchscan.torch_versions import control_flow
 
 
-def control_flow_followed(recorder: Recorder, assume: Callable[[Note], None]) -> Contexts:
+@dataclass
+class OmittedCalls:
+    """Calls of branches that are not taken, which are not part of the trace."""
+
+    ops: set[int] = field(default_factory=set)
+    modules: set[int] = field(default_factory=set)
+
+
+def control_flow_followed(
+    recorder: Recorder, omitted: OmittedCalls, assume: Callable[[Note], None]
+) -> Contexts:
     """Yield the contexts in which functions that torch is given are called as they are."""
-    replacements = {
-        **_REPLACEMENTS,
-        "cond_op": _Conditions(recorder, assume).run,
-    }
+    conditions = _Conditions(recorder, omitted, assume)
+    replacements = {**_REPLACEMENTS, "cond_op": conditions.run}
     for module, name in control_flow():
         yield overridden(module, name, _constant(replacements[name]))
 
@@ -34,41 +43,54 @@ def _constant(value: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
     return lambda _: value
 
 
+class _Position(NamedTuple):
+    """The numbers of calls recorded so far."""
+
+    num_ops: int
+    num_modules: int
+
+
 class _Conditions:
     """The conditions of a pass."""
 
-    def __init__(self, recorder: Recorder, assume: Callable[[Note], None]) -> None:
-        self._recorder = recorder
+    def __init__(
+        self, recorder: Recorder, omitted: OmittedCalls, assume: Callable[[Note], None]
+    ) -> None:
+        self._ops = recorder.ops
+        self._modules = recorder.tree.calls
+        self._values = recorder.values
+        self._omitted = omitted
         self._assume = assume
 
     def run(
         self,
-        predicate: Any,
+        condition: Any,
         true_function: Callable[..., Any],
         false_function: Callable[..., Any],
         operands: Sequence[Any],
     ) -> Any:
         """Return the result of the branch that is taken, or of the one that costs more."""
-        if self._recorder.knows(predicate):
-            return true_function(*operands) if predicate else false_function(*operands)
+        if not isinstance(condition, Tensor) or self._values.is_certain(condition):
+            return true_function(*operands) if condition else false_function(*operands)
 
-        recorder = self._recorder
-        before = recorder.position()
+        before = self._position()
         if_true = true_function(*operands)
-        between = recorder.position()
+        between = self._position()
         if_false = false_function(*operands)
-        after = recorder.position()
-        is_true_dearer = self._flops(before, between) >= self._flops(between, after)
-        taken = "true" if is_true_dearer else "false"
-        self._assume(Note.of("dearest-branch", branch=taken))
-        if is_true_dearer:
-            recorder.omit(between, after)
-            return if_true
-        recorder.omit(before, between)
-        return if_false
+        after = self._position()
 
-    def _flops(self, start: Position, end: Position) -> int:
-        calls = self._recorder.ops[start.num_ops : end.num_ops]
+        is_true_dearer = self._flops(before, between) >= self._flops(between, after)
+        self._assume(Note.of("dearest-branch", branch="true" if is_true_dearer else "false"))
+        start, end = (between, after) if is_true_dearer else (before, between)
+        self._omitted.ops.update(range(start.num_ops, end.num_ops))
+        self._omitted.modules.update(range(start.num_modules, end.num_modules))
+        return if_true if is_true_dearer else if_false
+
+    def _position(self) -> _Position:
+        return _Position(len(self._ops), len(self._modules))
+
+    def _flops(self, start: _Position, end: _Position) -> int:
+        calls = self._ops[start.num_ops : end.num_ops]
         return sum(compute_cost(call.signature).cost.flops for call in calls)
 
 

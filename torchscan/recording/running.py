@@ -20,8 +20,9 @@ from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.slot_names import name_parts
 from torchscan.recording.call_arguments import CallArguments, enter_parameters
-from torchscan.recording.control_flow import control_flow_followed
+from torchscan.recording.control_flow import OmittedCalls, control_flow_followed
 from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.execution.known_constants import KnownConstants
@@ -65,6 +66,7 @@ class PassRun:
         self.assumptions: dict[Note, None] = {}
         # Not a method: the recorder keeps it, and a cycle would keep all tensors of the pass alive.
         self.assume: Callable[[Note], None] = self.assumptions.setdefault
+        self.omitted = OmittedCalls()
         self._autocast = Autocast(request.autocast, request.device_type)
         self.recorder = Recorder(
             inventory,
@@ -89,7 +91,7 @@ class PassRun:
         request, inventory, recorder = self.request, self.inventory, self.recorder
         make_room_for_nesting(inventory)
         if not self.attempt.is_abstract:
-            recorder.name_parts(inventory)
+            name_parts(inventory, recorder.table)
         is_inside_ddp = is_wrapped_by_ddp(request.module) and inventory.root is not request.module
         if request.has_backward and is_inside_ddp:
             self.assume(Note.of("gradients-not-reduced"))
@@ -162,7 +164,7 @@ class PassRun:
             yield from attention_of_engines(modules.values(), self.assume)
         yield from checkpointed(modules, request.checkpointed)
         yield from kernel_launches()
-        yield from control_flow_followed(recorder, self.assume)
+        yield from control_flow_followed(recorder, self.omitted, self.assume)
         yield recorder.recording()
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
@@ -202,10 +204,13 @@ class PassRun:
 
     def _hand_over(self, output: Any) -> None:
         """Note which memory of the output the next pass gets."""
-        handover, table = self.request.handover, self.recorder.table
+        handover, storages = self.request.handover, self.recorder.table.storages
         if handover is None:
             return
-        storage_by_name = {name: table.name_cache(each) for name, each in handover.take(output)}
+        storage_by_name = {
+            name: storages.name_memory(tensor, "cache", "")
+            for name, tensor in handover.take(output)
+        }
         handover.storages = {
             name: storage for name, storage in storage_by_name.items() if storage is not None
         }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchscan._version import __version__
-from torchscan.errors import Give, warn_user
+from torchscan.errors import Give
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.recording.bookkeeping.inventory import Inventory
@@ -23,9 +23,11 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.running import PassRun
 from torchscan.recording.unpacked import with_quantized, with_unpacked
 from torchscan.torch_versions import is_sharded_type
-from torchscan.trace.events import ParameterRecord, Processes, Provenance
 from torchscan.trace.omission import without_calls
+from torchscan.trace.provenance import Processes, Provenance
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
+from torchscan.user_warnings import warn_user
 
 
 def build_trace(run: PassRun) -> Trace:
@@ -86,15 +88,14 @@ def _trace_with(
     )
     trace = Trace(
         modules=recorder.module_calls(),
-        ops=recorder.op_calls(),
+        ops=tuple(recorder.ops),
         tensors=tuple(recorder.table.records),
         storages=storages,
         parameters=parameters,
         provenance=provenance,
     )
-    if recorder.omitted_ops or recorder.omitted_modules:
-        return without_calls(trace, recorder.omitted_ops, recorder.omitted_modules)
-    return trace
+    omitted = run.omitted
+    return without_calls(trace, omitted.ops, omitted.modules) if omitted.ops else trace
 
 
 def _warn_of_leaked(table: TensorTable) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import Argument, InputError
 from torchscan.escapes import printable
-from torchscan.results import PlotSize, Result, draw, load_writers
+from torchscan.formatters import load_writers
+from torchscan.results import PlotSize, Result, draw
 from torchscan.units import Scale
 
 if TYPE_CHECKING:

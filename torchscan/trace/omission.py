@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TypeVar
 
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.records import StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
 
 T = TypeVar("T")

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumptions import About, Assumed
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.picks import (
@@ -39,7 +40,7 @@ from torchscan.recording.execution.reads import (
     reads,
 )
 from torchscan.recording.places import is_validation, place_of_user
-from torchscan.torch_versions import OpOverloadPacket, current_node
+from torchscan.torch_versions import OpOverloadPacket, aten, current_node
 
 #: the operands, by their position, whose values were made up, and what they rest on
 Met = Sequence[tuple[int, Assumed]]
@@ -61,6 +62,8 @@ class AssumedValues:
         self._assume = assume
         self._is_last_resort = is_last_resort
         self._is_checking = False
+        #: indices of the gradients of ones with which the backward pass begins
+        self._gradients_of_loss: set[int] = set()
         #: by the number of the block
         self._of_storage: dict[int, Assumed] = {}
         #: by the call that picked, the choices that its picks were compared with
@@ -78,6 +81,10 @@ class AssumedValues:
         tracked = self._table.find(tensor)
         about = About.DATA if tracked.spec.is_arithmetic else About.IDS
         self._enter(tracked, Assumed(about=about))
+
+    def enter_gradient_of_loss(self, ones: Tensor) -> None:
+        """Note a gradient of ones with which the backward pass begins."""
+        self._gradients_of_loss.add(self._table.find(ones).index)
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
@@ -109,9 +116,29 @@ class AssumedValues:
                     self._note(assumed.with_about(about), name_of_read(request.op))
         return met
 
-    def is_assumed(self, tracked: Tracked) -> bool:
-        """Return whether the values of a tensor depend on an assumption."""
-        return bool(self._of_storage) and self._of(tracked) is not None
+    def answer(self, request: OpRequest) -> bool | None:
+        """Return the assumed answer of an operator that asks for a truth, or None."""
+        first, *_ = request.tracked
+        if first.is_concrete:
+            return None
+        if request.op is not aten.equal.default:
+            if not is_validation():  # by torch, which expects values in range
+                return None
+            self._assume(Note.of("distribution-arguments-valid"))
+            return True
+        # Kernels that make a gradient in the forward pass ask whether the loss was scaled since.
+        if not self._gradients_of_loss or first.spec.shape != ():
+            return None
+        is_of_loss = first.index in self._gradients_of_loss
+        self._assume(Note.of("gradient-compared", equal=is_of_loss))
+        return is_of_loss
+
+    def is_certain(self, condition: Tensor) -> bool:
+        """Return whether a condition has a value that neither data nor an assumption decides."""
+        tracked = self._table.find(condition)
+        if condition.is_meta or (tracked.proxy is not None and tracked.proxy.is_meta):
+            return False
+        return not self._of_storage or self._of(tracked) is None
 
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
@@ -132,7 +159,9 @@ class AssumedValues:
             choices = choices_asked_for(request, position, each)
             self._asked_for.get(each.call, set()).update(choices)
         known = [(about_after(request, position, each), each) for position, each in met]
-        drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
+        drawn = None
+        if any(tracked.is_concrete for tracked in made):
+            drawn = drawn_by(request)
         if drawn is not None:
             known.append((drawn, Assumed(drawn)))
         if not known:

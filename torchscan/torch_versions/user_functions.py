@@ -1,0 +1,71 @@
+"""Functions of users that torch runs: kernels, autograd functions and control flow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+#: modules of torch's control flow, and the names under which they look up what runs it
+_CONTROL_FLOW = {
+    "cond": "cond_op",
+    "while_loop": "while_loop_op",
+    "scan": "scan_op",
+    "map": "map_impl",
+}
+
+
+def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which ``wrap_triton`` launches kernels, as it does on data."""
+    from torch._library.triton import set_wrap_triton_enabled
+
+    return set_wrap_triton_enabled(False)
+
+
+def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
+    """Return the function that ``torch.library.triton_op`` made an operator of, or None."""
+    from torch._library.custom_ops import OPDEFS
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
+    if definition is None or FunctionalTensorMode not in definition._torch_dispatch_fns:
+        return None
+    function: Callable[..., Any] | None = definition._abstract_fn
+    return function
+
+
+def with_operands_of_functions(
+    swap: Callable[[Any], Any],
+) -> tuple[type, str, Callable[[Any], Any]]:
+    """Return what to override so that autograd functions of the user's get other operands.
+
+    It lies below ``Function.apply``, which programs keep under names of their own.
+    """
+    owner = torch.autograd.function._SingleLevelFunction
+
+    def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            operands = [swap(each) for each in args]
+        return super(owner, function).apply(*operands, **kwargs)
+
+    return owner, "apply", lambda _: classmethod(apply)
+
+
+def control_flow() -> list[tuple[Any, str]]:
+    """Return modules and names under which torch finds its operators that take functions.
+
+    There are none in versions that compile the functions in another way.
+    """
+    utils = importlib.import_module("torch._higher_order_ops.utils")
+    if not hasattr(utils, "_hop_compile_and_call"):
+        return []
+    found: list[tuple[Any, str]] = [(utils, "_hop_compile_and_call")]
+    for module, name in _CONTROL_FLOW.items():
+        owner = importlib.import_module(f"torch._higher_order_ops.{module}")
+        if hasattr(owner, name):
+            found.append((owner, name))
+    return found
