@@ -7,7 +7,7 @@ branch of a condition. A condition that depends on data has the branch with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,13 +34,9 @@ def control_flow_followed(
 ) -> Contexts:
     """Yield the contexts in which functions that torch is given are called as they are."""
     conditions = _Conditions(recorder, omitted, assume)
-    replacements = {**_REPLACEMENTS, "cond_op": conditions.run}
+    replacements = {**_REPLACEMENTS, "cond_op": lambda _: conditions.run}
     for module, name in control_flow():
-        yield overridden(module, name, _constant(replacements[name]))
-
-
-def _constant(value: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-    return lambda _: value
+        yield overridden(module, name, replacements[name])
 
 
 class _Position(NamedTuple):
@@ -94,6 +90,15 @@ class _Conditions:
         return sum(compute_cost(call.signature).cost.flops for call in calls)
 
 
+def _run_as_it_is(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Run a function that torch would compile."""
+    if kwargs is None:
+        kwargs = {}
+    return function(*args, **kwargs)
+
+
 def _while_loop(
     condition: Callable[..., Any],
     body: Callable[..., Any],
@@ -101,8 +106,10 @@ def _while_loop(
     additional: Sequence[Any],
 ) -> tuple[Any, ...]:
     values = tuple(carried)
-    while condition(*values, *additional):
+    goes_on = condition(*values, *additional)
+    while goes_on:
         values = body(*values, *additional)
+        goes_on = condition(*values, *additional)
     return values
 
 
@@ -139,9 +146,10 @@ def _stacked(values: Sequence[Any]) -> Any:
     return torch.stack(list(values)) if isinstance(values[0], Tensor) else None
 
 
-_REPLACEMENTS: dict[str, Callable[..., Any]] = {
-    "_hop_compile_and_call": lambda function, args, kwargs=None: function(*args, **kwargs or {}),
-    "while_loop_op": _while_loop,
-    "scan_op": _scan,
-    "map_impl": _map,
+#: by torch's name of what runs them: a function of what was there before
+_REPLACEMENTS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "_hop_compile_and_call": lambda _: _run_as_it_is,
+    "while_loop_op": lambda _: _while_loop,
+    "scan_op": lambda _: _scan,
+    "map_impl": lambda _: _map,
 }

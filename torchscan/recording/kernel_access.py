@@ -85,13 +85,11 @@ class _KernelFunction:
             before = dict(self._origins)
             for node in self._nodes:
                 for target, value in _assignments_of(node):
-                    self._assign(target, self._origins_of(value))
+                    origins = self._origins_of(value)
+                    names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
+                    for name in names:
+                        self._origins[name] = self._origins.get(name, _NOWHERE) | origins
             is_changed = self._origins != before
-
-    def _assign(self, target: ast.expr, origins: frozenset[str]) -> None:
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name):
-                self._origins[node.id] = self._origins.get(node.id, _NOWHERE) | origins
 
     def _origins_of(self, value: ast.expr) -> frozenset[str]:
         """Return the parameters that a value points into; loaded values point nowhere."""

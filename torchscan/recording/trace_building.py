@@ -20,10 +20,10 @@ from torchscan.recording.bookkeeping.parameter_records import (
     unseen_parameters,
 )
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.omission import without_calls
 from torchscan.recording.running import PassRun
 from torchscan.recording.unpacked import with_quantized, with_unpacked
 from torchscan.torch_versions import is_sharded_type
-from torchscan.trace.omission import without_calls
 from torchscan.trace.provenance import Processes, Provenance
 from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace

@@ -19,6 +19,7 @@ from torchscan.torch_versions import OpOverload
 
 KERNELS = "triton"
 _library = torch.library.Library(KERNELS, "FRAGMENT")
+_namespace: Any = getattr(torch.ops, KERNELS)
 _operators: dict[tuple[str, str], OpOverload] = {}
 _lock = threading.Lock()
 #: launches a kernel on values by the names of its parameters
@@ -54,36 +55,45 @@ def kernel_operator(name: str, parameters: str) -> OpOverload:
         operator = _operators.get((name, parameters))
         if operator is None:
             overload = _define(name, parameters)
-            operator = getattr(getattr(getattr(torch.ops, KERNELS), name), overload)
+            packet = getattr(_namespace, name)
+            operator = getattr(packet, overload)
             _operators[name, parameters] = operator
     return operator
 
 
 def parameters_of(operator: OpOverload) -> tuple[str, str]:
     """Return the arguments with which :func:`kernel_operator` returns this operator."""
-    return next(key for key, known in _operators.items() if known is operator)
+    for key, known in _operators.items():
+        if known is operator:
+            return key
+    raise KeyError(operator)
 
 
 def _define(name: str, parameters: str) -> str:
     """Define an operator and return the name of its overload."""
-    number = sum(known == name for known, _ in _operators)
-    full_name = f"{name}.kernel{number}" if number else name
+    names = [known for known, _ in _operators]
+    number = names.count(name)
+    overload = f"kernel{number}" if number else ""
+    full_name = f"{name}.{overload}" if overload else name
     _library.define(f"{full_name}({parameters}) -> ()")
     _library.impl(full_name, _implementation(parameters), "CompositeExplicitAutograd")
     # Code that launches kernels computes their gradients itself.
     _library.impl(full_name, torch.library.fallthrough_kernel, "Autograd")
-    return f"kernel{number}" if number else "default"
+    return overload or "default"
 
 
 def _implementation(parameters: str) -> Callable[..., None]:
     """Return the function of an operator: launch the kernel, if there is data."""
-    by_position, _, _ = parameters.partition("*")
-    names = re.findall(r" (\w+)(?:,|$)", by_position)
+    positional, _, _ = parameters.partition("*")
+    names = re.findall(r" (\w+)(?:,|$)", positional)
 
     def run(*args: Any, **kwargs: Any) -> None:
-        values = dict(zip(names, args, strict=True)) | kwargs
-        has_data = not any(isinstance(each, Tensor) and each.is_meta for each in values.values())
-        if _current.run is not None and has_data:
-            _current.run(values)
+        by_position = zip(names, args, strict=True)
+        values = dict(by_position) | kwargs
+        tensors = [value for value in values.values() if isinstance(value, Tensor)]
+        has_data = not any(tensor.is_meta for tensor in tensors)
+        launch = _current.run
+        if launch is not None and has_data:
+            launch(values)
 
     return run
