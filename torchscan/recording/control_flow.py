@@ -91,7 +91,9 @@ class _Conditions:
 
 
 def _run_as_it_is(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run a function that torch would compile."""
     if kwargs is None:
