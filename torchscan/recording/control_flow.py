@@ -90,7 +90,7 @@ class _Conditions:
         return sum(compute_cost(call.signature).cost.flops for call in calls)
 
 
-def _run_as_it_is(
+def run_uncompiled(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
@@ -150,7 +150,7 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 #: by torch's name of what runs them: a function of what was there before
 _REPLACEMENTS: dict[str, Callable[[Any], Callable[..., Any]]] = {
-    "_hop_compile_and_call": lambda _: _run_as_it_is,
+    "_hop_compile_and_call": lambda _: run_uncompiled,
     "while_loop_op": lambda _: _while_loop,
     "scan_op": lambda _: _scan,
     "map_impl": lambda _: _map,
