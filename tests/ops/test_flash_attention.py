@@ -83,7 +83,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
         out, logarithms = torch.ops.flash_attn._flash_attn_forward(q, k, v, dropout, 1.0, True)
         ctx.save_for_backward(q, k, v, out, logarithms)
-        return out  # type: ignore[no-any-return]
+        return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -134,7 +134,7 @@ def test_sequences_of_different_lengths_count_as_the_longest() -> None:
             out, _ = torch.ops.flash_attn._flash_attn_varlen_forward(
                 q, q, q, starts, starts, 10, 10, 0.0, 1.0, True
             )
-            return out  # type: ignore[no-any-return]
+            return out
 
     starts = torch.tensor([0, 6, 16], dtype=torch.int32)
     q = torch.rand(16, HEADS, WIDTH)
