@@ -190,29 +190,34 @@ class CallTimes:
             # Kernels that unpack weights are written for decoding: their tiles have as few rows as
             # matrix units take.
             kernel = Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
+
+        at_peak = min_products = 0.0
+        if cost.macs:
+            at_peak = 2 * cost.macs * kernel.min_share / rates.peak(form)
+            min_products = 2 * cost.macs * rates.min_seconds(form, kernel)
+        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
+        traffic = self._traffic(kernel, moved, near)
+        products = self._products(kernel, cost, form, traffic)
+        return Seconds(
+            min_times=self._min_times(max(at_peak, others), moved),
+            fewest=self._min_times(max(min_products, others), fewest),
+            products=min_products,
+            arithmetic=max(products, others / VECTORS, self._seconds_of(kernel.cycles)),
+            traffic=traffic,
+            around=self._serial_seconds(kernel, near),
+        )
+
+    def _traffic(self, kernel: Kernel, moved: _MovedBytes, near: Near) -> float:
+        """Return the seconds of reading and writing, at the rates that the kernel reaches."""
+        rates = self._rates
         efficiency = kernel.traffic * rates.streamed
         if self._compiled:
             efficiency *= kernel.among_compiled
-
-        products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
-        unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
-        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
-        traffic = from_memory / (rates.bandwidth * efficiency)
-        traffic += moved.by_cache / rates.cache_estimate
-        of_products = self._products(kernel, cost, form, traffic)
-        unpacking = UNPACKING * near.unpacked / rates.vector_peak("fp32")
-        return Seconds(
-            min_times=self._min_times(max(products, others), moved),
-            fewest=self._min_times(max(unavoidable, others), fewest),
-            products=unavoidable,
-            arithmetic=max(of_products, others / VECTORS, self._seconds_of(kernel.cycles)),
-            traffic=traffic,
-            around=self._serial_seconds(kernel, near) + unpacking,
-        )
+        by_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+        return by_memory / (rates.bandwidth * efficiency) + moved.by_cache / rates.cache_estimate
 
     def _serial_seconds(self, kernel: Kernel, near: Near) -> float:
-        """Return the seconds before and after, without overlap."""
+        """Return the seconds before and after, and of unpacking weights, without overlap."""
         rates = self._rates
         streamed = rates.bandwidth * STREAMING * rates.streamed
         again = kernel.more_bytes / streamed
@@ -221,7 +226,8 @@ class CallTimes:
             again = max(again, self._seconds_of(kernel.more_cycles))
             apart += kernel.bias_bytes
         latency = 0.0 if near.is_joined else kernel.alone
-        return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
+        waiting = again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
+        return waiting + UNPACKING * near.unpacked / rates.vector_peak("fp32")
 
     def _quantization_bytes(self, near: Near) -> float:
         """Return the bytes that are read in 16 bits and written in the format of a product."""
