@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from torchscan.analyses.generation.formulas import Polynomial, SymbolicCosts
 from torchscan.report.make_table import ColumnOf, make_table, words
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 _NAMES = {

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torchscan.escapes import printable
-from torchscan.report.table import Column, Row, Screen, Table, writes
+from torchscan.report.table import Column, Screen, Table, writes
+from torchscan.report.table_rows import Row
 
 _SIGNS = {
     "\\": r"\textbackslash{}",

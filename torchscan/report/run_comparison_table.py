@@ -20,7 +20,8 @@ from torchscan.report.compare_runs import (
     median_or_zero,
 )
 from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
-from torchscan.report.table import NONE, Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import NONE, Cell
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
@@ -28,8 +29,12 @@ _CLEAR = "*"
 
 def run_comparison_table(comparison: RunComparison) -> Table:
     """Return the totals before and after, and the calls, those whose time changed most first."""
+
+    def sign(call: CallChange) -> Cell:
+        return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
+
     columns = [
-        words("change", "", _sign),
+        words("change", "", sign),
         words("layer", "Layer", _name, min_width=12, truncate="head"),
     ]
     changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
@@ -46,10 +51,6 @@ def run_comparison_table(comparison: RunComparison) -> Table:
         remarks=_remarks(comparison),
         noun="calls",
     )
-
-
-def _sign(call: CallChange) -> Cell:
-    return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
 
 
 def _name(call: CallChange) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
-from torchscan.report.table import Row, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Row
 from torchscan.results import Result, table_of
 
 if TYPE_CHECKING:
