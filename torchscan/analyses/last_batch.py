@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord
+from torchscan.trace.events import ModuleCall, OpCall
 from torchscan.trace.trace import Trace
 
 
@@ -45,7 +45,11 @@ class _Tail:
         trace = self._trace
         ops = tuple(map(self._move_op, trace.ops[self._start :]))
         modules = tuple(self._move_modules(ops))
-        storages = [self._move_storage(trace.storages[number]) for number in self._new_storage]
+        storages = []
+        for number in self._new_storage:
+            old = trace.storages[number]
+            died = None if old.died is None else old.died - self._start
+            storages.append(old._replace(born=self._since_start(old.born), died=died))
         tensors = []
         for index in self._new_tensor:
             tensor = trace.tensors[index]
@@ -105,10 +109,6 @@ class _Tail:
 
     def _move_indices(self, indices: Iterable[int]) -> tuple[int, ...]:
         return tuple([self._new_tensor[each] for each in indices])
-
-    def _move_storage(self, record: StorageRecord) -> StorageRecord:
-        died = None if record.died is None else record.died - self._start
-        return record._replace(born=self._since_start(record.born), died=died)
 
     def _since_start(self, op: int | None) -> int | None:
         """Return the new index of a call, or None for what an earlier batch produced."""

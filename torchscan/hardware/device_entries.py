@@ -57,7 +57,11 @@ def to_device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     entry = {_NEW_KEYS.get(key, key): value for key, value in entry.items()}
     _check_keys(name, entry, where)
     _check_rates(name, entry["dense_tflops"], where)
-    _check_numbers(name, entry, where)
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
+    numbers |= {f"dense_tflops {key}": rate for key, rate in entry["dense_tflops"].items()}
+    for key, value in numbers.items():
+        if not _is_positive(value):
+            raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")
     return _convert_entry(name, entry)
 
 
@@ -139,14 +143,6 @@ def _check_rates(name: str, rates: object, where: str) -> None:
         raise InputError.about(
             where, f"dense_tflops of {name!r} has {unknown}: give rates of {known}"
         )
-
-
-def _check_numbers(name: str, entry: Mapping[str, Any], where: str) -> None:
-    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
-    numbers |= {f"dense_tflops {key}": rate for key, rate in entry["dense_tflops"].items()}
-    for key, value in numbers.items():
-        if not _is_positive(value):
-            raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")
 
 
 def _is_positive(value: object) -> bool:

@@ -9,6 +9,7 @@ from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import plain_short
 from torchscan.report.columns import field_text
 from torchscan.report.make_table import ColumnOf, make_table, number, words
+from torchscan.report.sentence_formats import name_call
 from torchscan.report.table import Table
 from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
@@ -46,13 +47,6 @@ def _reasons(layer: LayerField) -> list[str]:
     return list(dict.fromkeys(operators))
 
 
-def _name(layer: LayerField) -> Cell:
-    name = layer.path or layer.type_name
-    if layer.call:
-        name += f" ({layer.call + 1})"
-    return Cell(layer.path, name)
-
-
 def _short(name: str) -> Callable[[LayerField], Cell]:
     """Return a function for the cell of a property of the field."""
 
@@ -64,7 +58,12 @@ def _short(name: str) -> Callable[[LayerField], Cell]:
 
 
 _COLUMNS_OF_LAYERS: Sequence[ColumnOf[LayerField]] = (
-    words("path", "Layer", _name, min_width=16),
+    words(
+        "path",
+        "Layer",
+        lambda layer: Cell(layer.path, name_call(layer.path or layer.type_name, layer.call)),
+        min_width=16,
+    ),
     number("rf", "RF", _short("rf")),
     number("stride", "Stride", _short("stride"), priority=2),
     number("padding", "Pad", _short("padding"), priority=3),

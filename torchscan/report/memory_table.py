@@ -33,7 +33,11 @@ def memory_table(estimate: MemoryEstimate) -> Table:
 
     The totals are the peak by kind and, for a device, the verdict.
     """
-    groups = _group_layers(estimate.layers)
+    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
+    for layer in _keeping(estimate.layers):
+        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
+    groups = [_group_of(members) for members in alike.values()]
+    groups.sort(key=lambda group: -group.activation_bytes)
     shown = _shown_groups(groups, estimate)
     totals = [_by_kind(estimate)]
     if estimate.verdict is not None:
@@ -173,15 +177,6 @@ def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
         if layer.path:
             outer.update(("", *enclosing_modules(layer.path)))
     return [layer for layer in keeping if layer.path not in outer]
-
-
-def _group_layers(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
-    """Return groups of the layers that keep something, those that keep the most first."""
-    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
-    for layer in _keeping(layers):
-        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
-    groups = [_group_of(members) for members in alike.values()]
-    return sorted(groups, key=lambda group: -group.activation_bytes)
 
 
 def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
