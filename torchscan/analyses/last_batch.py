@@ -43,7 +43,12 @@ class _Tail:
     def to_trace(self) -> Trace:
         """Return the part as a trace."""
         trace = self._trace
-        ops = tuple(map(self._move_op, trace.ops[self._start :]))
+        ops = []
+        for op in trace.ops[self._start :]:
+            inputs, outputs = self._move_indices(op.inputs), self._move_indices(op.outputs)
+            # what belongs to no module, such as a loss, belongs to the model's call
+            module_call = max(0, op.module_call - self._root)
+            ops.append(op._replace(inputs=inputs, outputs=outputs, module_call=module_call))
         modules = tuple(self._move_modules(ops))
         storages = []
         for number in self._new_storage:
@@ -63,7 +68,7 @@ class _Tail:
         return replace(
             trace,
             modules=modules,
-            ops=ops,
+            ops=tuple(ops),
             tensors=tuple(tensors),
             storages=tuple(storages),
             parameters=tuple(parameters),
@@ -80,12 +85,6 @@ class _Tail:
             if number in used or not is_over:
                 numbers[number] = len(numbers)
         return numbers
-
-    def _move_op(self, op: OpCall) -> OpCall:
-        """Move a call; what belongs to no module, such as a loss, belongs to the model's call."""
-        inputs, outputs = self._move_indices(op.inputs), self._move_indices(op.outputs)
-        module_call = max(0, op.module_call - self._root)
-        return op._replace(inputs=inputs, outputs=outputs, module_call=module_call)
 
     def _move_modules(self, ops: Sequence[OpCall]) -> Iterator[ModuleCall]:
         """Yield the modules' calls, with the new indices of their operator calls."""

@@ -34,12 +34,12 @@ def run_comparison_table(comparison: RunComparison) -> Table:
     def sign(call: CallChange) -> Cell:
         return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
 
-    def name(call: CallChange) -> str:
+    def name_of(call: CallChange) -> str:
         return name_call(call.path or call.type_name, call.invocation)
 
     columns = [
         words("change", "", sign),
-        words("layer", "Layer", name, min_width=12, truncate="head"),
+        words("layer", "Layer", name_of, min_width=12, truncate="head"),
     ]
     changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
     totals = [[Cell(name, PARTS_OF_STEPS[name]), *_cells(change)] for name, change in changes]

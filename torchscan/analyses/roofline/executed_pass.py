@@ -26,7 +26,7 @@ from torchscan.analyses.roofline.expert_kernels import (
     expert_kernels,
 )
 from torchscan.analyses.roofline.exposed_collectives import is_in_background
-from torchscan.analyses.roofline.fused_traffic import Needed, handed_over, traffic_when_fused
+from torchscan.analyses.roofline.fused_traffic import kernel_traffic
 from torchscan.analyses.roofline.fusion import fused_kernels
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.links import Fabric, link_times
@@ -140,7 +140,9 @@ def execute(
         serving=serving,
         sustained=has_backward,
     )
-    moved, handed = _find_traffic(trace, served.costs, kernels, compiled=compiled)
+    moved, handed = served.costs, [0] * len(served.costs)
+    if compiled:
+        moved, handed = kernel_traffic(trace, served.costs, kernels)
     near = _find_near_bytes(trace, rates, served, own.joined, handed)
     runs = [
         device.run(index, op, moved[index], near[index])
@@ -190,17 +192,6 @@ def _number_kernels(
     for index in own.left_out:
         kernels[index] = None
     return [kernels[own.joined.get(index, index)] for index in range(len(kernels))]
-
-
-def _find_traffic(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], *, compiled: bool
-) -> tuple[Sequence[OpCost], Sequence[int]]:
-    """Return costs with the bytes that kernels move, and the bytes that each hands to the next."""
-    if not compiled:
-        return costs, [0] * len(costs)
-    needed = Needed(trace, kernels)
-    moved = traffic_when_fused(trace, costs, kernels, needed)
-    return moved, handed_over(trace, costs, kernels, needed)
 
 
 def _find_near_bytes(
