@@ -117,19 +117,8 @@ def execute(
     serving: Serving | None,
     repeats: Repeats | None,
 ) -> ExecutedPass:
-    """Return a pass as a device executes it.
-
-    A compiler merges equal calls, but inference engines have kernels of their own.
-    """
-    trace, served = costs.trace, costs.served
-    own = _EngineKernels()
-    if serving is not None:
-        own = _find_engine_kernels(costs, serving, rates, compiled=compiled)
-        served = own.experts.served(served, serving.compute)
-    elif compiled:
-        trace, left_out = merge_equal_calls(trace, served.costs)
-        own = _EngineKernels(left_out=left_out)
-
+    """Return a pass as a device executes it."""
+    trace, served, own = _replace_kernels(costs, rates, serving, compiled=compiled)
     kernels = _number_kernels(trace, served, own, compiled=compiled)
     has_backward = any(op.phase != "forward" for op in trace.ops)
     device = CallTimes(
@@ -160,6 +149,23 @@ def execute(
         runs=runs,
         repeats=repeats,
     )
+
+
+def _replace_kernels(
+    costs: CountedPass, rates: Rates, serving: Serving | None, *, compiled: bool
+) -> tuple[Trace, Served, _EngineKernels]:
+    """Return the pass, its costs and the calls that run in fewer kernels.
+
+    A compiler merges equal calls, but inference engines have kernels of their own.
+    """
+    trace, served = costs.trace, costs.served
+    if serving is not None:
+        own = _find_engine_kernels(costs, serving, rates, compiled=compiled)
+        return trace, own.experts.served(served, serving.compute), own
+    if compiled:
+        trace, left_out = merge_equal_calls(trace, served.costs)
+        return trace, served, _EngineKernels(left_out=left_out)
+    return trace, served, _EngineKernels()
 
 
 def _find_engine_kernels(
