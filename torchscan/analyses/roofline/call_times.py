@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from torchscan.analyses.roofline.constants import (
 )
 from torchscan.analyses.roofline.fusible_calls import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, Machine, kernel_of
+from torchscan.analyses.roofline.near_bytes import Near
 from torchscan.analyses.roofline.number_formats import Format, Numbers, format_of
 from torchscan.analyses.roofline.rates import Rates
 from torchscan.ops import OpCost
@@ -42,26 +42,6 @@ class _MovedBytes(NamedTuple):
 
     by_memory: int
     by_cache: int
-
-
-class Near(NamedTuple):
-    """Bytes of a call that need not come from memory, or go there."""
-
-    #: read and written in the cache: of the bytes that are expected to be read, and of the fewest
-    cached: tuple[int, int]
-    cached_at_least: tuple[int, int]
-    #: between a product and the pointwise kernel after it
-    handed_over: int
-    #: weights that are stored in fewer bits than they are computed in
-    unpacked: int = 0
-    #: bytes of inputs that are quantized, for products in fewer than 16 bits
-    quantized: int = 0
-    #: True if the kernel before, or the product itself, quantizes them
-    is_quantized_before: bool = False
-    #: True if a product is part of a kernel that an earlier product begins
-    is_joined: bool = False
-    #: bytes in 8 bits of operands that a linear layer casts from 16
-    cast: int = 0
 
 
 def _split_bytes(read: int, cost: OpCost, cached: tuple[int, int]) -> _MovedBytes:
@@ -126,7 +106,7 @@ class CallTimes:
             launches += 1
         if _is_cast_before(op.signature, form):
             near = near._replace(cast=cost.bytes_read)
-        work = self._work(kernel, cost, form, (moved, fewest), near)
+        work = self._work(_for_few_rows(kernel, cost, near), cost, form, moved, fewest, near)
         return cost, form, work, launches
 
     def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
@@ -180,17 +160,11 @@ class CallTimes:
         kernel: Kernel,
         cost: OpCost,
         form: Format,
-        bytes_moved: tuple[_MovedBytes, _MovedBytes],
+        moved: _MovedBytes,
+        fewest: _MovedBytes,
         near: Near,
     ) -> Seconds:
-        moved, fewest = bytes_moved
         rates = self._rates
-        rows = cost.macs / near.unpacked if near.unpacked else math.inf
-        if rows <= ROWS_UNPACKED:
-            # Kernels that unpack weights are written for decoding: their tiles have as few rows as
-            # matrix units take.
-            kernel = Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
-
         at_peak = min_products = 0.0
         if cost.macs:
             at_peak = 2 * cost.macs * kernel.min_share / rates.peak(form)
@@ -265,6 +239,19 @@ class CallTimes:
         if not device.multiprocessors or not device.clock_hz:
             return 0.0
         return cycles / (device.multiprocessors * device.clock_hz)
+
+
+def _for_few_rows(kernel: Kernel, cost: OpCost, near: Near) -> Kernel:
+    """Return the kernel of a product that unpacks weights, if there are few rows.
+
+    Such kernels are written for decoding: their tiles have as few rows as matrix units take.
+    """
+    if not near.unpacked:
+        return kernel
+    rows = cost.macs / near.unpacked
+    if rows > ROWS_UNPACKED:
+        return kernel
+    return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
 
 
 def _is_cast_before(signature: OpSignature, form: Format) -> bool:

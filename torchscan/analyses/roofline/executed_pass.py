@@ -16,8 +16,7 @@ from torchscan.analyses.generation.serving_costs import (
     prepared_calls,
 )
 from torchscan.analyses.module_costs import call_costs
-from torchscan.analyses.roofline.cache import bytes_in_cache
-from torchscan.analyses.roofline.call_times import CallTimes, DeviceCall, Near
+from torchscan.analyses.roofline.call_times import CallTimes, DeviceCall
 from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.common_subexpressions import merge_equal_calls
 from torchscan.analyses.roofline.expert_kernels import (
@@ -30,6 +29,7 @@ from torchscan.analyses.roofline.fused_traffic import kernel_traffic
 from torchscan.analyses.roofline.fusion import fused_kernels
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.links import Fabric, link_times
+from torchscan.analyses.roofline.near_bytes import find_near_bytes
 from torchscan.analyses.roofline.number_formats import Numbers
 from torchscan.analyses.roofline.rates import Rates
 from torchscan.analyses.routed_calls import RoutedCalls
@@ -132,7 +132,7 @@ def execute(
     moved, handed = served.costs, [0] * len(served.costs)
     if compiled:
         moved, handed = kernel_traffic(trace, served.costs, kernels)
-    near = _find_near_bytes(trace, rates, served, own.joined, handed)
+    near = find_near_bytes(trace, rates.cache, served, own.joined, handed)
     runs = [
         device.run(index, op, moved[index], near[index])
         for index, op in enumerate(trace.ops)
@@ -198,28 +198,3 @@ def _number_kernels(
     for index in own.left_out:
         kernels[index] = None
     return [kernels[own.joined.get(index, index)] for index in range(len(kernels))]
-
-
-def _find_near_bytes(
-    trace: Trace,
-    rates: Rates,
-    served: Served,
-    joined: Collection[int],
-    handed: Sequence[int],
-) -> list[Near]:
-    """Return the bytes of each call that need not come from memory, or go there.
-
-    The cache is followed for the expected reads, and for the smallest possible ones.
-    """
-    expected = [cost.bytes_read for cost in served.costs]
-    fewest = [cost.min_bytes_read for cost in served.costs]
-    cached = bytes_in_cache(trace, rates.cache, expected, served.appends)
-    min_cached = cached
-    if fewest != expected:
-        min_cached = bytes_in_cache(trace, rates.cache, fewest, served.appends)
-    near: list[Near] = []
-    for index, packed in enumerate(served.packed):
-        in_cache, min_in_cache = cached[index], min_cached[index]
-        is_joined = index in joined
-        near.append(Near(in_cache, min_in_cache, handed[index], *packed, is_joined=is_joined))
-    return near
