@@ -253,8 +253,7 @@ def _auto_block(training: Training, num_steps: int, plain: float) -> _AutoBlock:
 
 def _interval_of(watcher: object) -> int:
     """Return how many steps lie between two samples, without the minimum of a short run."""
-    frequencies = getattr(watcher, "_frequencies", None)
-    return int(frequencies["train"].every if frequencies else getattr(watcher, "every"))  # noqa: B009
+    return int(getattr(watcher, "_context", watcher).every)
 
 
 def _sampled_steps(folder: Path) -> set[int]:

@@ -130,10 +130,12 @@ def _options() -> list[str]:
     return command[1].split()
 
 
+@pytest.mark.sweep
 def test_the_site_is_built_without_warnings(site: Path) -> None:
     assert (site / "index.html").exists()
 
 
+@pytest.mark.sweep
 def test_every_public_name_has_an_anchor(site: Path) -> None:
     pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
     anchors = {anchor for page in pages for anchor in re.findall(r'id="([^"]+)"', page)}
@@ -143,6 +145,7 @@ def test_every_public_name_has_an_anchor(site: Path) -> None:
     assert sorted(set(_public_names()) - named) == []
 
 
+@pytest.mark.sweep
 def test_docstrings_are_set_and_not_shown_as_they_are_written(site: Path) -> None:
     for page in (site / "reference").glob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -175,6 +178,7 @@ def _fetched(site: Path) -> Iterator[tuple[str, str]]:
         )
 
 
+@pytest.mark.sweep
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     fetched = list(_fetched(site))
     assert any(
@@ -199,6 +203,7 @@ def opened_page(browser: Browser, site: Path, name: str, width: int, **options: 
     return page
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", [1280, 380])
 def test_no_page_is_wider_than_the_screen_and_no_code_is_cut_off(
     browser: Browser, site: Path, width: int
@@ -219,7 +224,7 @@ def test_nothing_is_cut_off_in_print(browser: Browser, site: Path) -> None:
         page.context.close()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sweep
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, scheme: str) -> None:
     for name in PAGES:
@@ -229,6 +234,7 @@ def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, s
         page.context.close()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_pictures_follow_the_system_and_the_switch_of_the_site(
     browser: Browser, site: Path, system: str
@@ -246,6 +252,7 @@ def test_pictures_follow_the_system_and_the_switch_of_the_site(
     page.context.close()
 
 
+@pytest.mark.sweep
 def test_cards_are_reached_and_opened_by_keyboard(browser: Browser, site: Path) -> None:
     page = opened_page(browser, site, "index", 1280)
     link = page.locator(".cards").get_by_role("link", name="Will my model fit?")

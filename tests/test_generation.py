@@ -272,6 +272,36 @@ def test_inputs_are_tensors_by_the_names_of_arguments() -> None:
         _asked(Seeing(), prompt=2, inputs={"tokens": torch.zeros(1, 3, dtype=torch.long)})
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        scaled: Tensor = self.layer(x) * scale
+        return scaled
+
+
+class Unnamed(nn.Module):
+    def forward(self, *tokens: Tensor) -> Tensor:
+        return tokens[0]
+
+
+def test_a_model_needs_an_argument_for_its_tokens() -> None:
+    given = {"x": torch.zeros(1, 3), "scale": torch.zeros(1, 3)}
+    with pytest.raises(
+        InputError,
+        match=r"^inputs is floating-point for every argument of Scaled \(x, scale\): leave out the "
+        r"one that takes tokens, or give step=, a function that calls the model$",
+    ):
+        _asked(Scaled(), inputs=given)
+    no_names = "^Unnamed takes no argument by name: give step=, a function that calls the model$"
+    with pytest.raises(InputError, match=no_names):
+        _asked(Unnamed())
+    with pytest.raises(InputError, match=no_names):
+        torchscan.symbolic_costs(Unnamed())
+
+
 def test_more_tokens_than_positions_are_refused() -> None:
     model = Echo()
     model.config = type("Config", (), {"max_position_embeddings": 5})()

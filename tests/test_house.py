@@ -49,7 +49,8 @@ ROOMS = [
     {"recorded_pass"},
     {"scan"},
     {"expectation", "pages", "generation_setting"},
-    {"generation_question"},
+    {"generation_question", "inspection_run"},
+    {"generation_session"},
     {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
     {"metrics", "modules", "process", "utils"},
     {"metric_limits"},
@@ -300,7 +301,7 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
 KEPT_FOR_GOOD = {
     "torchscan.hardware.device_files": {"_content", "package_devices"},
     "torchscan.ops.formula_calls": {"_layout"},
-    "torchscan.ops.registry": {"names_to_find"},
+    "torchscan.ops.operator_names": {"names_to_find"},
     "torchscan.recording.execution.op_traits": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},

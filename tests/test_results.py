@@ -244,10 +244,11 @@ def test_every_result_shows_itself(name: str) -> None:
     result = RESULTS[name]()
     assert SAYS[name] in str(result)
     assert max(map(len, str(result).splitlines())) <= 80
-    part = result._repr_html_()
-    assert part.startswith('<div class="torchscan"')
-    assert SAYS[name] in part
-    assert result._repr_mimebundle_() == {"text/plain": str(result), "text/html": part}
+    shown = result._repr_mimebundle_()
+    assert shown.keys() == {"text/plain", "text/html"}
+    assert shown["text/plain"] == str(result)
+    assert shown["text/html"].startswith('<div class="torchscan"')
+    assert SAYS[name] in shown["text/html"]
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "inspection"])
@@ -256,6 +257,7 @@ def test_what_was_unpickled_shows_itself_too(name: str) -> None:
     assert str(pickle.loads(pickle.dumps(result))) == str(result)  # noqa: S301 - our own
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_printing_needs_no_more_than_the_result(tmp_path: Any) -> None:
     """Not even the front door: whoever unpickles a result imports the module of its class alone."""

@@ -17,7 +17,7 @@ from torchscan.hardware.this_machine import cpu_name
 from torchscan.ops import OpCost
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.state import original_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from torch import Tensor, nn
@@ -14,23 +11,12 @@ from torchscan.analyses.generation.engines import Engine, EngineName
 from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving_costs import Compute
-from torchscan.analyses.generation.shared_passes import LayerCheck, SharedPasses
-from torchscan.analyses.generation.spread_model import SpreadModel
-from torchscan.errors import Argument, Give, InputError, RecordError, Value
-from torchscan.generation_question import GenerationQuestion
-from torchscan.generation_setting import (
-    GENERATION_PRECISIONS,
-    GenerationOptions,
-    GenerationSetting,
-    require_rate,
-)
+from torchscan.errors import Argument, Give, InputError, Value
+from torchscan.generation_session import explained_steps, opened_generation
+from torchscan.generation_setting import GENERATION_PRECISIONS, GenerationOptions
 from torchscan.precisions import Precision, supported_precision
-from torchscan.progress import progress as told
-from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import UnfoldableError
 from torchscan.recording.generation_passes import Generating, Length, Step, Stepping
-from torchscan.recording.precision import type_of
-from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sharding import Apply
 from torchscan.recording.state import original_of
@@ -151,48 +137,6 @@ def analyze_generation(
     return GenerationSweep(generations=generations, price=price)
 
 
-@contextlib.contextmanager
-def opened_generation(
-    module: nn.Module,
-    prompt: Tokens,
-    new: Tokens,
-    options: GenerationOptions,
-    checks: dict[Length, LayerCheck] | None = None,
-) -> Iterator[Callable[..., Generation]]:
-    """Return a function that estimates a batch size, which shares records with the others.
-
-    Its second argument is ``compute``. ``checks`` is what other calls found out about this model
-    and precision.
-    """
-    module = original_of(module)
-    setting = GenerationSetting.of(module, prompt, new, options)
-    with (
-        _explained_steps(module, options.step, is_shown=options.progress),
-        _divided(module, setting, options.apply) as spread,
-    ):
-        shared = SharedPasses(
-            spread,
-            step=options.step,
-            inputs=options.inputs,
-            kernels=setting.kernels,
-            precision=setting.precision,
-            length=setting.length,
-            limit=setting.limit,
-            checks={} if checks is None else checks,
-        )
-
-        @lru_cache(maxsize=8)
-        def question_for(compute: Compute | None) -> GenerationQuestion:
-            serving = options.serving_of(module, compute)
-            require_rate(setting.device, serving)
-            return GenerationQuestion(shared, replace(setting, serving=serving))
-
-        def answer(batch_size: int, compute: Compute | None = options.compute) -> Generation:
-            return question_for(compute).answer(batch_size)
-
-        yield answer
-
-
 @explain_wrong_types
 def symbolic_costs(
     module: nn.Module,
@@ -226,94 +170,13 @@ def symbolic_costs(
     def passes_of(batch_size: int) -> Generating:
         return Generating(called, batch_size=batch_size, precision=precision, kernels=kernels)
 
-    with _explained_steps(module, step, is_shown=progress):
+    with explained_steps(module, step, is_shown=progress):
         short = passes_of(1)
         short.fold(Length(near))
         try:
             return Fitted(lambda batch_size: passes_of(batch_size).folded_like(short), near).costs()
         except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
             return Fitted(passes_of, near).costs()
-
-
-@contextlib.contextmanager
-def _explained_steps(module: nn.Module, step: Step | None, *, is_shown: bool) -> Iterator[None]:
-    """Show progress, and explain of a model that fails how models that generate are called."""
-    name = type_name_of(module)
-    with told(f"torchscan: {name}, token by token", is_shown=is_shown):
-        try:
-            yield
-        except RecordError as error:
-            if step is not None:
-                raise
-            raise _with_advice(error, name) from error.__cause__
-
-
-def _with_advice(error: RecordError, name: str) -> RecordError:
-    """Return the error in one line, without the inputs, which the user did not choose."""
-    found = RecordError(
-        f"{name} cannot be run token by token: {error.problem}",
-        "; a model that generates takes tokens and the cache that it returned: give its other "
-        "arguments as ",
-        *(Give("inputs"), ", or ", Give("step"), ", a function that calls the model"),
-    )
-    found.so_far, found.failed = error.so_far, error.failed
-    return found
-
-
-@contextlib.contextmanager
-def _divided(
-    module: nn.Module, setting: GenerationSetting, apply: Apply | None
-) -> Iterator[SpreadModel]:
-    """Simulate the mesh, if there is one, for the model that is divided among its devices."""
-    if setting.mesh is None:
-        if apply is not None:
-            raise InputError(
-                Argument("apply"),
-                " shards the model over a mesh: give ",
-                Give("mesh", {"tp": 8}),
-                ", for example",
-            )
-        yield SpreadModel(module, None, None, None)
-        return
-    if apply is None and not setting.mesh.keys() <= {"dp", "tp"}:
-        raise InputError.of_value(
-            "mesh",
-            dict(setting.mesh),
-            'name its dimensions "dp" and "tp", or give ',
-            Argument("apply"),
-            "; ",
-            Give("expert_parallel", True),
-            " divides experts",
-        )
-    with pretended(setting.mesh, 0) as devices:
-        dtype = None if setting.precision is None else type_of(setting.precision)
-        spread = SpreadModel(
-            module,
-            devices,
-            apply,
-            dtype,
-            expert_parallel=setting.expert_parallel,
-            is_engine=setting.engine.is_graphed,
-        )
-        is_divided = setting.expert_parallel or setting.mesh.get("tp", 1) > 1
-        try:
-            yield spread
-        except RecordError as error:
-            if apply is not None or not is_divided:
-                raise
-            raise _failed_on_mesh(error, module) from error
-
-
-def _failed_on_mesh(error: RecordError, module: nn.Module) -> InputError:
-    """Return the error for a model whose part on one device cannot run."""
-    return InputError(
-        f"one device cannot run its part of {type_name_of(module)}: {error.problem}: if the model "
-        "runs without ",
-        Argument("mesh"),
-        ", give ",
-        Give("apply"),
-        ", a function of the model and the mesh that shards it",
-    )
 
 
 def _require_sizes(batch_sizes: object) -> None:

@@ -23,7 +23,8 @@ from torchscan.generation_setting import GenerationSetting
 from torchscan.notes import Note
 from torchscan.once import forget, once
 from torchscan.recording.folding import UnfoldableError
-from torchscan.recording.generation_passes import Kept, Length
+from torchscan.recording.generation_passes import Length
+from torchscan.recording.kept_passes import Kept
 from torchscan.recording.request import require_positive
 from torchscan.trace.trace import Trace
 

@@ -17,6 +17,7 @@ from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, record
 from torchscan.analyses.conventions import Convention, convention_macs
+from torchscan.analyses.conventions.rules import ModuleRule, elements_in, elements_out, rule_for
 from torchscan.analyses.totals import total_cost
 from torchscan.ops import compute_cost
 
@@ -592,3 +593,11 @@ def test_published_figures_of_timm(name: str, truth: Callable[[str], Path]) -> N
             assert sum(convention_macs(trace, "fvcore")) == pytest.approx(
                 row.macs, abs=row.macs_tolerance
             )
+
+
+def test_a_name_is_registered_once() -> None:
+    rules: dict[str, ModuleRule] = {}
+    rule_for(rules, "Linear")(elements_in)
+    with pytest.raises(ValueError, match="Linear already has a rule"):
+        rule_for(rules, "Bilinear", "Linear")(elements_out)
+    assert rules["Linear"] is elements_in

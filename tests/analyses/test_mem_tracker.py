@@ -27,7 +27,7 @@ from tests.torchvision_cpu import torchvision
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
-from torchscan.trace.events import StorageKind
+from torchscan.trace.records import StorageKind
 from torchscan.types import Trace
 
 # isort: split

@@ -86,6 +86,7 @@ def peaks(replay: StepReplay) -> list[int]:
     return [allocator.peak_reserved for allocator in replay.run()]
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @before("2.9", "collectives do not run on shapes")
 @pytest.mark.parametrize("checkpoints", [False, True])

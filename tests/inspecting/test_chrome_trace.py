@@ -16,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 import torchscan
 from tests.opening import inspected_run
 from tests.recording.test_record import Calls
+from torchscan.inspecting.call_run import CallRun
 from torchscan.inspecting.exports import chrome_trace
-from torchscan.inspecting.run import CallRun, RunFacts, RunProvenance
+from torchscan.inspecting.run import RunFacts
+from torchscan.inspecting.run_device import RunProvenance
 from torchscan.inspecting.step_timeline import Slice, Timeline
 
 X = torch.ones(2, 4)

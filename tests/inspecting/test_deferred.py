@@ -14,6 +14,7 @@ from tests.recording.test_record import Calls
 from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
+from torchscan.inspecting.step_maker import StepMaker
 from torchscan.inspecting.timing import StepTimes
 from torchscan.inspecting.values import Values
 from torchscan.inspection import inspect
@@ -31,22 +32,22 @@ _LATER = (
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = Inspector._values
+    now = StepMaker._make_values
 
-    def as_on_a_device(self: Inspector, times: StepTimes) -> Values:
-        if self._guard_memory.is_alarmed:
-            return now(self, times)
+    def as_on_a_device(self: StepMaker, number: int, times: StepTimes) -> Values:
+        if self.found_before.is_alarmed:
+            return now(self, number, times)
         place = torch.device("cpu")
         return DeferredValues(
-            self._number,
-            self._guard_memory,
+            number,
+            self.found_before,
             self._listener,
             device=place,
             allocated=self._memory,
             times=times,
         )
 
-    monkeypatch.setattr(Inspector, "_values", as_on_a_device)
+    monkeypatch.setattr(StepMaker, "_make_values", as_on_a_device)
 
 
 def found_in(model: nn.Module, *runs: tuple[object, ...]) -> list[NonFinite]:

@@ -21,9 +21,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from torchscan import InputError, inspect
+from torchscan.inspecting.call_run import CallRun
 from torchscan.inspecting.inspector import Inspector
-from torchscan.inspecting.run import CallRun, RunFacts
-from torchscan.inspection import Run
+from torchscan.inspecting.run import RunFacts
+from torchscan.inspection_run import Run
 
 X = torch.ones(2, 4)
 

@@ -20,11 +20,12 @@ from tests.opening import inspected_run
 from tests.report.runs import latency, run
 from torchscan import InputError, inspect
 from torchscan.cli.main import main
+from torchscan.inspecting.call_run import DeviceRun
 from torchscan.inspecting.evidence import Evidence, TimeShare
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.group_run import GroupRun
 from torchscan.inspecting.memory_trend import MemoryTrend
-from torchscan.inspecting.run import CheckedModule, DeviceRun
+from torchscan.inspecting.run import CheckedModule
 from torchscan.inspecting.stragglers import Straggler
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation, CompiledFrame

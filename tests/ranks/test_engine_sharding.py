@@ -225,6 +225,7 @@ def test_experts_apart_are_whole_and_the_busiest_gpu_counts() -> None:
     assert "experts-divided" in [note.code for note in found.assumptions]
 
 
+@pytest.mark.sweep
 def test_groups_with_batches_of_their_own_exchange_tokens() -> None:
     model = _deepseek()
     options: dict[str, Any] = {"mesh": {"dp": 4}, "expert_parallel": True}

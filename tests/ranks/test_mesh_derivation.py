@@ -79,6 +79,7 @@ def test_derived_steps_are_those_recorded_on_their_mesh(
     assert found.derived_bytes == pytest.approx(found.needed_bytes, rel=0.25)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_ranks_of_tensor_parallelism_have_parts_of_sequences_and_logits() -> None:
     """By hand: a checkpointed layer keeps its input, and the loss needs logits in 32 bits."""

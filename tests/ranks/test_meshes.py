@@ -252,6 +252,7 @@ def test_adapters_take_what_those_of_peft_take() -> None:
     assert any(each.code == "adapters-as-in-peft" for each in found.assumptions)
 
 
+@pytest.mark.sweep
 def test_memory_of_the_best_mesh_is_that_of_all_layers() -> None:
     verdict = plan_of_all_layers().memory.verdict
     assert verdict is not None

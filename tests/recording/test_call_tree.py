@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.recording.test_record import Calls
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.call_threads import ThreadPolicy, with_autograd_threads
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 
 X = torch.ones(2, 4)
 
@@ -170,7 +171,7 @@ def test_after_an_exception_that_the_model_catches_its_calls_go_on() -> None:
         model(X)
     assert called(tree) == [("", 0, 0), ("refusing", 0, 1), ("refusing.0", 0, 2), ("layer", 0, 1)]
     assert tree.current is None
-    assert tree._origin is None, "the exception, whose frames hold tensors, is let go of"
+    assert tree.origin.error is None, "the exception, whose frames hold tensors, is let go of"
 
 
 def test_an_exception_that_leaves_the_model_comes_from_the_innermost_call() -> None:
@@ -179,12 +180,12 @@ def test_an_exception_that_leaves_the_model_comes_from_the_innermost_call() -> N
     before = hook_tables()
     with pytest.raises(KeyError) as caught, tree.watched():
         model(X)
-    assert path_of(tree.origin_of(caught.value)) == "1.0"
-    assert tree.origin_of(KeyError("another one")) is None
+    assert path_of(tree.origin.call_of(caught.value)) == "1.0"
+    assert tree.origin.call_of(KeyError("another one")) is None
     assert tree.current is None
     assert hook_tables() == before
-    tree.forget_exception()
-    assert tree.origin_of(caught.value) is None
+    tree.origin.forget()
+    assert tree.origin.call_of(caught.value) is None
 
 
 def test_a_step_after_one_that_failed_is_nested_as_ever() -> None:

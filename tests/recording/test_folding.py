@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchscan import analyze_generation
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
-from torchscan.recording.generation_passes import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Length
+from torchscan.recording.kept_passes import Kept
 
 
 class Layer(nn.Module):

@@ -403,7 +403,7 @@ def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_
             return x
 
     def signal_within_ours(frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "call" and frame.f_code.co_name == "_write_down" and len(steps) == 3:
+        if event == "call" and frame.f_code.co_name == "write_down" and len(steps) == 3:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGALRM)
 

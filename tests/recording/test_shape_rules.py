@@ -260,6 +260,16 @@ def test_refused_as_on_data(what: str, how: Execute) -> None:
         record(Applied(function), args=args, execute=how)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool])
+def test_many_integers_are_filled_as_on_data(dtype: torch.dtype) -> None:
+    args = (torch.ones(3, 200, 200, dtype=dtype), torch.rand(200))
+    abstract, real = (
+        record(Applied(lambda x, y: x.masked_fill(y > 0.5, 1)), args=args, execute=how)
+        for how in ("abstract", "real")
+    )
+    assert _outputs(abstract) == _outputs(real)
+
+
 @pytest.mark.parametrize("empty", [torch.float64, torch.float32, torch.int64])
 @pytest.mark.parametrize(
     "other", [torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.bool]

@@ -11,7 +11,8 @@ from torch import nn
 
 from tests.report.samples import Chain
 from torchscan import inspect
-from torchscan.inspecting.run import DeviceRun, Latency, RunFacts
+from torchscan.inspecting.call_run import DeviceRun, Latency
+from torchscan.inspecting.run import RunFacts
 
 #: least, median and most, in milliseconds
 Times = tuple[float, float, float]

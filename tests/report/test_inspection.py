@@ -21,7 +21,8 @@ from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import inspect
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.run import CheckedModule, Expected
+from torchscan.inspecting.run import CheckedModule
+from torchscan.inspecting.run_device import Expected
 from torchscan.observing.compiling import Compilation, CompiledFrame
 from torchscan.report.table import FORMATS
 from torchscan.types import RunFacts

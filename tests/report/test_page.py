@@ -800,6 +800,7 @@ def test_hostile_data_is_text(visit: Visit) -> None:
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 1000
 
 
+@pytest.mark.sweep
 def test_a_level_of_two_thousand_modules_can_be_moved(visit: Visit) -> None:
     """Each is of another kind than the next, so that none are equal."""
     layers = [nn.ReLU() if at % 2 else nn.Tanh() for at in range(2000)]

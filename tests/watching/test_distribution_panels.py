@@ -473,6 +473,7 @@ def test_the_pointer_moves_the_crosshair_of_all_charts(browser: Browser, tmp_pat
 # -- live pages, screens and themes --------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_new_steps_are_drawn_into_the_same_charts(browser: Browser, tmp_path: Path) -> None:
     """Nothing flickers: the elements stay, with the focus on one of them."""
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())

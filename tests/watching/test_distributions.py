@@ -15,10 +15,11 @@ from torch import Tensor
 
 from torchscan.watching.distribution_columns import Distributions
 from torchscan.watching.distributions import BINS, bounds, is_finite, merge_distributions, quantiles
-from torchscan.watching.packing import packed, unpacked
+from torchscan.watching.packing import pack_steps
 from torchscan.watching.row_statistics import RowStatistics, columns_of
 from torchscan.watching.sampled import Sampled
 from torchscan.watching.schema import Distribution, Kind
+from torchscan.watching.unpacking import unpacked
 
 
 def bin_of(value: float) -> int:
@@ -165,8 +166,9 @@ def test_nothing_but_nan() -> None:
 
 def test_a_round_trip() -> None:
     found = {number: of(make()) for number, make in enumerate(KNOWN.values())}
-    assert repr(dict(unpacked(packed(found)))) == repr(found)
-    assert dict(unpacked(packed({}))) == {}
+    some, none = pack_steps([found, {}])
+    assert repr(dict(unpacked(some))) == repr(found)
+    assert dict(unpacked(none)) == {}
 
 
 # -- several ranks as one ------------------------------------------------------------------------

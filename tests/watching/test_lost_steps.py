@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
     with told() as texts, watch(model, tmp_path / "run", every=1) as watcher:
         train(model, 2)
         os.kill(watcher._process.number, signal.SIGKILL)
-        watcher._process._wait(20)
+        watcher._process.worker.wait(20)
         train(model, 5)
     assert texts == [
         "the worker process has ended (SIGKILL), and a new one continues where it stopped; "
@@ -147,8 +147,8 @@ def test_a_worker_that_ends_too_early_is_told_of_and_all_steps_are_counted(tmp_p
     """It takes training for over: its line ends, as a process that was forked from the trainer can make it do."""
     with told() as texts, watch(model := net(), tmp_path / "run", every=1, start="fork") as watcher:
         train(model, 5)
-        watcher._process.line.socket.shutdown(socket.SHUT_WR)
-        watcher._process._wait(60)
+        watcher._process.worker.line.socket.shutdown(socket.SHUT_WR)
+        watcher._process.worker.wait(60)
         train(model, 5)
     run = watched_run(tmp_path / "run")
     assert "ended too early, so no more steps are recorded; training is not affected" in texts[0]

@@ -126,6 +126,7 @@ def test_a_lost_connection_is_a_consequence(case: str, said: dict[str, str]) -> 
     assert " did not close the run; its last recorded step is " in said[case]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("case", "kind"), [("data", "ConnectionResetError"), ("CUDA", "DistBackendError")]
 )

@@ -199,6 +199,7 @@ def test_curves_and_notes_in_tensorboard(tmp_path: Path) -> None:
     assert (note.step, note.tensor_proto.string_val[0]) == (3, b"epoch 1")
 
 
+@pytest.mark.sweep
 def test_curves_and_notes_in_weights_and_biases(tmp_path: Path) -> None:
     wandb = pytest.importorskip("wandb")
     show_curves(WandB(mode="offline", dir=str(tmp_path), page_every=None), tmp_path)
@@ -211,6 +212,7 @@ def test_curves_and_notes_in_weights_and_biases(tmp_path: Path) -> None:
     assert (rows[3]["eval/loss"], rows[3]["note"]) == (1.75, "epoch 1")
 
 
+@pytest.mark.sweep
 def test_curves_and_notes_in_mlflow(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     show_curves(MLflow((tmp_path / "mlruns").as_uri(), "curves"), tmp_path)
@@ -666,6 +668,7 @@ def test_a_video_has_a_frame_for_each_step(name: str, codec: str, tmp_path: Path
     assert (tmp_path / name).read_text() == "from another day"
 
 
+@pytest.mark.sweep
 def test_a_run_that_is_there_as_a_video(tmp_path: Path) -> None:
     run = watched(tmp_path)
     pytest.importorskip("av")
@@ -690,6 +693,7 @@ def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -
     assert len(frames_in(path)) >= len(run.steps()) - 1
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
 def test_a_video_whose_worker_was_killed_plays_to_its_last_fragment(tmp_path: Path) -> None:
     pytest.importorskip("av")

@@ -567,7 +567,7 @@ def test_a_file_that_is_another_s(tmp_path: Path) -> None:
 def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay in their order."""
     times = iter(range(10_000, 0, -100))
-    monkeypatch.setattr("torchscan.watching.step_sampler.time.time", lambda: float(next(times)))
+    monkeypatch.setattr("torchscan.watching.series_rows.time.time", lambda: float(next(times)))
     with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
         train(model, 4)
     run = watched_run(tmp_path / "run")

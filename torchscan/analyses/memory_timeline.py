@@ -15,7 +15,8 @@ from typing import NamedTuple
 from torchscan.analyses.memory_blocks import KINDS, Block, MemoryKind
 from torchscan.analyses.memory_compiled import compiled_blocks
 from torchscan.once import once
-from torchscan.trace.events import Phase, StorageKind, StorageRecord
+from torchscan.trace.events import Phase
+from torchscan.trace.records import StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
 
 _STANDING: Mapping[StorageKind, MemoryKind] = {

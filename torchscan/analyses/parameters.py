@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 

@@ -11,7 +11,9 @@ from torchscan import units
 from torchscan.budgets.budget_definition import Budget
 from torchscan.budgets.outcome import basis_of
 from torchscan.hardware.device_names import is_part
-from torchscan.inspecting.run import RunFacts, name_of_device, slowest_modules
+from torchscan.inspecting.call_run import slowest_modules
+from torchscan.inspecting.run import RunFacts
+from torchscan.inspecting.run_device import name_of_device
 from torchscan.inspecting.step_execution import RealSteps, local_device
 from torchscan.inspecting.step_time import StepExcess
 from torchscan.inspection import inspect

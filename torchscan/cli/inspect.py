@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchscan.inspecting.largest_module import LargestModule
     from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
     from torchscan.inspecting.run import RunFacts
-    from torchscan.inspection import Run
+    from torchscan.inspection_run import Run
     from torchscan.targets import Built
 
 _USAGE = """\

@@ -184,7 +184,7 @@ class _Options:
     steps = Option("Measure N training steps after one to warm up; evaluations do not count", "N",
                    to_count, default=5)
     on_nonfinite = Option("Record NaN and Inf of all steps, also warn at once, or raise",
-                          files=_INSPECT, choices="inspection.py:Reaction")
+                          files=_INSPECT, choices="inspecting/reactions.py:Reaction")
     # layers and rows
     by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)

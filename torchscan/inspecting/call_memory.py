@@ -18,7 +18,7 @@ from torch.autograd.graph import Node
 
 from torchscan.inspecting.storage_blocks import Blocks, blocks_of, bytes_in, tensors_saved_by
 from torchscan.recording.bookkeeping.inventory import device_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import TELLS_UNPACKING
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from torchscan.errors import InputError, TorchscanError
 from torchscan.inspecting.timing import StepTimes
 from torchscan.notes import describe
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 #: the result of a module and its gradient, or a parameter after the step and its gradient
 Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]

@@ -27,7 +27,7 @@ from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 
 _LATER = Note.of("checked-after-step")
 _MASK = Note.of("maybe-mask")

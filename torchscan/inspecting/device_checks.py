@@ -74,15 +74,19 @@ class DeviceChecks:
             is_scaled: True if a GradScaler has scaled the loss.
             operator: the optimizer's step that computed the values, if it is one.
         """
-        by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = defaultdict(list)
+        by_device: dict[torch.device, list[tuple[weakref.ref[Tensor] | None, Tensor]]]
+        by_device = defaultdict(list)
         with without_tracing():
             for parameter, values in pairs:
-                part = values_of(values.detach()) if is_readable(values) else None
-                if part is not None and is_plain(part) and part.numel():
-                    by_device[part.device].append((parameter, part))
+                if not is_readable(values):
+                    continue
+                part = values_of(values.detach())
+                if is_plain(part) and part.numel():
+                    reference = None if parameter is None else weakref.ref(parameter)
+                    by_device[part.device].append((reference, part))
         mark, line = self._log.mark_step(), place_of_user()
         for parts in by_device.values():
-            parameters = [None if each is None else weakref.ref(each) for each, _ in parts]
+            parameters = [reference for reference, _ in parts]
             tensors = [part for _, part in parts]
             with without_tracing():
                 # In double precision: a magnitude that float32 cannot hold is finite.

@@ -214,6 +214,7 @@ def _to_exchange(
     phase: ExchangePhase | None = None
     if at is not None:
         call, phase = _place(timeline, at)
+    arrivals = tuple([each.arrival for each in entries])
     return Exchange(
         kind=last.kind,
         group=last.group,
@@ -221,8 +222,8 @@ def _to_exchange(
         call=call,
         phase=phase,
         at=at,
-        numbers=tuple(each.number for each in entries),
-        arrivals=tuple(each.arrival for each in entries),
+        numbers=tuple([each.number for each in entries]),
+        arrivals=arrivals,
     )
 
 

@@ -44,7 +44,7 @@ class LossExplainer:
 
     def explain(self, graph: LossGraph, counts: NonFiniteCount, losses: Sequence[Tensor]) -> None:
         """Report the call, or the operator of the script, that made the loss non-finite."""
-        suspects = [call for call in self._calls.recent if _is_suspect(call)]
+        suspects = [call for call in self._calls.recent if call.may_spoil_loss]
         steps = self._log.find_steps()
         if not self._log.begin_finding(steps):
             return
@@ -100,7 +100,7 @@ class LossExplainer:
         """
         outputs = _alive_outputs(call)
         checked = [check_values(each) for each in outputs]
-        is_bad = _can_explain(counts, checked)
+        is_bad = counts.can_come_from(checked)
         if outputs and not is_bad and len(outputs) == len(call.outputs):
             return False
 
@@ -139,6 +139,7 @@ class LossExplainer:
             nan_index = graph.find_nan_after(index)
             if nan_index is not None:
                 nan_operator = operator_of(graph.names[nan_index])
+        cause = _CONSTANT if graph.has_bad_constant(index) else None
         return describe_values(
             "loss",
             counts if result.is_fine else result,
@@ -147,7 +148,7 @@ class LossExplainer:
             operator=operator_of(graph.names[index]),
             nan_operator=nan_operator,
             line=graph.line(index),
-            cause=_CONSTANT if graph.has_bad_constant(index) else None,
+            cause=cause,
             inputs=ranges_of(graph.operands(index)),
         )
 
@@ -157,23 +158,6 @@ def _describe_call(
 ) -> NonFinite:
     """Return a finding about values of a call whose operator is not known."""
     return describe_values(phase, counts, num_values, type_name=call.steps.type_name, **more)
-
-
-def _is_suspect(call: RootCall) -> bool:
-    """Return whether a call may be the source.
-
-    Nodes of a loss module are in the graph, which is searched anyway.
-    """
-    if call.has_graph and not call.steps.has_parameters:
-        return False
-    return call.has_graph or not call.has_grad or bool(call.outputs)
-
-
-def _can_explain(counts: NonFiniteCount, outputs: Sequence[NonFiniteCount]) -> bool:
-    """Return whether the counts of outputs explain those of a loss."""
-    if counts.nan:  # an infinity does not explain a NaN
-        return any(each.nan for each in outputs)
-    return not all(each.is_fine for each in outputs)
 
 
 def _doubt_constant(found: NonFinite, calls: Sequence[RootCall], *, is_unknown: bool) -> NonFinite:

@@ -8,16 +8,16 @@ from itertools import count
 from typing import Any
 
 from torchscan import units
+from torchscan.inspecting.call_run import CallRun
 from torchscan.inspecting.facts import COUNTED
+from torchscan.inspecting.run_device import RunProvenance
 from torchscan.inspecting.step_timeline import Slice, Timeline
 from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 
-#: ``RunFacts``, its ``CallRun`` and ``RunProvenance``, whose methods call this module
+#: ``RunFacts``, whose methods call this module
 RunFacts = Any
-CallRun = Any
-RunProvenance = Any
 
 
 # -- nested dicts --------------------------------------------------------------------------------
@@ -35,17 +35,13 @@ def nest_calls(
     for call in calls:
         siblings = top if call.parent is None else entries[call.parent]["children"]
         entry = {"info": describe(call), "children": {}}
-        siblings[_unused_name(call, calls, siblings)] = entry
+        name = call.name_in(calls)
+        if name in siblings:
+            numbered = (f"{name} ({number})" for number in count(call.invocation + 1))
+            name = next(each for each in numbered if each not in siblings)
+        siblings[name] = entry
         entries.append(entry)
     return top
-
-
-def _unused_name(call: CallRun, calls: Sequence[CallRun], siblings: dict[str, Any]) -> str:
-    name: str = call.name_in(calls)
-    if name not in siblings:
-        return name
-    numbered = (f"{name} ({number})" for number in count(call.invocation + 1))
-    return next(each for each in numbered if each not in siblings)
 
 
 def describe_call(call: CallRun) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torchscan.inspecting.finiteness import FINE, NonFiniteCount
 from torchscan.inspecting.timing import LEAVES, StepTimes
 from torchscan.inspecting.values import Values
 from torchscan.measured import Key
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 _LOOKS = ("forward", "grad_in", "grad_out")
 #: the fields of a call that are counts of one step
@@ -129,16 +129,25 @@ def facts_of(
     values: Values,
 ) -> StepFacts:
     """Return the facts of a step."""
-    parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
+    parents = array("q")
+    for call in calls:
+        parents.append(-1 if call.parent is None else call.parent.index)
+    starts = [times.started[index] for index in range(len(calls))]
+    # A call whose end was not noticed took no time.
+    ends = map(times.ended.get, range(len(calls)), starts)
+    forward = array("q", map(operator.sub, ends, starts))
     own = _in_order(times.backward, len(calls))
+    on_device = None
+    if times.device is not None:
+        on_device = _on_device(times.device, parents)
     return StepFacts(
         number=number,
         keys=keys,
         shapes=shapes,
         parents=parents,
-        forward=_forward_times(times, len(calls)),
+        forward=forward,
         backward=_with_inside(own, parents),
-        device=None if times.device is None else _on_device(times.device, parents),
+        device=on_device,
         backward_span=times.backward_span,
         owned=sum(own),
         leaves=times.backward.get(LEAVES, 0),
@@ -170,13 +179,6 @@ def _on_device(times: DeviceTimes, parents: array[int]) -> DeviceFacts:
 def _in_order(times: Mapping[int, int], count: int) -> list[int]:
     """Return times as a list, by the index of a call."""
     return [times.get(index, 0) for index in range(count)]
-
-
-def _forward_times(times: StepTimes, count: int) -> array[int]:
-    """Return the time of each call. A call whose end was not noticed has none."""
-    starts = [times.started[index] for index in range(count)]
-    ends = map(times.ended.get, range(count), starts)
-    return array("q", map(operator.sub, ends, starts))
 
 
 def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:

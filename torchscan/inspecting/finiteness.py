@@ -52,6 +52,18 @@ class NonFiniteCount(NamedTuple):
         """True if all values are finite."""
         return not self.nan and not self.inf
 
+    def is_worse_than(self, before: NonFiniteCount) -> bool:
+        """Return whether there is a NaN or, without one, an infinity that was not there before."""
+        if self.nan:
+            return not before.nan
+        return bool(self.inf) and before.is_fine
+
+    def can_come_from(self, others: Iterable[NonFiniteCount]) -> bool:
+        """Return whether values with other counts explain these: an infinity explains no NaN."""
+        if self.nan:
+            return any(each.nan for each in others)
+        return not all(each.is_fine for each in others)
+
     def __add__(self, other: object) -> NonFiniteCount:
         if not isinstance(other, NonFiniteCount):
             return NotImplemented

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from torch import nn
-
-from torchscan.inspecting.findings import Bad, NonFinite, Phase, Range
+from torchscan.inspecting.findings import NonFinite, Phase, Range
 from torchscan.inspecting.finiteness import NonFiniteCount
 from torchscan.inspecting.replayed_operator import Operator
-from torchscan.inspecting.values import Listener, Memory, Values, bad_in
+from torchscan.inspecting.values import Listener, Memory, Values, bad_below
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 
 class FirstFinding(Values):
@@ -45,7 +41,7 @@ class FirstFinding(Values):
         if operator.inside is not None:
             module = module.get_submodule(operator.inside)
             path = f"{path}.{operator.inside}" if path else operator.inside
-        weights = tuple(_bad_below(module)) if phase in ("forward", "backward") else ()
+        weights = tuple(bad_below(module)) if phase in ("forward", "backward") else ()
         self._memory.reported.update(f"{path}.{each.name}" for each in weights)
         return NonFinite(
             step=self._step,
@@ -95,9 +91,3 @@ class FirstFinding(Values):
             return
         self._is_reported = self._memory.has_found = True
         self._listener(self.first)
-
-
-def _bad_below(module: nn.Module) -> Iterator[Bad]:
-    for path, each in module.named_modules():
-        for bad in bad_in(each):
-            yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)

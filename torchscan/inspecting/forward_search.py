@@ -12,33 +12,34 @@ NaN in a module that takes them, to a gradient, or to the model's result if no g
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchscan.inspecting.findings import NonFinite, Range, ranges_of
 from torchscan.inspecting.finiteness import FINE, NonFiniteCount, version_of
 from torchscan.inspecting.first_finding import FirstFinding
-from torchscan.inspecting.open_values import CallInput, OpenValues, Suspicion
+from torchscan.inspecting.intended_infinities import IntendedInfinities
+from torchscan.inspecting.open_values import (
+    CallInput,
+    OpenValues,
+    Suspicion,
+    named_arguments,
+    signs_of,
+)
 from torchscan.inspecting.replay import find_operator
-from torchscan.inspecting.replayed_operator import Operator, mask_note
+from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
-from torchscan.observing.readable_tensors import is_plain, is_readable
-from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
-from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import FAILED, Call, Given
-from torchscan.torch_versions import without_tracing
+from torchscan.observing.readable_tensors import is_readable
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.module_calls import FAILED, Call, Given
 
 _WRITTEN = Note.of("input-written")
 #: more calls than this are not repeated
 _MAX_REPLAYS = 16
-#: a module that has written infinities of these signs on purpose so often goes on to
-_MAX_MASKS = 3
 
 
 class ForwardSearch(FirstFinding):
@@ -47,12 +48,9 @@ class ForwardSearch(FirstFinding):
     def __init__(self, step: int, memory: Memory, listener: Listener) -> None:
         super().__init__(step, memory, listener)
         self._open: dict[int, OpenValues] = {}
-        #: results whose infinities are intended, or logarithms of 0, by identity
-        self._excused: dict[int, weakref.ref[Tensor]] = {}
+        self._intended = IntendedInfinities(memory)
         #: calls that were given infinities or have returned some
         self._touched: set[int] = set()
-        #: what wrote the last mask of this step
-        self._mask: Note | None = None
         #: True if the model's result is not finite
         self._reaches_result = False
 
@@ -72,7 +70,8 @@ class ForwardSearch(FirstFinding):
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """Note that a call has ended, or was left by an exception."""
-        mine, results = self._open.pop(call.index, None), _readable(tensors)
+        mine = self._open.pop(call.index, None)
+        results = list(filter(is_readable, tensors))
         if mine is None:  # its start was not noticed: something there has raised
             return
         args, kwargs = (mine.args, {}) if given is FAILED else given
@@ -99,17 +98,16 @@ class ForwardSearch(FirstFinding):
         """Settle what a call is suspected of, unless it was given values that are not finite."""
         if look.inf or before.inf:
             self._touched.add(call.index)
-        if look is not FINE and own and self.first is None and _is_worse(look, before):
+        if look is not FINE and own and self.first is None and look.is_worse_than(before):
             self._suspect(mine, look, own)
         for suspicion in mine.suspicions:
-            if _is_worse(suspicion.look, before):
+            if suspicion.look.is_worse_than(before):
                 self._settle(call, mine, given, suspicion)
 
     def _note_result(self, results: Sequence[Tensor]) -> None:
         """Note that the model's result is not finite, unless its infinities are intended."""
         for tensor in results:
-            excused = self._excused.get(id(tensor))
-            if excused is not None and excused() is tensor:
+            if self._intended.has(tensor):
                 continue
             if self._known.check_values(tensor) is not FINE:
                 break
@@ -128,7 +126,7 @@ class ForwardSearch(FirstFinding):
                 before += each.look
         if kwargs and self.first is None:
             # Their start was not seen: a module inside may have been given them.
-            for tensor in _readable(tensors_in(kwargs)):
+            for tensor in filter(is_readable, tensors_in(kwargs)):
                 look = self._known.check_values(tensor)
                 if look is not FINE:
                     before += look
@@ -172,28 +170,15 @@ class ForwardSearch(FirstFinding):
             self._find(order, found)
 
     def _suspect(self, mine: OpenValues, look: NonFiniteCount, tensors: Sequence[Tensor]) -> None:
-        signs = _signs(tensors) if look.inf and not look.nan else ""
-        suspicion = Suspicion(
-            order=self._next(),
-            look=look,
-            numel=size_of(tensors),
-            signs=signs,
-            tensors=[weakref.ref(each) for each in tensors],
-        )
+        suspicion = Suspicion.of(self._next(), look, tensors)
         mine.suspicions.append(suspicion)
-
-    def _excuse(self, suspicion: Suspicion) -> None:
-        for each in suspicion.tensors:
-            tensor = each()
-            if tensor is not None:
-                self._excused[id(tensor)] = each
 
     def _settle(self, call: Call, mine: OpenValues, given: Given, suspicion: Suspicion) -> None:
         """Settle a suspicion once the call is over: a replay shows what its operators do."""
         operator = self._find_maker(call, mine, given, suspicion)
         if operator is None:
             return
-        inputs = ranges_of(_named_arguments(*given))
+        inputs = ranges_of(named_arguments(*given))
         if operator.name is None and any(each.nan for each in inputs):
             operator = replace(operator, unsure=_WRITTEN)
         if suspicion.look.nan:
@@ -202,7 +187,7 @@ class ForwardSearch(FirstFinding):
         found = self._describe(call, mine, suspicion, operator, inputs)
         if operator.name is not None or all(each.look is FINE for each in mine.inputs):
             if operator.is_log:
-                self._excuse(suspicion)
+                self._intended.add(suspicion.tensors)
             self._doubt(suspicion.order, found)
 
     def _find_nan(
@@ -215,8 +200,8 @@ class ForwardSearch(FirstFinding):
     ) -> None:
         """Record a NaN, or the infinity in the model's data that it comes from."""
         was_given_infinities = any(each.inf for each in inputs)
-        if was_given_infinities and self._mask is not None:
-            operator = replace(operator, mask=self._mask)
+        if was_given_infinities and self._intended.mask is not None:
+            operator = replace(operator, mask=self._intended.mask)
         found = self._describe(call, mine, suspicion, operator, inputs)
         if was_given_infinities and operator.mask is None:
             found = self._find_infinite_input(call, mine) or found
@@ -231,19 +216,18 @@ class ForwardSearch(FirstFinding):
         look = suspicion.look
         if self.first is not None and self._place < suspicion.order:
             return None
-        masks = call.path, suspicion.signs
-        if not look.nan and self._memory.masking[masks] >= _MAX_MASKS:
-            self._note_mask(call, Operator(), suspicion)
+        intended = self._intended
+        if not look.nan and intended.is_usual(call, suspicion):
+            intended.note_mask(call, Operator(), suspicion)
             return None
         operator = self._operator(call, mine, given, nan=bool(look.nan))
         if operator.is_on_purpose:
-            self._memory.masking[masks] += 1
             self._memory.replays -= 1
-            self._note_mask(call, operator, suspicion)
+            intended.note_usual_mask(call, operator, suspicion)
             return None
         if operator.name is None and suspicion.signs == "-":
             # Most likely a mask: what wrote it was not seen.
-            self._note_mask(call, operator, suspicion)
+            intended.note_mask(call, operator, suspicion)
             return None
         return operator
 
@@ -260,10 +244,7 @@ class ForwardSearch(FirstFinding):
         found = self._to_finding(call, "forward", look, numel, operator, inputs)
         if operator.inside is not None:
             return found
-        written = {name for name, each, version in mine.buffers if version_of(each) != version}
-        # Their operator leaves versions as they are.
-        if hasattr(call.module, "running_mean") and call.module.training:
-            written |= {"running_mean", "running_var"}
+        written = mine.find_written_buffers(call.module)
         weights = tuple(each for each in found.weights if each.name not in written)
         return replace(found, weights=weights)
 
@@ -272,15 +253,10 @@ class ForwardSearch(FirstFinding):
         root = call.outermost
         outermost = self._open.get(root.index, mine)
         for tensor, _, look in outermost.inputs:
-            if look.inf and not tensor.requires_grad and "+" in _signs([tensor]):
+            if look.inf and not tensor.requires_grad and "+" in signs_of([tensor]):
                 given = ranges_of([("input", tensor)])
                 return self._to_finding(root, "input", look, tensor.numel(), Operator(), given)
         return None
-
-    def _note_mask(self, call: Call, operator: Operator, suspicion: Suspicion) -> None:
-        """Note that a call has written infinities on purpose."""
-        self._excuse(suspicion)
-        self._mask = mask_note(call.path, type_name_of(call.module), operator)
 
     def _operator(self, call: Call, mine: OpenValues, given: Given, *, nan: bool) -> Operator:
         if any(each.is_written_to for each in mine.inputs):
@@ -297,37 +273,3 @@ class ForwardSearch(FirstFinding):
         if any(each.suspicions for each in self._open.values()):
             return
         super()._report()
-
-
-def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    arguments = [(f"input {index}", each) for index, each in enumerate(args)]
-    arguments += kwargs.items()
-    for name, value in arguments:
-        for path, each in named_tensors(value, name):
-            if is_readable(each):
-                yield path, each
-
-
-def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [each for each in tensors if is_readable(each)]
-
-
-def _signs(tensors: Iterable[Tensor]) -> str:
-    """Return the signs of the infinities, "+", "-" or "+-", or "" if there are none to read."""
-    real = [each for each in tensors if is_plain(each) and not each.is_complex()]
-    with without_tracing():
-        has_plus = any(bool(torch.isposinf(each).any()) for each in real)
-        has_minus = any(bool(torch.isneginf(each).any()) for each in real)
-    signs = "+" if has_plus else ""
-    return f"{signs}-" if has_minus else signs
-
-
-def size_of(tensors: Iterable[Tensor | None]) -> int:
-    """Return the number of values of all tensors."""
-    return sum(each.numel() for each in tensors if each is not None)
-
-
-def _is_worse(look: NonFiniteCount, before: NonFiniteCount) -> bool:
-    if look.nan:
-        return not before.nan
-    return bool(look.inf) and before.is_fine

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
-from torchscan.inspecting.exchanges import Process
 from torchscan.inspecting.run import RunFacts
 from torchscan.inspecting.stragglers import Straggler, lateness, stragglers
 from torchscan.inspecting.verdicts import find_group_verdict
@@ -82,7 +81,12 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
             "these runs have no ranks: give runs that several ranks have saved to one folder"
         )
     latest = max((process for process, _ in known), key=lambda process: process.began)
-    own = [(process.rank, run) for process, run in known if _are_together(process, latest)]
+    own = []
+    for process, run in known:
+        is_one_launch = process.launch == latest.launch and process.num_ranks == latest.num_ranks
+        # Launchers report little about a start, but ranks that began minutes apart are not of one.
+        if is_one_launch and latest.began - process.began < _MAX_DELAY:
+            own.append((process.rank, run))
     own.sort(key=lambda each: each[0])
     ranks = [rank for rank, _ in own]
     found = [run for _, run in own]
@@ -96,12 +100,3 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
         lags=tuple(lags),
         stragglers=stragglers(found),
     )
-
-
-def _are_together(process: Process, latest: Process) -> bool:
-    """Return whether a process is of the same start as the latest one.
-
-    Launchers report little about a start, but ranks that began minutes apart are not of one.
-    """
-    is_one_launch = process.launch == latest.launch and process.num_ranks == latest.num_ranks
-    return is_one_launch and latest.began - process.began < _MAX_DELAY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,13 +12,15 @@ from torch.autograd.graph import Node
 
 from torchscan.inspecting.findings import Bad, NonFinite, ranges_of
 from torchscan.inspecting.finiteness import FINE, MAX_JOINED, NonFiniteCount
-from torchscan.inspecting.forward_search import ForwardSearch, size_of
+from torchscan.inspecting.forward_search import ForwardSearch
+from torchscan.inspecting.open_values import size_of
 from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Gradients, Leaf, Listener, Memory, Source, bad_in
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import current_node
 
 _MET = Note.of("seen-in-sum")
@@ -62,7 +64,11 @@ class ImmediateValues(ForwardSearch):
         if self._check_all_values(seen) is FINE:
             return
         node, look = current_node(), self._check_all_values(made)
-        self._count_edges(owner, node, made)
+        for (following, _), gradient in zip(node.next_functions, made, strict=False):
+            if gradient is None or following is None or hasattr(following, "variable"):
+                continue
+            target = self._tree.owner_of(following)
+            self._count_crossing(owner, target, self._known.check_values(gradient))
         if self.first is None and owner is not None:
             self._find_in_backward(owner, node, look, made, given, get_source)
             self._report()
@@ -86,7 +92,11 @@ class ImmediateValues(ForwardSearch):
             return
         else:
             origin = _SUM
-        inputs = ranges_of(_named("gradient", given))
+        named = []
+        for index, each in enumerate(given):
+            if each is not None and is_readable(each):
+                named.append(("gradient" if len(given) == 1 else f"gradient {index}", each))
+        inputs = ranges_of(named)
         operator = Operator(name=name)
         found = self._to_finding(owner, "backward", look, size_of(made), operator, inputs)
         found = replace(found, origin=origin)
@@ -157,13 +167,6 @@ class ImmediateValues(ForwardSearch):
             return False
         return made.data_ptr() == gradient.data_ptr()
 
-    def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
-        for (following, _), gradient in zip(node.next_functions, made, strict=False):
-            if gradient is None or following is None or hasattr(following, "variable"):
-                continue
-            target = self._tree.owner_of(following)
-            self._count_crossing(owner, target, self._known.check_values(gradient))
-
     def _check_all_values(self, gradients: Gradients) -> NonFiniteCount:
         total = FINE
         for each in gradients:
@@ -223,23 +226,20 @@ class ImmediateValues(ForwardSearch):
 
 
 def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonFinite:
+    num_nan = sum(each.nan for each in bad)
+    num_inf = sum(each.inf for each in bad)
+    numel = sum(each.numel for each in bad)
     return NonFinite(
         step=step,
         phase="update",
         path=path,
         type_name=type_name_of(module),
         invocation=0,
-        nan=sum(each.nan for each in bad),
-        inf=sum(each.inf for each in bad),
-        numel=sum(each.numel for each in bad),
+        nan=num_nan,
+        inf=num_inf,
+        numel=numel,
         weights=tuple(bad),
     )
-
-
-def _named(name: str, tensors: Gradients) -> Iterator[tuple[str, Tensor]]:
-    for index, each in enumerate(tensors):
-        if each is not None and is_readable(each):
-            yield (name if len(tensors) == 1 else f"{name} {index}"), each
 
 
 def _chain(call: Call | None) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,8 @@ from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.exchanges import Exchange, Group, Process, current_group
 from torchscan.inspecting.facts import InspectedCall, StepFacts
 from torchscan.inspecting.findings import NonFinite
-from torchscan.inspecting.step import Step, StepCounts
+from torchscan.inspecting.step import Step
+from torchscan.inspecting.step_labels import StepCounts
 from torchscan.inspecting.step_timeline import Timeline
 from torchscan.measured import Key
 from torchscan.observing.compiling import Compilation
@@ -64,7 +65,9 @@ class KeptSteps:
     """Facts and findings of finished steps."""
 
     def __init__(self, warm_up: int) -> None:
-        self.counts = StepCounts()
+        self._counts = StepCounts()
+        #: steps whose results the device has not computed yet
+        self._waiting: deque[Step] = deque()
         self._training = _StepLog(warm_up)
         self._evaluation = _StepLog(warm_up)
         #: steps that exceptions ended, which are shown if there is nothing else
@@ -86,13 +89,33 @@ class KeptSteps:
     def _other(self) -> _StepLog:
         return self._evaluation if self._evaluation.number else self._failed
 
-    def keep(self, step: Step) -> None:
-        """Keep a finished step."""
+    @property
+    def counts(self) -> StepCounts:
+        """Counts of all finished steps."""
+        counts = self._counts
+        for step in self._waiting:
+            counts = step.count_in(counts)
+        return counts
+
+    def add(self, step: Step) -> None:
+        """Add a step that is over. It is kept once it is settled."""
+        self._waiting.append(step)
+
+    def settle(self, *, waits: bool) -> None:
+        """Report what was found in steps whose results have arrived, or in all if it ``waits``."""
+        while self._waiting and (waits or self._waiting[0].is_known):
+            step = self._waiting.popleft()
+            try:
+                step.settle()
+            finally:  # a listener may raise
+                self._keep(step)
+
+    def _keep(self, step: Step) -> None:
         self._group = self._group or current_group()
+        self._counts = step.count_in(self._counts)
         if step.has_failed:
             self._failed.keep(step)
         else:
-            self.counts = self.counts.add(step)
             (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:

@@ -20,7 +20,7 @@ from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
 from torchscan.inspecting.repeated_calls import is_looking_again
 from torchscan.inspecting.run import RunFacts
 from torchscan.observing.compiling import CompileWatch
-from torchscan.recording.call_tree import Begun
+from torchscan.recording.module_calls import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled
 

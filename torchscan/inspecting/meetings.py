@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,11 +46,7 @@ class Meetings:
         #: of each process, of each step
         self.steps: dict[int, list[float]] = {}
         for rank, own in self.arrivals.items():
-            late = self._late_of(rank, own)
-            self.lags[rank] = _median_by_place(late)
-            sums = _sum_by_step(late)
-            if len(sums) >= _MIN_STEPS:
-                self.steps[rank] = sums
+            self._sum_up(rank, self._late_of(rank, own))
 
     def _work_of(self, own: Mapping[_Meeting, _Arrival]) -> dict[_Meeting, int]:
         """Return a rank's own work before each collective but the first.
@@ -73,6 +70,20 @@ class Meetings:
                 late.append((arrival, min(works[rank] - usual, arrival.when - first)))
         return late
 
+    def _sum_up(self, rank: int, late: Iterable[tuple[_Arrival, float]]) -> None:
+        """Set the lags of a rank by collective and by step."""
+        lags_by_place: dict[int, list[float]] = defaultdict(list)
+        lag_by_step: dict[int, float] = defaultdict(float)
+        for arrival, lag in late:
+            lags_by_place[arrival.place].append(lag)
+            lag_by_step[arrival.step] += lag
+        medians = {place: statistics.median(lags) for place, lags in lags_by_place.items()}
+        # When the work before the first collective of the first step began is not known.
+        sums = [lag for step, lag in lag_by_step.items() if step]
+        self.lags[rank] = medians
+        if len(sums) >= _MIN_STEPS:
+            self.steps[rank] = sums
+
     def _works(self, meeting: _Meeting) -> dict[int, int]:
         return {
             rank: self._work[rank][meeting]
@@ -90,27 +101,6 @@ class Meetings:
             return None
         other = min(works, key=lambda each: works[each])
         return other, self.arrivals[other][meeting].place
-
-
-def _median_by_place(found: Iterable[tuple[_Arrival, float]]) -> dict[int, float]:
-    """Return the median of each collective over the steps."""
-    by_place: dict[int, list[float]] = {}
-    for arrival, lag in found:
-        lags = by_place.setdefault(arrival.place, [])
-        lags.append(lag)
-    return {place: statistics.median(lags) for place, lags in by_place.items()}
-
-
-def _sum_by_step(found: Iterable[tuple[_Arrival, float]]) -> list[float]:
-    """Return the sum of each step but the first.
-
-    When the work before its first collective began is not known.
-    """
-    by_step: dict[int, float] = {}
-    for arrival, lag in found:
-        known = by_step.get(arrival.step, 0.0)
-        by_step[arrival.step] = known + lag
-    return [lag for step, lag in by_step.items() if step]
 
 
 def _arrivals(exchanges: Sequence[Exchange]) -> dict[_Meeting, _Arrival]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import ATOMS
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.state import original_of
 
 #: parameterised modules compute their weights in hooks, which are torch's own

@@ -11,45 +11,37 @@ is checked is in ``training_checks``.
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from time import time_ns
 from typing import Any
 
-import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
 from torchscan.inspecting.checked_steps import GuardFacts
 from torchscan.inspecting.finding_log import FindingLog
 from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.guard_scope import GuardScope
 from torchscan.inspecting.line_notes import LineNotes
 from torchscan.inspecting.loss_graph import LossGraph
 from torchscan.inspecting.memory_trend import MemoryLog, MemoryTrend
-from torchscan.inspecting.repeated_calls import is_looking_again
+from torchscan.inspecting.module_hooks import ModuleHooks
 from torchscan.inspecting.root_call import RootCall
 from torchscan.inspecting.root_calls import RootCalls
 from torchscan.inspecting.root_names import InspectionLink, RootNames
-from torchscan.inspecting.run import CheckedModule
+from torchscan.inspecting.scaler_watch import ScalerWatch
 from torchscan.inspecting.timing import without_collections
 from torchscan.inspecting.trained_tensors import TrainedTensors
 from torchscan.inspecting.training_checks import TrainingChecks
 from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.inspecting.values import Listener
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch, OptimizerWatch
-from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.internal_errors import InternalErrors
-from torchscan.observing.wrapped_functions import wrap_function
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import is_running
-from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import forget_hooks, is_capturing_now, is_transforming, not_compiled
+from torchscan.recording.running_modules import is_running
 
 #: calls of other modules than the inspected one whose times are kept
 _MAX_OTHER_CALLS = 8192
@@ -77,21 +69,19 @@ class NonFiniteGuard:
         self.other_calls: deque[tuple[int, int]] = deque(maxlen=_MAX_OTHER_CALLS)
         #: optimizers whose steps go on
         self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        #: the optimizer whose step a GradScaler runs or skips
-        self._scaled_optimizer: Optimizer | None = None
-        self._has_stepped = False
         #: optimizer steps that have begun
         self._num_updates = 0
-        #: True while the guard itself calls torch
-        self._is_busy = False
-        self._process = os.getpid()
+        self._scope = GuardScope()
         self._backward_watch = BackwardWatch(self._note_backward)
         self._optimizer_watch = OptimizerWatch(self._before_update, self._after_update)
         self._errors = InternalErrors("checking for NaN", self._stop)
-        self._unwrap_scaler: Callable[[], None] = lambda: None
-        self._at_start: Callable[..., None] = self._note_start
-        self._at_end: Callable[..., None] = self._note_end
-        self.is_started = False
+        self._scaler = ScalerWatch(self._is_off, self._check_safely, self._checks.note_scaler_step)
+        self._hooks = ModuleHooks(self._note_start, self._note_end, self._lines.switch_off)
+
+    @property
+    def is_started(self) -> bool:
+        """True from start to finish."""
+        return self._scope.is_started
 
     @property
     def is_scaled(self) -> bool:
@@ -115,20 +105,16 @@ class NonFiniteGuard:
         """Return what was checked and found so far."""
         self._checks.on_device.read(waits=True)
         trained = self._calls.trained()
-        module = self.inspection.inspected()
-        main = None if module is None else self._calls.steps_of(module)
-        if main is None or not main.begun:
-            main = max(trained, key=lambda steps: steps.begun, default=None)
-        modules = []
-        for steps in trained:
-            name, number = self._names.format_name(steps), steps.num_checked
-            modules.append(CheckedModule(name=name, steps=number, is_timed=steps is main))
+        main = self._calls.find_main(self.inspection.inspected(), trained)
+        modules = self._names.list_checked(trained, main)
+        if len(modules) == 1:
+            modules.clear()
         skipped = self._checks.skipped
         return GuardFacts(
             checked_steps=0 if main is None else main.num_checked,
-            trained_modules=tuple(modules) if len(modules) > 1 else (),
+            trained_modules=tuple(modules),
             skipped_steps=len(skipped),
-            first_skipped=skipped[0] if skipped else None,
+            first_skipped=next(iter(skipped), None),
             findings=tuple(self._log.findings),
             nonfinite_steps=self._log.num_bad_steps,
             unchecked_threads=tuple(sorted(self._thread.unchecked)),
@@ -141,75 +127,39 @@ class NonFiniteGuard:
         """Check from now on."""
         if self.is_started:
             return
-        self.is_started = True
-        self._compiler = CompileWatch(self._pause, self._go_on, keep_out=self._keep_compiler_out)
-        self._go_on()
-        self._compiler.adapt()
+        self._scope.is_started = True
+        self._hooks.start()
         self._optimizer_watch.start()
         self._lines.start()
         self._backward_watch.start()
-        scaler: Any = torch.amp.GradScaler
-        assign_method = partial(setattr, scaler)
-        self._unwrap_scaler = wrap_function(
-            vars(scaler), "step", self._run_scaled_step, assign_method
-        )
+        self._scaler.start()
 
     def finish(self) -> None:
         """Check no longer."""
         if not self.is_started:
             return
-        self.is_started = False
-        self._pause()
-        self._compiler.close()
+        self._scope.is_started = False
+        self._hooks.close()
         self._optimizer_watch.close()
         self._lines.finish()
         self._backward_watch.close()
-        self._unwrap_scaler()
+        self._scaler.close()
         self._checks.on_device.read(waits=True)
         self._calls.recent.clear()
         self._stepping.clear()
 
-    def _go_on(self) -> None:
-        if self.is_started:
-            register_module_forward_pre_hook(self._at_start)
-            register_module_forward_hook(self._at_end, with_kwargs=True, always_call=True)
-
-    def _pause(self) -> None:
-        """Take the hooks of modules away, until the compiler is done."""
-        self._lines.switch_off()
-        forget_hooks(self._at_start, self._at_end)
-
-    def _keep_compiler_out(self) -> None:
-        self._pause()
-        self._at_start = not_compiled(self._note_start)
-        self._at_end = not_compiled(self._note_end)
-        self._go_on()
-
     def _is_off(self) -> bool:
-        return self._is_blind() or not self._thread.is_here()
-
-    def _is_blind(self) -> bool:
-        """Return whether what runs now is not part of a training step of the user's."""
-        return (
-            self._is_busy
-            or not self.is_started
-            or os.getpid() != self._process
-            or is_dynamo_compiling()
-            or is_recording()
-            or is_looking_again()
-            or is_transforming()
-            or is_capturing_now()
-        )
+        return self._scope.is_outside() or not self._thread.is_here()
 
     @contextlib.contextmanager
     def _check_safely(self) -> Iterator[None]:
         """Keep an internal error from ending the user's run."""
-        self._is_busy = True
+        self._scope.is_busy = True
         try:
             with self._errors.caught(), self.inspection.as_overhead(), without_collections():
                 yield
         finally:
-            self._is_busy = False
+            self._scope.is_busy = False
 
     def _stop(self) -> None:
         self._checks.on_device.forget()
@@ -220,7 +170,7 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._calls.is_inside_trained(module):  # most calls
             return
-        if self._is_blind():
+        if self._scope.is_outside():
             return
         try:
             with self.inspection.as_overhead():
@@ -231,7 +181,7 @@ class NonFiniteGuard:
                     return
                 call.began = time_ns()
                 self._lines.switch_off()
-                self._compiler.adapt()
+                self._hooks.compiler.adapt()
                 if call.steps.is_new:
                     call.steps.is_new = False
                     self._tensors.note_masks(module)
@@ -239,7 +189,7 @@ class NonFiniteGuard:
             self._errors.give_up(error)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
-        if self._calls.is_inside_trained(module) or self._is_blind():
+        if self._calls.is_inside_trained(module) or self._scope.is_outside():
             return
         *kwargs, result = rest
         try:
@@ -296,13 +246,13 @@ class NonFiniteGuard:
         with self.inspection.as_overhead():
             if self._is_off():
                 return
-            self._has_stepped = True
+            self._scaler.has_stepped = True
             self._num_updates += 1
             self._log.update = self._num_updates
             self._stepping.add(optimizer)
             with self._check_safely():
                 self._tensors.add_optimizer(optimizer)
-                is_scaled = optimizer is self._scaled_optimizer
+                is_scaled = optimizer is self._scaler.optimizer
                 if not is_scaled and self._checks.is_trained_by(optimizer):
                     self._checks.check_unread(optimizer)
 
@@ -316,25 +266,3 @@ class NonFiniteGuard:
                 if self._tensors.is_trained_by(optimizer):
                     self._checks.check_update(optimizer)
                     self.memory.note(optimizer)
-
-    # -- GradScaler --------------------------------------------------------------------------------
-
-    def _run_scaled_step(
-        self,
-        step: Callable[..., Any],
-        scaler: Any,
-        optimizer: Optimizer,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Run an optimizer's step in place of the scaler's method; count it if it is skipped."""
-        if self._is_off():
-            return step(scaler, optimizer, *args, **kwargs)
-        self._has_stepped, self._scaled_optimizer = False, optimizer
-        try:
-            result = step(scaler, optimizer, *args, **kwargs)
-        finally:
-            self._scaled_optimizer = None
-        with self._check_safely():
-            self._checks.note_scaler_step(optimizer, has_stepped=self._has_stepped)
-        return result

@@ -28,12 +28,12 @@ from torchscan.analyses.memory_snapshot.snapshot_analysis import analyze_snapsho
 from torchscan.analyses.memory_snapshot.snapshot_data import SnapshotData, TraceEvent
 from torchscan.analyses.memory_snapshot.snapshot_file import parse_snapshot
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, SnapshotDevice
-from torchscan.inspecting.nodes import edges_behind
+from torchscan.inspecting.pass_graph import edges_behind
 from torchscan.inspecting.storage_blocks import tensors_saved_by
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import allocator_snapshot, local_part
 from torchscan.units import parse_memory
 

@@ -15,7 +15,7 @@ from torchscan.inspecting.module_copies import copy_of, obstacle
 from torchscan.inspecting.root_call import RootCall
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.recording.state import keep_random_state
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes
@@ -62,15 +62,21 @@ def _repeat(
     copy = copy_of(module)
     for parameter in copy.parameters():
         parameter.grad = None
-    args, kwargs = copy_arguments(given, _copy_tensor)
+    args, kwargs = copy_arguments(
+        given, lambda each: each.detach().clone().requires_grad_(each.requires_grad)
+    )
     inspector = Inspector(copy, lambda _: None, is_second_look=True)
     torch.set_rng_state(call.random_state)
     if call.cuda_random_state is not None:
         torch.cuda.set_rng_state(call.cuda_random_state)
 
+    autocast: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if call.autocast is not None:
+        kind, dtype = call.autocast
+        autocast = torch.autocast(kind, dtype=dtype)
     inspector.start()
     try:
-        with torch.set_grad_enabled(call.has_grad), _autocast_of(call):
+        with torch.set_grad_enabled(call.has_grad), autocast:
             outputs = tensors_in(copy(*args, **kwargs))
         starts, start_gradients = [], []
         for index, gradient in gradients.items():
@@ -83,14 +89,3 @@ def _repeat(
         inspector.finish()
     found = inspector.watched().nonfinite
     return found[0] if found else None
-
-
-def _copy_tensor(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _autocast_of(call: RootCall) -> contextlib.AbstractContextManager[object]:
-    if call.autocast is None:
-        return contextlib.nullcontext()
-    kind, dtype = call.autocast
-    return torch.autocast(kind, dtype=dtype)

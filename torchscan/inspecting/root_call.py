@@ -19,7 +19,7 @@ from torchscan.observing.model_steps import ModelParameters, ModelSteps
 from torchscan.observing.steps import StepCounter
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import is_capturing, next_node
 
 #: bytes of one gradient of a result that are kept for a second look
@@ -157,6 +157,16 @@ class RootCall:
             and self._graph is not None
             and self._graph() is not None
         )
+
+    @property
+    def may_spoil_loss(self) -> bool:
+        """True if the call may be the source of a non-finite loss.
+
+        Nodes of a loss module are in the graph, which is searched anyway.
+        """
+        if self.has_graph and not self.steps.has_parameters:
+            return False
+        return self.has_graph or not self.has_grad or bool(self.outputs)
 
     def made_node(self, number: int) -> bool:
         """Return whether the node with this number was created in the call."""

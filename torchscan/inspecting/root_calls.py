@@ -20,7 +20,7 @@ from torchscan.inspecting.training_thread import TrainingThread
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.recording.bookkeeping.inventory import modules_of
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import is_open, is_running
+from torchscan.recording.running_modules import is_open, is_running
 
 #: calls that are remembered at once
 MAX_CALLS = 32
@@ -186,16 +186,13 @@ class RootCalls:
         known = self._steps.get(id(module))
         if known is None or known.module() is not module:
             if len(self._steps) >= self._max_roots:
-                self._drop_gone()
+                # Some programs make other modules in each step, which are gone after it.
+                for identity, steps in list(self._steps.items()):
+                    if steps.begun <= 1 and steps.module() is None:
+                        del self._steps[identity]
+                self._max_roots = max(_MAX_ROOTS, 2 * len(self._steps))
             known = self._steps[id(module)] = ModuleSteps(module)
         return known
-
-    def _drop_gone(self) -> None:
-        """Drop modules that are gone after one step: some programs make others in each step."""
-        for identity, steps in list(self._steps.items()):
-            if steps.begun <= 1 and steps.module() is None:
-                del self._steps[identity]
-        self._max_roots = max(_MAX_ROOTS, 2 * len(self._steps))
 
     def modules(self) -> Iterator[ModuleSteps]:
         """Yield the roots with parameters that the thread has called, with their steps."""
@@ -217,3 +214,12 @@ class RootCalls:
         known = [each for each in self._steps.values() if each.has_parameters and each.begun]
         several = [each for each in known if each.begun > 1 and id(each.module()) not in inside]
         return several or known[:1]
+
+    def find_main(
+        self, module: nn.Module | None, trained: Iterable[ModuleSteps]
+    ) -> ModuleSteps | None:
+        """Return the steps of a module or, if it has begun none, the most of the trained roots."""
+        main = None if module is None else self.steps_of(module)
+        if main is None or not main.begun:
+            return max(trained, key=lambda steps: steps.begun, default=None)
+        return main

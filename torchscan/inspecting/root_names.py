@@ -15,6 +15,7 @@ from torchscan.inspecting.finiteness import MAX_JOINED
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.root_call import ModuleSteps
 from torchscan.inspecting.root_calls import RootCalls
+from torchscan.inspecting.run import CheckedModule
 from torchscan.recording.places import is_of_user
 from torchscan.torch_versions import place_in_group
 
@@ -96,6 +97,16 @@ class RootNames:
         return (
             steps.type_name if steps.variable is None else f"{steps.variable} ({steps.type_name})"
         )
+
+    def list_checked(
+        self, trained: Iterable[ModuleSteps], main: ModuleSteps | None
+    ) -> list[CheckedModule]:
+        """Return the roots that train, with the number of steps in which each was checked."""
+        modules = []
+        for steps in trained:
+            name, number = self.format_name(steps), steps.num_checked
+            modules.append(CheckedModule(name=name, steps=number, is_timed=steps is main))
+        return modules
 
 
 def _find_variable(module: nn.Module, namespaces: Iterable[Mapping[str, Any]]) -> str | None:

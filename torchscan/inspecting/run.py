@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torchscan import units
-from torchscan._version import __version__
-from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
-from torchscan.hardware.this_machine import cpu_name
+from torchscan.inspecting.call_run import (
+    CallRun,
+    DeviceRun,
+    EvaluationRun,
+    Latency,
+    slowest_modules,
+)
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.evidence import Evidence
 from torchscan.inspecting.exchanges import Exchange, Process
@@ -32,104 +29,25 @@ from torchscan.inspecting.exports import (
     nest_calls,
     to_inspector_names,
 )
-from torchscan.inspecting.facts import InspectedCall
 from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.run_device import Expected, RunProvenance
 from torchscan.inspecting.step_time import require_step_time
 from torchscan.inspecting.step_timeline import Timeline
 from torchscan.inspecting.verdicts import find_verdict
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation
-from torchscan.plain import stored_as, to_plain
+from torchscan.plain import to_plain
 from torchscan.results import RowsResult, table_of
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table
 
-_NANOSECONDS = 1e-9
-#: modules that are named if a step takes too long
-_MAX_LAYERS = 5
 #: kind of the files, and the version of their schema: it grows where a reader of the version before
 #: would misread them
 KIND, SCHEMA = "torchscan/run", 2
 #: the tool whose keys plain data has
 Names = Literal["torchscan", "torch_inspector"]
-
-
-@stored_as(min="least", max="most")
-class Latency(NamedTuple):
-    """Seconds that something took in several steps."""
-
-    #: median over the steps, in seconds
-    median: float
-    #: minimum over the steps, in seconds
-    min: float
-    #: maximum over the steps, in seconds
-    max: float
-
-    @classmethod
-    def of(cls, nanoseconds: Iterable[int]) -> Latency:
-        """Return the latency over several steps."""
-        seconds = [each * _NANOSECONDS for each in nanoseconds]
-        if not seconds:
-            return cls(0.0, 0.0, 0.0)
-        return cls(statistics.median(seconds), min(seconds), max(seconds))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRun(InspectedCall):
-    """A call over all steps, with everything inside it."""
-
-    #: host times of the forward pass
-    forward: Latency
-    #: host times of the autograd nodes that the call created
-    backward: Latency
-    #: forward times on the device, or None without one; they may add up to more than the host's
-    device_forward: Latency | None
-    #: backward times on the device, or None without one
-    device_backward: Latency | None
-    #: MACs of the forward pass with everything inside it, or None if not known
-    macs: int | None
-    #: FLOPs of the forward pass with everything inside it, or None if not known
-    flops: int | None
-    #: expected seconds of the forward pass with everything inside it, or None
-    expected_forward: float | None
-    #: expected seconds of the backward pass with everything inside it, or None
-    expected_backward: float | None
-
-    @property
-    def device_time(self) -> float | None:
-        """Seconds on the device, forward and backward, in the median, or None without one."""
-        latencies = (self.device_forward, self.device_backward)
-        times = [each.median for each in latencies if each is not None]
-        return sum(times) if times else None
-
-    @property
-    def time(self) -> float:
-        """Seconds forward and backward, in the median: on the device or, without one, the host."""
-        device_time = self.device_time
-        return self.forward.median + self.backward.median if device_time is None else device_time
-
-    @property
-    def flops_per_second(self) -> float | None:
-        """FLOP/s of the forward pass, on the device if there is one, else on the host."""
-        latency = self.forward if self.device_forward is None else self.device_forward
-        return None if self.flops is None or not latency.median else self.flops / latency.median
-
-    @property
-    def expected_time(self) -> float | None:
-        """Expected seconds, forward and backward, or None if nothing is expected."""
-        expected = (self.expected_forward, self.expected_backward)
-        times = [each for each in expected if each is not None]
-        return sum(times) if times else None
-
-    def name_in(self, calls: Sequence[CallRun]) -> str:
-        """Return the path of the module as seen from the call that it is in.
-
-        The path of another part of the model is complete.
-        """
-        outer = "" if self.parent is None else calls[self.parent].path
-        return self.path.removeprefix(f"{outer}." if outer else "") or self.type_name
 
 
 class Inspected(ABC):
@@ -148,43 +66,6 @@ class Inspected(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRun:
-    """The passes of a step on the device."""
-
-    #: device times of the forward pass
-    forward: Latency
-    #: device times of the backward pass
-    backward: Latency
-    #: device times of accumulating gradients, in the backward pass
-    storing_gradients: Latency
-    #: device times of the backward pass outside modules
-    outside_modules: Latency
-    #: share of the time in which the device had finished all its work and waited for the host
-    waiting: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRun:
-    """Forward passes without a backward pass in a run that trains, for example of a validation."""
-
-    #: number of passes
-    passes: int
-    #: number of timed passes: the most common kind and, of more than a thousand, a sample
-    timed: int
-    #: host times of the model's call
-    forward: Latency
-    #: device times of the model's call, or None without a device
-    device_forward: Latency | None
-    calls: tuple[CallRun, ...]
-
-    @property
-    def time(self) -> float:
-        """Seconds of a pass, in the median: on the host or, if that takes longer, on the device."""
-        on_device = 0.0 if self.device_forward is None else self.device_forward.median
-        return max(self.forward.median, on_device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModule:
     """A module that trains, and the number of steps in which it was checked."""
 
@@ -192,68 +73,6 @@ class CheckedModule:
     steps: int
     #: True for the module whose steps are timed
     is_timed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """The expected time of a step by the roofline of its device."""
-
-    device: str
-    #: seconds of the forward pass
-    forward: float
-    #: seconds of the backward pass
-    backward: float
-    #: error margin, as a share
-    error_share: float
-    #: operations of the step's products, two per multiply-accumulate
-    operations: int
-    #: seconds that these products take at the device's dense peaks
-    at_peak: float
-    #: dense peaks of their formats, in FLOP/s
-    peaks: dict[str, float]
-
-    @classmethod
-    def of(cls, roofline: Roofline) -> Expected:
-        """Return the expected time of a complete step."""
-        macs: Counter[str] = Counter()
-        for load in roofline.operators:
-            macs[load.precision] += load.macs
-        formats = [name for name, number in macs.items() if number]
-        peaks = {name: roofline.peak_flops[name] for name in formats if name in roofline.peak_flops}
-        return cls(
-            device=roofline.device,
-            forward=roofline.time_by_phase.get("forward", 0.0),
-            backward=roofline.time_by_phase.get("backward", 0.0),
-            error_share=roofline.error_margin.share,
-            operations=2 * macs.total(),
-            at_peak=sum(2 * macs[name] / peak for name, peak in peaks.items()),
-            peaks=peaks,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProvenance:
-    """On what a run was measured, and by what."""
-
-    #: processor or GPU of the model; if there are several, all of them
-    device: str
-    #: threads of the host for one operator
-    threads: int
-    torch_version: str
-    torchscan_version: str
-
-    @classmethod
-    def of(cls, model: nn.Module) -> RunProvenance:
-        """Return the provenance of a run of this model on this machine."""
-        tensors = chain(model.parameters(), model.buffers())
-        devices = dict.fromkeys(tensor.device for tensor in tensors)
-        names = dict.fromkeys(map(name_of_device, devices))
-        return cls(
-            device=", ".join(names) or cpu_name(),
-            threads=torch.get_num_threads(),
-            torch_version=str(torch.__version__),
-            torchscan_version=__version__,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,18 +272,3 @@ class RunFacts(RowsResult, Inspected):
         """Write the last step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
         content = chrome_trace(self.calls, self.timeline, self.provenance)
         write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
-
-
-def slowest_modules(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
-    """Return the modules that call no others and their times in seconds, the slowest first."""
-    outer = {call.parent for call in calls}
-    inner = [call for number, call in enumerate(calls) if number not in outer]
-    times = [(f"{call.path or 'the model'} ({call.type_name})", call.time) for call in inner]
-    return sorted(times, key=lambda each: -each[1])[:_MAX_LAYERS]
-
-
-def name_of_device(device: torch.device) -> str:
-    """Return the name of the GPU or processor."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return cpu_name() if device.type == "cpu" else device.type

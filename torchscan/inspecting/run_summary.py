@@ -13,18 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 from torchscan.analyses.roofline import Roofline
+from torchscan.inspecting.call_run import CallRun, DeviceRun, EvaluationRun, Latency
 from torchscan.inspecting.evidence import Interval, evidence_of
 from torchscan.inspecting.facts import COUNTED, DeviceFacts, InspectedCall, StepFacts
 from torchscan.inspecting.kept_steps import Observations, WatchedSteps
-from torchscan.inspecting.run import (
-    CallRun,
-    DeviceRun,
-    EvaluationRun,
-    Expected,
-    Latency,
-    RunFacts,
-    RunProvenance,
-)
+from torchscan.inspecting.run import RunFacts
+from torchscan.inspecting.run_device import Expected, RunProvenance
 from torchscan.inspecting.step_timeline import Timeline
 from torchscan.measured import Key
 from torchscan.ops import OpCost

@@ -4,76 +4,32 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import fields
+from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from torchscan.inspecting.call_memory import CallMemory, Shapes
+from torchscan.inspecting.call_memory import CallMemory
+from torchscan.inspecting.call_shapes import CallShapes, sizes_of
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchanges
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
+from torchscan.inspecting.graph_hooks import GraphHooks
 from torchscan.inspecting.nodes import NodeWatch
+from torchscan.inspecting.step_labels import StepCounts, StepLabel
 from torchscan.inspecting.step_timeline import Timeline, timeline_of
 from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.bookkeeping.tensors import shape_of
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import next_node
 
-_Sizes = tuple[tuple[int, ...], ...]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
 #: passes of a step in which only gradients of inputs are computed
 _MAX_PASSES = 256
-_Found = TypeVar("_Found", NonFinite, CheckResult)
-
-
-class StepCounts(NamedTuple):
-    """Counts of finished steps, by kind."""
-
-    #: with a backward pass
-    trained: int = 0
-    #: without one, with gradients off
-    evaluated: int = 0
-    #: without one, with gradients on: steps that an exception ended, passes whose results were only
-    #: read
-    unfinished: int = 0
-
-    def add(self, step: Step) -> StepCounts:
-        """Return the counts with this step added."""
-        if step.trains:
-            return self._replace(trained=self.trained + 1)
-        if step.label.is_evaluation:
-            return self._replace(evaluated=self.evaluated + 1)
-        return self._replace(unfinished=self.unfinished + 1)
-
-    @property
-    def num_training(self) -> int:
-        """Steps that train; if none does, passes with gradients on: they may be meant to."""
-        return self.trained or self.unfinished
-
-
-@dataclass(slots=True)
-class StepLabel:
-    """The number and kind of a step, as findings name it."""
-
-    #: which of its kind it is, from 0
-    number: int
-    #: True if it began with gradients off
-    is_evaluation: bool = False
-
-    def set(self, before: StepCounts, *, is_evaluation: bool) -> None:
-        """Set the label as the step begins, from the counts of earlier steps."""
-        self.number = before.evaluated if is_evaluation else before.num_training
-        self.is_evaluation = is_evaluation
-
-    def put_on(self, found: _Found) -> _Found:
-        """Return the finding with this label."""
-        return replace(found, step=self.number, is_evaluation=self.is_evaluation)
 
 
 class Step:
@@ -81,15 +37,13 @@ class Step:
 
     def __init__(self, nodes: NodeWatch, label: StepLabel) -> None:
         self._nodes = nodes
+        self._hooks = GraphHooks(nodes)
         self.label = label
-        self._times, self._values, self._memory, self._checks = (
-            nodes.times,
-            nodes.values,
-            nodes.memory,
-            nodes.checks,
-        )
-        #: of what was given and returned; of those that a gradient is computed for
-        self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
+        self.times = nodes.times
+        self._values = nodes.values
+        self._memory = nodes.memory
+        self._checks = nodes.checks
+        self._shapes = CallShapes(nodes.memory)
         self._calls: tuple[Call, ...] = ()
         self._known_memory: dict[int, CallMemory] = {}
         #: the first node that a checkpoint can make when it runs a call again, by index
@@ -115,10 +69,16 @@ class Step:
         """True if exceptions ended all of its passes: it is neither a step nor an evaluation."""
         return 0 < self._num_passes == self._num_failed
 
+    def count_in(self, counts: StepCounts) -> StepCounts:
+        """Return the counts with this step added, unless exceptions ended all of its passes."""
+        if self.has_failed:
+            return counts
+        return counts.add(trains=self._has_trained, is_evaluation=self.label.is_evaluation)
+
     @property
     def has_begun_backward(self) -> bool:
         """True if a node of the backward pass has run."""
-        return self._times.has_begun_backward
+        return self.times.has_begun_backward
 
     @property
     def can_train(self) -> bool:
@@ -127,35 +87,12 @@ class Step:
         A program that only reads results may hold each of them until the next pass has returned:
         the results before that are gone.
         """
-        if self._times.has_begun_backward:
+        if self.times.has_begun_backward:
             return self._num_passes < _MAX_PASSES
         for graph in self._graphs:
             if all(each() is None for each in graph):
                 return False
         return bool(self._graphs)
-
-    @property
-    def looking(self) -> int:
-        """Nanoseconds that were spent on looking."""
-        return self._times.looking
-
-    @property
-    def is_looking(self) -> bool:
-        """True if what goes on is excluded from the times of the step."""
-        return self._times.is_looking
-
-    def begin_looking(self) -> int:
-        """Begin something that the times of the step exclude, and return when."""
-        return self._times.begin_looking()
-
-    def end_looking(self, start: int) -> None:
-        """End it."""
-        self._times.end_looking(start)
-
-    @property
-    def is_captured(self) -> bool:
-        """True if the device's work is being captured, so that it does not run in this step."""
-        return self._times.is_captured
 
     def is_known_finite(self, tensor: Tensor) -> bool:
         """Return whether a tensor was checked, and nothing was written to it since."""
@@ -173,59 +110,49 @@ class Step:
     def begin_pass(self) -> None:
         """Note that a forward pass begins."""
         self._oldest = next_node()
-        self._began = self._times.begin()
-
-    def note_optimizer(self, *, is_start: bool) -> None:
-        """An optimizer starts its step, or has ended it."""
-        self._times.note_optimizer(is_start=is_start)
+        self._began = self.times.begin()
 
     def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
         """A call starts."""
-        start = self._times.begin_looking(max(self._nodes.entered, self._began))
+        start = self.times.begin_looking(max(self._nodes.entered, self._began))
         try:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
-            sizes = _sizes(tensors)
+            sizes = sizes_of(tensors)
             self._memory.note_start(call, sizes, self._values.let_go)
             self._values.note_start(call, args, tensors)
         finally:  # a listener may raise
-            self._times.end_looking(start)
-            self._times.note_start(call)
+            self.times.end_looking(start)
+            self.times.note_start(call)
 
     def note_end(self, call: Call, given: Given, result: object) -> None:
         """A call has ended."""
-        start = self._times.begin_looking(self._nodes.entered)
+        start = self.times.begin_looking(self._nodes.entered)
         try:
-            self._times.note_end(call)
-            self._look_at_end(call, given, result)
+            self.times.note_end(call)
+            args, kwargs = given
+            inputs, outputs = tensors_in(args), tensors_in(result)
+            if kwargs:
+                inputs = [*inputs, *tensors_in(kwargs)]
+            self._shapes.note_end(call, inputs, outputs)
+            self._memory.note_end(call, inputs, outputs)
+            for each in outputs:
+                node = each.grad_fn
+                if node is not None:
+                    self._output_nodes.append(node)
+            if call.outer is None:
+                self._watch_graph(call, outputs)
+            self._values.note_end(call, given, outputs)
+            self._checks.note_end(call, outputs)
         finally:
-            self._times.end_looking(start)
-
-    def _look_at_end(self, call: Call, given: Given, result: object) -> None:
-        args, kwargs = given
-        inputs, outputs = tensors_in(args), tensors_in(result)
-        if kwargs:
-            inputs = [*inputs, *tensors_in(kwargs)]
-        given_sizes, sizes = _sizes(inputs), _sizes(outputs)
-        grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
-        shapes = given_sizes, grad_in, sizes, grad_out
-        self._shapes[call.index] = self._memory.share_shapes(call.index, shapes)
-        self._memory.note_end(call, inputs, outputs)
-        for each in outputs:
-            node = each.grad_fn
-            if node is not None:
-                self._output_nodes.append(node)
-        if call.outer is None:
-            self._watch_graph(call, outputs)
-        self._values.note_end(call, given, outputs)
-        self._checks.note_end(call, outputs)
+            self.times.end_looking(start)
 
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
         oldest = self._oldest if call.parent is None else self._run_again[call.index]
         with without_collections():
-            alive = self._nodes.watch(result, self._output_nodes, oldest)
+            alive = self._hooks.add(result, self._output_nodes, oldest)
             self._output_nodes.clear()
         if call.parent is None and alive:
             self._graphs.append(alive)
@@ -239,7 +166,7 @@ class Step:
         is_followed: bool,
     ) -> None:
         """The step is over, and another begins or not."""
-        self._times.close(is_followed=is_followed)
+        self.times.close(is_followed=is_followed)
         self._calls = tuple(calls)
         self._known_memory = self._memory.close_step()
         self._values.note_update(modules, is_followed=is_followed)
@@ -250,13 +177,13 @@ class Step:
     @property
     def is_known(self) -> bool:
         """True if reading the device's results no longer waits."""
-        device = self._times.device
+        device = self.times.device
         return (device is None or device.is_over) and self._values.is_known
 
     def settle(self) -> None:
         """Wait for the device, and tell what was found."""
-        if self._times.device is not None:
-            self._times.device.read()
+        if self.times.device is not None:
+            self.times.device.read()
         self._values.settle()
 
     def facts(self, number: int, before: StepFacts | None) -> StepFacts:
@@ -265,8 +192,8 @@ class Step:
             keys = before.keys
         else:
             keys = tuple([(call.path, call.invocation) for call in self._calls])
-        shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
-        return facts_of(number, self._calls, keys, shapes, self._times, self._values)
+        shapes = self._shapes.of_inputs(0)
+        return facts_of(number, self._calls, keys, shapes, self.times, self._values)
 
     def _has_calls(self, keys: Sequence[Key]) -> bool:
         """Return whether the step has these calls. No tuples are made to find out."""
@@ -282,12 +209,12 @@ class Step:
     ) -> tuple[Exchange, ...]:
         """Return the collectives of this step and of similar ones."""
         return find_exchanges(
-            alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group
+            alike, timeline, Clock(Clock.ahead_now(), self.times.looked), self.times.zero, group
         )
 
     def timeline(self) -> Timeline:
         """When what ran in it, on the host."""
-        return timeline_of(self._calls, self._times)
+        return timeline_of(self._calls, self.times)
 
     @property
     def nonfinite(self) -> NonFinite | None:
@@ -305,37 +232,19 @@ class Step:
 
     def _described(self, call: Call) -> InspectedCall:
         index = call.index
-        inputs, grad_in, outputs, grad_out = map(_plain, self._shapes.get(index, ((), (), (), ())))
-        if not self._times.has_begun_backward:
-            grad_in = grad_out = ()
-        memory = self._known_memory[index]
+        shapes = self._shapes.of_call(index, with_gradients=self.times.has_begun_backward)
+        counts: dict[str, Any] = dict.fromkeys(COUNTED, 0)
+        known_memory = self._known_memory[index]
+        memory = {name: getattr(known_memory, name) for name in _MEMORY}
+        parent = None if call.parent is None else call.parent.index
         return InspectedCall(
-            **dict.fromkeys(COUNTED, 0),
-            **{name: getattr(memory, name) for name in _MEMORY},
+            **counts,
+            **memory,
+            **shapes._asdict(),
             path=call.path,
             type_name=type_name_of(call.module),
             invocation=call.invocation,
             depth=call.depth,
-            parent=None if call.parent is None else call.parent.index,
-            input_shapes=inputs,
-            output_shapes=outputs,
-            grad_in_shapes=grad_in,
-            grad_out_shapes=grad_out,
-            is_again=index in self._times.again,
+            parent=parent,
+            is_again=index in self.times.again,
         )
-
-
-def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
-    return tuple([shape_of(each) if each.is_nested else each.shape for each in tensors])
-
-
-def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
-    flags = [tensor.requires_grad for tensor in tensors]
-    if False not in flags:
-        return sizes
-    pairs = zip(sizes, tensors, strict=True)
-    return tuple([size for size, tensor in pairs if tensor.requires_grad])
-
-
-def _plain(sizes: _Sizes) -> Shapes:
-    return tuple(map(tuple, sizes))

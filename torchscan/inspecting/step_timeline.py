@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchscan.inspecting.timing import LEAVES, StepTimes
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 
 
 class Slice(NamedTuple):

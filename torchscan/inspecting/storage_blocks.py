@@ -45,6 +45,10 @@ def bytes_in(blocks: Mapping[int, StorageBlock]) -> int:
     return sum(block.size for block in blocks.values())
 
 
+#: names of the attributes with what nodes of a type save
+_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
 def tensors_saved_by(node: Any) -> Iterator[Tensor]:
     """Yield the tensors that an autograd node saved as they are.
 
@@ -54,7 +58,11 @@ def tensors_saved_by(node: Any) -> Iterator[Tensor]:
     if not TELLS_UNPACKING:
         return
     with contextlib.suppress(RuntimeError):  # it has run, and freed everything
-        for name in _saved_names(type(node)):
+        names = _names.get(type(node))
+        if names is None:
+            names = tuple(name for name in dir(type(node)) if name.startswith("_raw_saved_"))
+            _names[type(node)] = names
+        for name in names:
             found = getattr(node, name, None)
             for saved in found if isinstance(found, list | tuple) else (found,):
                 if (
@@ -63,12 +71,3 @@ def tensors_saved_by(node: Any) -> Iterator[Tensor]:
                     and isinstance(saved.data, Tensor)
                 ):
                     yield saved.data
-
-
-_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
-def _saved_names(kind: type) -> tuple[str, ...]:
-    if kind not in _names:
-        _names[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-    return _names[kind]

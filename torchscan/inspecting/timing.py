@@ -19,7 +19,7 @@ from time import perf_counter_ns, time_ns
 
 from torchscan.inspecting.device_times import DeviceTimes
 from torchscan.recording.call_threads import is_in_backward_pass
-from torchscan.recording.call_tree import Call
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import is_capturing, place_in_group
 
 #: in place of a call: what stores gradients of parameters and inputs
@@ -97,6 +97,18 @@ class StepTimes:
         self._looking_since = 0
         if self._keeps_looks:
             self._looked_until.extend((end, self.looking))
+
+    @contextmanager
+    def stand_still(self) -> Iterator[None]:
+        """Exclude the time inside the context, unless what surrounds it is excluded."""
+        if self.is_looking:
+            yield
+            return
+        start = self.begin_looking()
+        try:
+            yield
+        finally:
+            self.end_looking(start)
 
     @property
     def looked(self) -> Sequence[tuple[int, int]]:

@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 from torchscan.inspecting.findings import Bad, NonFinite
 from torchscan.inspecting.finiteness import KnownTensors, NonFiniteCount, check_values
 from torchscan.observing.readable_tensors import is_readable
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import LEAF_NODE
 
 Gradients = Sequence[Tensor | None]
@@ -231,3 +231,10 @@ def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
         counts = check_values(tensor)
         if not counts.is_fine:
             yield Bad(name, counts.nan, counts.inf, tensor.numel())
+
+
+def bad_below(module: nn.Module) -> Iterator[Bad]:
+    """Yield the parameters and buffers that are not finite, of a module and all modules in it."""
+    for path, each in module.named_modules():
+        for bad in bad_in(each):
+            yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)

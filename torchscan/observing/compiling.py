@@ -110,12 +110,18 @@ class CompileWatch:
         breaks.subtract(self._breaks)
         if not new and not +breaks:
             return None
-        frames = _frames(new, _places(modules))
+        records: dict[tuple[str, int], list[Any]] = {}
+        for record in new:
+            if record.co_filename is not None:  # else it is a backward pass
+                place = record.co_filename, record.co_firstlineno
+                records.setdefault(place, []).append(record)
+        places = _places(modules)
+        frames = [_frame(place, each, places.get(place)) for place, each in records.items()]
         by_line = []
         for reason, times in (+breaks).most_common():
             first_line, *_ = str(reason).strip().split("\n")
             by_line.append((first_line, times))
-        return Compilation(frames=frames, breaks=tuple(by_line))
+        return Compilation(frames=tuple(frames), breaks=tuple(by_line))
 
 
 #: file and line of a function -> the path and type of the first module that has it
@@ -131,14 +137,6 @@ def _places(modules: Iterable[tuple[str, nn.Module]]) -> _Places:
             for line in lines | {code.co_firstlineno}:
                 places.setdefault((code.co_filename, line), (path, type(module).__name__))
     return places
-
-
-def _frames(records: Iterable[Any], places: _Places) -> tuple[CompiledFrame, ...]:
-    found: dict[tuple[str, int], list[Any]] = {}
-    for record in records:
-        if record.co_filename is not None:  # else it is a backward pass
-            found.setdefault((record.co_filename, record.co_firstlineno), []).append(record)
-    return tuple(_frame(place, each, places.get(place)) for place, each in found.items())
 
 
 def _frame(

@@ -14,7 +14,7 @@ from torch import nn
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.recording.call_tree import is_running, outermost_running
+from torchscan.recording.running_modules import is_running, outermost_running
 from torchscan.torch_versions import (
     GlobalHooks,
     compiled_from,

@@ -1,74 +1,54 @@
 """Everything known about operators: one file per family.
 
-Importing this package registers them all.
+The window rules of a large family have a separate file. Importing this package registers them all.
 """
 
-from torchscan.ops import (
+from torchscan.ops import (  # noqa: F401 - each registers its formulas and window rules
     activation,
+    arithmetic,
     attention,
+    attention_kernels,
     communication,
     convolution,
+    convolution_gradients,
+    convolution_windows,
+    distances,
     einsum,
     embedding,
     experts,
     fft,
+    index_windows,
+    index_writes,
     indexing,
+    join_windows,
     linalg,
     loss,
+    low_bit_products,
     matmul,
     movement,
     movement_windows,
+    multilinear,
     normalization,
+    normalization_gradients,
+    normalization_windows,
     optimizer,
-    pointwise,
+    patch_windows,
     pooling,
+    quantizers,
     recurrent,
     reduction,
     resize,
+    transformer_layers,
+    view_windows,
     views,
     vision,
 )
-from torchscan.ops.op_costs import CallCost, OpCost, Work
-from torchscan.ops.registry import (
-    compute_cost,
-    cost_of,
-    declare_costless,
-    is_known,
-    traffic_of,
-    window_of,
-)
-
-__all__ = [
-    "CallCost",
-    "OpCost",
-    "Work",
-    "activation",
-    "attention",
-    "communication",
-    "compute_cost",
-    "convolution",
-    "cost_of",
-    "declare_costless",
-    "einsum",
-    "embedding",
-    "experts",
-    "fft",
-    "indexing",
-    "is_known",
-    "linalg",
-    "loss",
-    "matmul",
-    "movement",
-    "movement_windows",
-    "normalization",
-    "optimizer",
-    "pointwise",
-    "pooling",
-    "recurrent",
-    "reduction",
-    "resize",
-    "traffic_of",
-    "views",
-    "vision",
-    "window_of",
-]
+from torchscan.ops.op_costs import CallCost as CallCost
+from torchscan.ops.op_costs import OpCost as OpCost
+from torchscan.ops.op_costs import Work as Work
+from torchscan.ops.registry import compute_cost as compute_cost
+from torchscan.ops.registry import cost_of as cost_of
+from torchscan.ops.registry import declare_costless as declare_costless
+from torchscan.ops.registry import is_known as is_known
+from torchscan.ops.registry import traffic_of as traffic_of
+from torchscan.ops.registry import window_of as window_of

@@ -8,8 +8,8 @@ The backward operators count what they compute from the gradient ``g`` and what 
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output, per_element, per_input
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output, per_element, per_input
 from torchscan.ops.registry import cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.torch_versions import aten
@@ -65,19 +65,19 @@ pointwise(aten.native_dropout, aten._fused_dropout)
 
 @window_of(aten.softmax, aten._softmax, aten._safe_softmax, aten.log_softmax, aten._log_softmax)
 def softmax_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """Each element is made from all elements along the dimension."""
+    """Read all elements along the dimension."""
     return (mixed(self, dim, out),)
 
 
 @window_of(aten.prelu)
 def prelu_window(self: TensorSpec, weight: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The input at the same place, and the weight as a whole."""
+    """Read the input at the same place, and the weight as a whole."""
     return (broadcast(self, out),)
 
 
 @window_of(aten.glu)
 def glu_window(self: TensorSpec, dim: int = -1, *, out: TensorSpec) -> Looks:
-    """The element at the same place of each half."""
+    """Read the element at the same place of each half."""
     rank = len(self.shape)
     dim %= rank
     dims = [here(at) for at in range(rank)]

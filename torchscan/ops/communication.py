@@ -25,50 +25,63 @@ Kind = Literal[
     "receive",
 ]
 
-COLLECTIVES: Mapping[str, Kind] = {
-    "c10d._allgather_base_": "all-gather",
-    "c10d.allgather_": "all-gather",
-    "c10d.allgather_into_tensor_coalesced_": "all-gather",
-    "_c10d_functional.all_gather_into_tensor": "all-gather",
-    "_c10d_functional.all_gather_into_tensor_out": "all-gather",
-    "_c10d_functional.all_gather_into_tensor_coalesced": "all-gather",
-    "c10d._reduce_scatter_base_": "reduce-scatter",
-    "c10d.reduce_scatter_": "reduce-scatter",
-    "c10d.reduce_scatter_tensor_coalesced_": "reduce-scatter",
-    "_c10d_functional.reduce_scatter_tensor": "reduce-scatter",
-    "_c10d_functional.reduce_scatter_tensor_out": "reduce-scatter",
-    "_c10d_functional.reduce_scatter_tensor_coalesced": "reduce-scatter",
-    "c10d.allreduce_": "all-reduce",
-    "c10d.allreduce_coalesced_": "all-reduce",
-    "_c10d_functional.all_reduce": "all-reduce",
-    "_c10d_functional.all_reduce_": "all-reduce",
-    "c10d.alltoall_": "all-to-all",
-    "c10d.alltoall_base_": "all-to-all",
-    "_c10d_functional.all_to_all_single": "all-to-all",
-    "c10d.broadcast_": "broadcast",
-    "_c10d_functional.broadcast": "broadcast",
-    "_c10d_functional.broadcast_": "broadcast",
-    "c10d.reduce_": "reduce",
-    "c10d.gather_": "gather",
-    "c10d.scatter_": "scatter",
-    "c10d.send": "send",
-    "c10d.recv_": "receive",
-}
+_kinds: dict[str, Kind] = {}
+#: the kind of each collective, by the name of the operator without its overload
+COLLECTIVES: Mapping[str, Kind] = _kinds
 
-declare_costless(*(name.replace(".", "::") for name in COLLECTIVES))
+
+def _declare(kind: Kind, *operators: str) -> None:
+    """Declare collectives of a kind, which cost no arithmetic."""
+    declare_costless(*operators)
+    for operator in operators:
+        _kinds[operator.replace("::", ".")] = kind
+
+
+_declare(
+    "all-gather",
+    "c10d::_allgather_base_",
+    "c10d::allgather_",
+    "c10d::allgather_into_tensor_coalesced_",
+    "_c10d_functional::all_gather_into_tensor",
+    "_c10d_functional::all_gather_into_tensor_out",
+    "_c10d_functional::all_gather_into_tensor_coalesced",
+)
+_declare(
+    "reduce-scatter",
+    "c10d::_reduce_scatter_base_",
+    "c10d::reduce_scatter_",
+    "c10d::reduce_scatter_tensor_coalesced_",
+    "_c10d_functional::reduce_scatter_tensor",
+    "_c10d_functional::reduce_scatter_tensor_out",
+    "_c10d_functional::reduce_scatter_tensor_coalesced",
+)
+_declare(
+    "all-reduce",
+    "c10d::allreduce_",
+    "c10d::allreduce_coalesced_",
+    "_c10d_functional::all_reduce",
+    "_c10d_functional::all_reduce_",
+)
+_declare(
+    "all-to-all", "c10d::alltoall_", "c10d::alltoall_base_", "_c10d_functional::all_to_all_single"
+)
+_declare(
+    "broadcast", "c10d::broadcast_", "_c10d_functional::broadcast", "_c10d_functional::broadcast_"
+)
+_declare("reduce", "c10d::reduce_")
+_declare("gather", "c10d::gather_")
+_declare("scatter", "c10d::scatter_")
+_declare("send", "c10d::send")
+_declare("receive", "c10d::recv_")
 declare_costless("c10d::barrier", "_c10d_functional::wait_tensor")
 
 
 def group_of(signature: OpSignature) -> GroupSpec | None:
     """Return the process group of a collective, or None if its arguments do not name one."""
-    return next(
-        (
-            each
-            for each in (*signature.args, *signature.kwargs.values())
-            if isinstance(each, GroupSpec)
-        ),
-        None,
-    )
+    for each in (*signature.args, *signature.kwargs.values()):
+        if isinstance(each, GroupSpec):
+            return each
+    return None
 
 
 def whole_bytes(signature: OpSignature) -> int:
@@ -79,7 +92,9 @@ def whole_bytes(signature: OpSignature) -> int:
 def _bytes_in(value: object) -> int:
     if isinstance(value, TensorSpec):
         return value.stored_bytes
-    return sum(map(_bytes_in, value)) if type(value) is tuple else 0
+    if type(value) is tuple:
+        return sum(map(_bytes_in, value))
+    return 0
 
 
 def sent_bytes(kind: Kind, size: int, processes: int) -> int:
@@ -87,6 +102,10 @@ def sent_bytes(kind: Kind, size: int, processes: int) -> int:
 
     An all-reduce sends twice as much, because it is a reduce-scatter and an all-gather.
     """
-    if kind in ("broadcast", "reduce", "gather", "scatter", "send", "receive"):
-        return size if processes > 1 or kind in ("send", "receive") else 0
-    return (1 + (kind == "all-reduce")) * size * (processes - 1) // max(1, processes)
+    if kind in ("send", "receive"):
+        return size
+    if kind in ("broadcast", "reduce", "gather", "scatter"):
+        return size if processes > 1 else 0
+    num_rounds = 2 if kind == "all-reduce" else 1
+    num_peers = processes - 1
+    return num_rounds * size * num_peers // max(1, processes)

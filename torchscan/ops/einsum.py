@@ -36,7 +36,7 @@ def einsum(
     """
     operands, result = parse(equation, [spec.shape for spec in tensors])
     macs = additions = 0
-    for left, right in _order(len(operands), path):
+    for left, right in _pair_operands(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
         reduced = []
@@ -63,7 +63,7 @@ def products(
     is element-wise.
     """
     operands, result = parse(equation, shapes)
-    for left, right in _order(len(operands), path) if len(operands) > 1 else ():
+    for left, right in _pair_operands(len(operands), path) if len(operands) > 1 else ():
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
         needed = set(result).union(*map(_real_indices, operands))
         shared = set.intersection(*map(_real_indices, pair))
@@ -73,20 +73,22 @@ def products(
 
 @window_of(aten.einsum.default)
 def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Looks:
-    """Indices of the result are followed in the operands; all others are summed."""
-    terms, result = _spelt(equation, [spec.shape for spec in tensors])
+    """Read along the indices of the result; all others are summed."""
+    terms, result = _spell_terms(equation, [spec.shape for spec in tensors])
     where = {index: position for position, index in enumerate(result)}
     looks = []
     for term, spec in zip(terms, tensors, strict=True):
-        places = zip(map(where.get, term), spec.shape, strict=True)
-        looks.append(look(out, *(_read(place, size, out) for place, size in places)))
+        dims: list[Dim] = []
+        for index, size in zip(term, spec.shape, strict=True):
+            position = where.get(index)
+            if position is None:
+                dims.append(WHOLE)
+            elif size == out.shape[position]:
+                dims.append(here(position))
+            else:
+                dims.append(At(0))
+        looks.append(look(out, *dims))
     return tuple(looks)
-
-
-def _read(position: int | None, size: int, out: TensorSpec) -> Dim:
-    if position is None:
-        return WHOLE
-    return here(position) if size == out.shape[position] else At(0)
 
 
 def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
@@ -94,11 +96,17 @@ def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], 
 
     ``...`` stands for digits, counted from the right.
     """
-    named, result = _spelt(equation, shapes)
-    return [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)], result
+    named, result = _spell_terms(equation, shapes)
+    operands = []
+    for term, shape in zip(named, shapes, strict=True):
+        sizes: Sizes = {}
+        for index, size in zip(term, shape, strict=True):
+            sizes[index] = _broadcast_size(size, sizes.get(index, 1))
+        operands.append(sizes)
+    return operands, result
 
 
-def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
+def _spell_terms(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
     """Return the indices of each operand and those of the result."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -123,15 +131,8 @@ def _spell_out(term: str, hidden: int) -> str:
     return term.replace("...", _digits(hidden))
 
 
-def _sizes(term: str, shape: Sequence[int]) -> Sizes:
-    sizes: Sizes = {}
-    for index, size in zip(term, shape, strict=True):
-        sizes[index] = _broadcast_size(size, sizes.get(index, 1))
-    return sizes
-
-
-def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
-    """The positions of each step's operands; its result goes to the end."""
+def _pair_operands(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Return the positions of each step's operands; its result goes to the end."""
     if operands == 1:
         return [(0, 0)]
     if path:
@@ -140,7 +141,7 @@ def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
 
 
 def _real_indices(sizes: Sizes) -> set[str]:
-    """An index of size one doesn't count."""
+    """Return the indices, without those of size one."""
     return {index for index, size in sizes.items() if size != 1}
 
 
@@ -157,7 +158,7 @@ def _merge(operands: Sequence[Sizes]) -> Sizes:
 
 
 def _broadcast_size(size: int, other: int) -> int:
-    """A size of one is broadcast to the other, which may be missing."""
+    """Return a size, or the other if it is one. The other may be missing."""
     return size if other == 1 else other
 
 

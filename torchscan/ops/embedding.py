@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output
-from torchscan.ops.indexing import routed
+from torchscan.ops.indexing import routed_work
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import cost_of, traffic_of, window_of
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Looks, here, look
@@ -22,12 +22,12 @@ def embedding(
 
     If a router picks, each row is read once.
     """
-    return routed(weight, 0, indices, out, routing)
+    return routed_work(weight, 0, indices, out, routing)
 
 
 @window_of(aten.embedding)
 def embedding_window(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """One row for each index."""
+    """Read one row for each index."""
     return (None, look(out, *map(here, range(len(indices.shape)))))
 
 
@@ -59,7 +59,8 @@ def embedding_bag(
     # The other results are for the backward pass, and differ from kernel to kernel.
     bags = first_output(out)
     elements_read = read + sum(spec.numel for spec in others)
-    bytes_read = _rows_read(weight, read) + sum(spec.stored_bytes for spec in others)
+    bytes_of_rows = min(read, weight.numel) * weight.dtype.itemsize
+    bytes_read = bytes_of_rows + sum(spec.stored_bytes for spec in others)
     return Work(
         other_flops=flops,
         elements_read=elements_read,
@@ -73,13 +74,13 @@ def embedding_bag(
 def embedding_backward(
     grad_output: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """Each gradient is added to its row."""
+    """Return the FLOPs of adding each gradient to its row."""
     return Work(other_flops=grad_output.numel)
 
 
 @traffic_of(aten.embedding_sparse_backward)
 def sparse_embedding_backward(*_: object, out: Output) -> Work:
-    """The gradients themselves are the result, together with their indices."""
+    """Return no arithmetic: the gradients are the result, together with their indices."""
     return Work()
 
 
@@ -87,7 +88,7 @@ def sparse_embedding_backward(*_: object, out: Output) -> Work:
 def embedding_bag_backward(
     grad: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """The gradient of a bag is added to each of its rows."""
+    """Return the FLOPs of adding the gradient of a bag to each of its rows."""
     return Work(other_flops=indices.numel * grad.shape[-1])
 
 
@@ -95,13 +96,13 @@ def embedding_bag_backward(
 def embedding_bag_weights_backward(
     grad: TensorSpec, weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """The gradient of a bag times each of its rows: MACs = indices · width."""
+    """Return the MACs of the gradient of a bag times each of its rows: indices · width."""
     return Work(macs=indices.numel * grad.shape[-1])
 
 
 @cost_of("aten::embedding_renorm")
 def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """The norm of each row and a product: 3 per element of it."""
+    """Return the cost of the norm of each row and of a product: 3 per element of it."""
     rows = min(indices.numel, self.shape[0]) * self.shape[1]
     bytes_read = rows * self.dtype.itemsize + indices.stored_bytes
     bytes_written = rows * self.dtype.itemsize
@@ -112,7 +113,3 @@ def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: Ten
         elements_written=rows,
         bytes_written=bytes_written,
     )
-
-
-def _rows_read(weight: TensorSpec, elements: int) -> int:
-    return min(elements, weight.numel) * weight.dtype.itemsize

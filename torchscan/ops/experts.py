@@ -31,7 +31,8 @@ def grouped_mm(
     that some row picks are read: E·(1 − (1 − k/E)^rows) of E are expected, and at least k. If the
     number of experts per row is unknown, each slot counts as a row that picks one expert.
     """
-    return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out)))
+    work = Work(macs=_count_products(self, mat2, out))
+    return _with_reads_of_hit_experts(self, mat2, inputs, routing, work)
 
 
 @cost_of("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
@@ -45,9 +46,9 @@ def scaled_grouped_mm(
     **_kwargs: object,
 ) -> Work:
     """Return the cost of ``grouped_mm`` in 8 bits, with a product with the scales per output."""
-    return _of_hit_experts(
-        self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel)
-    )
+    macs = _count_products(self, mat2, out)
+    work = Work(macs=macs, other_flops=out.numel)
+    return _with_reads_of_hit_experts(self, mat2, inputs, routing, work)
 
 
 @cost_of("transformers::grouped_mm_fallback")
@@ -76,9 +77,11 @@ def gradients_of_the_fallback(
     **_: object,
 ) -> Work:
     """MACs = 2 · numel(grad_output) · k: each operand's gradient takes those of the product."""
+    inner = input.shape[-1]
+    work = Work(macs=2 * grad_output.numel * inner)
     # without the gradient, which with as many rows as experts would pass for theirs
-    macs = 2 * grad_output.numel * input.shape[-1]
-    work = _of_hit_experts(input, weight, inputs[:3], routing, Work(macs=macs))
+    operands = inputs[:3]
+    work = _with_reads_of_hit_experts(input, weight, operands, routing, work)
     elements_read = (work.elements_read or 0) + grad_output.numel
     bytes_read = (work.bytes_read or 0) + grad_output.stored_bytes
     return replace(work, elements_read=elements_read, bytes_read=bytes_read)
@@ -98,17 +101,20 @@ def foreach_mm(
     results = out if isinstance(out, tuple) else (out,)
     macs = 0
     for left, result in zip(self, results, strict=True):
-        macs += result.numel * left.shape[-1]
+        inner = left.shape[-1]
+        macs += result.numel * inner
     return Work(macs=macs)
 
 
-def _grouped(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
-    divides_inner = len(left.shape) == 2 and len(right.shape) == 2
-    groups = out.shape[0] if divides_inner else 1
-    return out.numel * left.shape[-1] // max(groups, 1)
+def _count_products(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
+    """Return numel(out) · k, or with the share of k that a group has if groups divide it."""
+    divides_inner = len(left.shape) == len(right.shape) == 2
+    num_groups = out.shape[0] if divides_inner else 1
+    products = out.numel * left.shape[-1]
+    return products // max(num_groups, 1)
 
 
-def _of_hit_experts(
+def _with_reads_of_hit_experts(
     left: TensorSpec,
     right: TensorSpec,
     inputs: tuple[TensorSpec, ...],
@@ -123,15 +129,16 @@ def _of_hit_experts(
         experts, rows, slots = left, right, right.shape[1]
     routing = routing.of(experts.shape[0], slots)
     others = [spec for spec in inputs if spec is not rows and spec.is_arithmetic]
-    shared = [spec for spec in others if spec.shape[:1] == experts.shape[:1]]
-    read = round(routing.expected_share * stored_bytes(shared))
-    expected = round(routing.expected_share * elements(shared))
-    elements_read = elements(inputs) - elements(shared) + expected
-    bytes_read = stored_bytes(inputs) - stored_bytes(shared) + read
-    avoidable_bytes_read = read - round(routing.fewest_share * stored_bytes(shared))
+    by_expert = [spec for spec in others if spec.shape[:1] == experts.shape[:1]]
+
+    num_elements = elements(by_expert)
+    num_bytes = stored_bytes(by_expert)
+    expected_elements = round(routing.expected_share * num_elements)
+    expected_bytes = round(routing.expected_share * num_bytes)
+    fewest_bytes = round(routing.fewest_share * num_bytes)
     return replace(
         work,
-        elements_read=elements_read,
-        bytes_read=bytes_read,
-        avoidable_bytes_read=avoidable_bytes_read,
+        elements_read=elements(inputs) - num_elements + expected_elements,
+        bytes_read=stored_bytes(inputs) - num_bytes + expected_bytes,
+        avoidable_bytes_read=expected_bytes - fewest_bytes,
     )

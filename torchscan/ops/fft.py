@@ -31,36 +31,33 @@ def transform_of_real(
 
     The other dimensions take 5 · numel(half) · Σ log2(n).
     """
-    flops = _real(self, dim) + _transforms(_half(self, dim), dim[:-1])
+    shape = list(self.shape)
+    if dim:
+        last = dim[-1]
+        shape[last] = shape[last] // 2 + 1
+    half = TensorSpec(tuple(shape), self.dtype, self.stride)
+    flops = _real_transform(self, dim) + _transforms(half, dim[:-1])
     return Work(other_flops=flops)
 
 
 @cost_of(aten._fft_c2r)
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
     """Return the FLOPs of ``transform_of_real`` with input and output exchanged."""
-    flops = _real(out, dim) + _transforms(self, dim[:-1])
+    flops = _real_transform(out, dim) + _transforms(self, dim[:-1])
     return Work(other_flops=flops)
 
 
 @window_of(aten._fft_c2c, aten._fft_r2c, aten._fft_c2r)
 def transform_window(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Looks:
-    """All along the transformed dimensions."""
+    """Read all elements along the transformed dimensions."""
     return (mixed(self, dim, out),)
 
 
-def _real(signal: TensorSpec, dims: Sequence[int]) -> int:
+def _real_transform(signal: TensorSpec, dims: Sequence[int]) -> int:
     if not dims:
         return 0
     length = max(signal.shape[dims[-1]], 1)
     return round(2.5 * signal.numel * math.log2(length))
-
-
-def _half(signal: TensorSpec, dims: Sequence[int]) -> TensorSpec:
-    shape = list(signal.shape)
-    if dims:
-        last = dims[-1]
-        shape[last] = shape[last] // 2 + 1
-    return TensorSpec(tuple(shape), signal.dtype, signal.stride)
 
 
 def _transforms(spec: TensorSpec, dims: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Factorisations of n × n matrices, and solving with them.
+"""Factorizations of n × n matrices, and solving with them.
 
 Not contractions in the sense of papers: FLOPs only.
 
@@ -10,44 +10,49 @@ from __future__ import annotations
 
 import math
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
+from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, cost_of, declare_costless
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
 
 def _cubic(thirds: int) -> Formula:
-    def factorisation(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+    def factorization(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
         """FLOPs = thirds · n³ / 3 for each matrix."""
         matrices, _rows, size = _sizes(self)
-        flops = matrices * thirds * size**3 // 3
+        cubes = matrices * size**3
+        flops = thirds * cubes // 3
         return Work(other_flops=flops)
 
-    return factorisation
+    return factorization
 
 
 cost_of(aten.linalg_cholesky_ex, aten.linalg_cholesky, aten.cholesky)(_cubic(1))
 cost_of(aten.cholesky_inverse)(_cubic(2))
-cost_of(aten._linalg_det, aten._linalg_slogdet)(_cubic(2))  # an LU factorisation
+cost_of(aten._linalg_det, aten._linalg_slogdet)(_cubic(2))  # an LU factorization
 cost_of(aten.linalg_inv_ex, aten.inverse)(_cubic(6))  # LU and n solutions
 cost_of(aten.linalg_ldl_factor_ex)(_cubic(1))
 
 
 @cost_of(aten.linalg_lu_factor_ex, aten.linalg_lu, aten._lu_with_info)
-def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+def lu_factorization(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
-    matrices, rows, columns = _sizes(A)
-    tall, narrow = max(rows, columns), min(rows, columns)
-    thirds = 3 * tall * narrow**2 - narrow**3
-    return Work(other_flops=matrices * thirds // 3)
+    matrices, tall, narrow = _sorted_sizes(A)
+    square, cube = tall * narrow**2, narrow**3
+    thirds = matrices * (3 * square - cube)
+    return Work(other_flops=thirds // 3)
 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
-    """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
+    """Return the FLOPs of an LU factorization, 2n³/3, and of two triangular systems.
+
+    These take 2n² per right-hand side.
+    """
     matrices, _rows, size = _sizes(A)
-    factors = matrices * 2 * size**3 // 3
+    cubes = matrices * size**3
+    factors = 2 * cubes // 3
     systems = 2 * size * first_output(out).numel
     return Work(other_flops=factors + systems)
 
@@ -55,17 +60,15 @@ def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: obje
 @cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
 def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = n² per right-hand side: n per element of the result."""
-    flops = _height(first_output(out)) * first_output(out).numel
-    return Work(other_flops=flops)
+    return Work(other_flops=_solve_triangle(first_output(out)))
 
 
 @cost_of(
     aten.cholesky_solve, aten._cholesky_solve_helper, aten.linalg_lu_solve, aten.linalg_ldl_solve
 )
-def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
-    """Two triangular systems: 2n² per right-hand side."""
-    flops = 2 * _height(first_output(out)) * first_output(out).numel
-    return Work(other_flops=flops)
+def solve_factorized(*_: object, out: Output, **_kwargs: object) -> Work:
+    """Return the FLOPs of two triangular systems: 2n² per right-hand side."""
+    return Work(other_flops=2 * _solve_triangle(first_output(out)))
 
 
 @cost_of(aten.linalg_qr)
@@ -86,21 +89,21 @@ def singular_values(
     A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output
 ) -> Work:
     """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
-    matrices, rows, columns = _sizes(A)
-    tall, narrow = max(rows, columns), min(rows, columns)
+    matrices, tall, narrow = _sorted_sizes(A)
+    square, cube = tall * narrow**2, narrow**3
     if compute_uv:
-        each = 14 * tall * narrow**2 + 8 * narrow**3
-    else:
-        each = 4 * tall * narrow**2 - 4 * narrow**3 // 3
+        return Work(other_flops=matrices * (14 * square + 8 * cube))
+    each = 4 * square - 4 * cube // 3
     return Work(other_flops=matrices * each)
 
 
 @cost_of(aten.linalg_pinv)
 def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """FLOPs of singular values and vectors, and 2·m·n² for their product in reverse order."""
-    matrices, rows, columns = _sizes(A)
-    product = 2 * matrices * rows * columns * min(rows, columns)
-    return Work(other_flops=singular_values(A, out=out).other_flops + product)
+    decomposition = singular_values(A, out=out).other_flops
+    matrices, tall, narrow = _sorted_sizes(A)
+    product = 2 * matrices * tall * narrow**2
+    return Work(other_flops=decomposition + product)
 
 
 @cost_of(aten.linalg_lstsq)
@@ -111,11 +114,11 @@ def least_squares(
 
     A right-hand side takes 4·m·n − 2n² to apply Q and n² to solve.
     """
-    matrices, rows, columns = _sizes(self)
-    tall, narrow = max(rows, columns), min(rows, columns)
-    sides = B.shape[-1] if len(B.shape) > 1 else 1
+    matrices, tall, narrow = _sorted_sizes(self)
+    num_sides = B.shape[-1] if len(B.shape) > 1 else 1
     per_side = 4 * tall * narrow - narrow**2
-    return Work(other_flops=_householder(self) + matrices * sides * per_side)
+    solutions = matrices * num_sides * per_side
+    return Work(other_flops=_householder(self) + solutions)
 
 
 @cost_of(aten._linalg_eigh)
@@ -125,8 +128,9 @@ def symmetric_eigenvalues(
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
     cube = size**3
-    each = 9 * cube if compute_v else 4 * cube // 3
-    return Work(other_flops=matrices * each)
+    if compute_v:
+        return Work(other_flops=9 * matrices * cube)
+    return Work(other_flops=matrices * (4 * cube // 3))
 
 
 @cost_of(aten.linalg_eig)
@@ -160,7 +164,7 @@ def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
 def cross_product(
     self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """Two products and a difference per element."""
+    """Return the FLOPs of two products and a difference per element."""
     return Work(other_flops=3 * out.numel)
 
 
@@ -168,18 +172,26 @@ declare_costless(aten.lu_unpack, aten._linalg_check_errors)
 
 
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
-    """The number of matrices, their rows and columns. A complex matrix counts as four real ones."""
+    """Return the number of matrices, their rows and columns. A complex one counts as four."""
     parts = 4 if matrix.dtype.is_complex else 1
     *batch, rows, columns = matrix.shape
     return parts * math.prod(batch), rows, columns
 
 
 def _householder(matrix: TensorSpec) -> int:
-    matrices, rows, columns = _sizes(matrix)
-    tall, narrow = max(rows, columns), min(rows, columns)
-    each = 2 * tall * narrow**2 - 2 * narrow**3 // 3
+    matrices, tall, narrow = _sorted_sizes(matrix)
+    square, cube = tall * narrow**2, narrow**3
+    each = 2 * square - 2 * cube // 3
     return matrices * each
 
 
-def _height(result: TensorSpec) -> int:
-    return result.shape[-2] if len(result.shape) > 1 else result.shape[-1]
+def _sorted_sizes(matrix: TensorSpec) -> tuple[int, int, int]:
+    """Return the number of matrices, their longer side and their shorter one."""
+    matrices, rows, columns = _sizes(matrix)
+    return matrices, max(rows, columns), min(rows, columns)
+
+
+def _solve_triangle(solution: TensorSpec) -> int:
+    """Return n per element of the solution, which may be a vector."""
+    size = solution.shape[-2:][0]
+    return size * solution.numel

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torchscan.ops.elementwise import Output, first_output, per_element
 from torchscan.ops.op_costs import Work
-from torchscan.ops.registry import Formula, Operator, cost_of, window_of
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.per_element import Output, first_output, per_element
+from torchscan.ops.registry import Formula, cost_of, window_of
 from torchscan.ops.windows import Looks, elementwise
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -13,7 +14,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2  # torch's numbers for the reductions
 
 
 def _reduction(count: int, reduction: int) -> int:
-    """N − 1 sums, and one division for the mean."""
+    """Return n − 1 sums, and one division for the mean."""
     return {_NONE: 0, _MEAN: count, _SUM: max(count - 1, 0)}[reduction]
 
 
@@ -25,7 +26,7 @@ def _declare(per_element: int, *operators: Operator) -> None:
 def loss_window(
     self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec
 ) -> Looks:
-    """Element by element if there is no reduction."""
+    """Read element by element if there is no reduction."""
     return elementwise(inputs=inputs, out=out) if out.shape == self.shape else ()
 
 

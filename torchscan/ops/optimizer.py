@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import per_listed_element
 from torchscan.ops.op_costs import Work, elements
+from torchscan.ops.per_element import per_listed_element
 from torchscan.ops.registry import cost_of, declare_costless, traffic_of
 from torchscan.trace.events import TensorSpec
 
@@ -44,7 +44,7 @@ declare_costless("aten::_foreach_copy", "aten::_foreach_clone")
 
 @traffic_of("aten::_foreach_zero")
 def foreach_zero(*_: object, out: object) -> Work:
-    """Reads no operand and writes the result."""
+    """Return the traffic of writing the result, without reading it."""
     return Work(elements_read=0, bytes_read=0)
 
 
@@ -152,7 +152,7 @@ _BLOCKWISE_FLOPS = {"adam": 14, "lamb": 19, "lion": 10, "momentum": 6, "rmsprop"
 def optimizer_update_32bit(
     name: str, gradient: TensorSpec, *_: object, out: object, **_kwargs: object
 ) -> Work:
-    """Updates as those of torch's fused kernels, with weight decay."""
+    """Return the FLOPs of updates as those of torch's fused kernels, with weight decay."""
     return Work(other_flops=_BLOCKWISE_FLOPS[name] * gradient.numel)
 
 
@@ -175,13 +175,13 @@ def optimizer_update_8bit_blockwise(
 
 @cost_of("aten::_amp_foreach_non_finite_check_and_unscale")
 def unscale_gradients(self: Tensors, *_: object, out: object) -> Work:
-    """A check and a product per element."""
+    """Return the FLOPs of a check and a product per element."""
     return Work(other_flops=2 * elements(self))
 
 
 @cost_of("aten::_amp_update_scale")
 def update_scale(*_: object, out: object) -> Work:
-    """One comparison and one product."""
+    """Return the FLOPs of one comparison and one product."""
     return Work(other_flops=2)
 
 

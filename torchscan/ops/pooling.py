@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
-from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
-from torchscan.ops.taps import bins
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.per_element import Output, first_output
+from torchscan.ops.registry import Formula, cost_of, declare_costless, window_of
+from torchscan.ops.taps import bin_taps
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, here, look, per_axis, window
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -80,24 +81,19 @@ def _adaptive_avg_pool_backward(axes: int) -> Formula:
 
 
 for _axes in (1, 2, 3):
-    cost_of(
-        getattr(aten, f"max_pool{_axes}d"), *([aten.max_pool1d_with_indices] if _axes == 1 else [])
-    )(_max_pool(_axes))
-    cost_of(getattr(aten, f"avg_pool{_axes}d"))(_avg_pool(_axes))
-    cost_of(getattr(aten, f"adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
-    cost_of(getattr(aten, f"adaptive_max_pool{_axes}d"))(_adaptive_pool(_axes, 1))
-    cost_of(f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::max_pool{_axes}d", f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::avg_pool{_axes}d")(_avg_pool(_axes))
+    cost_of(f"aten::adaptive_avg_pool{_axes}d")(_adaptive_pool(_axes, 0))
+    cost_of(f"aten::adaptive_max_pool{_axes}d")(_adaptive_pool(_axes, 1))
 for _axes in (2, 3):
-    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"), f"aten::mkldnn_max_pool{_axes}d")(
-        _max_pool(_axes)
-    )
-    cost_of(getattr(aten, f"fractional_max_pool{_axes}d"))(_max_pool(_axes))
-    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
-    cost_of(getattr(aten, f"avg_pool{_axes}d_backward"))(_avg_pool_backward(_axes))
-    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(
-        _adaptive_avg_pool_backward(_axes)
-    )
-cost_of(aten.adaptive_avg_pool3d_backward)(_adaptive_avg_pool_backward(3))
+    cost_of(f"aten::max_pool{_axes}d_with_indices")(_max_pool(_axes))
+    cost_of(f"aten::mkldnn_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::fractional_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(f"aten::_adaptive_avg_pool{_axes}d")(_adaptive_pool(_axes, 0))
+    cost_of(f"aten::avg_pool{_axes}d_backward")(_avg_pool_backward(_axes))
+    cost_of(f"aten::_adaptive_avg_pool{_axes}d_backward")(_adaptive_avg_pool_backward(_axes))
+cost_of("aten::max_pool1d_with_indices")(_max_pool(1))
+cost_of("aten::adaptive_avg_pool3d_backward")(_adaptive_avg_pool_backward(3))
 
 
 def _declare_windows(axes: int, *operators: Operator) -> None:
@@ -125,12 +121,12 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
 def _declare_bins(axes: int, *operators: Operator) -> None:
     @window_of(*operators)
     def adaptive_pool_window(self: TensorSpec, *_: object, out: Output) -> Looks:
-        """Place j looks at its bin; a single bin holds everything."""
+        """Read the bin of place j; a single bin holds everything."""
         result, outer = first_output(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
         dims: list[Dim] = []
         for at, (size, count) in enumerate(sizes, outer):
-            dims.append(WHOLE if count == 1 else Along(at, bins(size, count)))
+            dims.append(WHOLE if count == 1 else Along(at, bin_taps(size, count)))
         return (look(result, *map(here, range(outer)), *dims),)
 
 
@@ -154,92 +150,28 @@ for _axes in (2, 3):
 @cost_of(aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward)
 @cost_of(aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward)
 def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
-    """Each gradient is added at the place of the maximum."""
+    """Return the FLOPs of adding each gradient at the place of the maximum."""
     return Work(other_flops=grad_output.numel)
 
 
 declare_costless(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
 
 
-@cost_of("torchvision::roi_align", "torchvision::ps_roi_align")
-def roi_align(
-    input: TensorSpec,
-    rois: TensorSpec,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    aligned: bool = True,
-    *,
-    out: Output,
-) -> Work:
-    """Return the cost of the mean of r² samples per output.
-
-    Each is interpolated between four neighbors: 7 each, r² − 1 sums, a division.
-
-    A sample's place and its neighbours' weights take 14, once for all its channels
-    (position-sensitive: each part of a box has its own channels). Without a ratio (r ≤ 0), the
-    number of samples depends on the size of the boxes: at least one, or none where boxes may be
-    empty, aligned or position-sensitive ones.
-    """
-    samples = _fewest_samples(sampling_ratio, aligned)
-    results = first_output(out).numel
-    places = rois.shape[0] * pooled_height * pooled_width * samples
-    flops = 8 * samples * results + 14 * places
-    elements_read = 4 * samples * results + rois.numel
-    return Work(other_flops=flops, elements_read=elements_read, is_lower_bound=sampling_ratio <= 0)
-
-
-def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
-    return sampling_ratio**2 if sampling_ratio > 0 else int(not aligned)
-
-
-@cost_of("torchvision::_roi_align_backward")
-def roi_align_backward(
-    grad: TensorSpec,
-    rois: TensorSpec,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    batch_size: int,
-    channels: int,
-    height: int,
-    width: int,
-    sampling_ratio: int,
-    aligned: bool = True,
-    *,
-    out: TensorSpec,
-) -> Work:
-    """1 + 8·r² per output.
-
-    Each gradient is divided, weighted and added to the four neighbors of each sample.
-    """
-    samples = _fewest_samples(sampling_ratio, aligned)
-    flops = 14 * samples * grad.numel // max(channels, 1)
-    if samples > 0:
-        flops += (1 + 8 * samples) * grad.numel
-    return Work(other_flops=flops, is_lower_bound=sampling_ratio <= 0)
-
-
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
-    """Sum of the window sizes of all outputs."""
+    """Return the sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
-    images = pooled.numel // positions
-    return images * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
-
-
-def _total_of_bins(size: int, bins: int) -> int:
-    """Sum of the window sizes along one axis."""
-    total = 0
-    for index in range(bins):
-        start, stop = index * size // bins, -(-(index + 1) * size // bins)
-        total += stop - start
+    total = pooled.numel // positions  # images
+    for size, count in sizes:
+        along_axis = 0
+        for index in range(count):
+            start = index * size // count
+            stop = -(-(index + 1) * size // count)
+            along_axis += stop - start
+        total *= along_axis
     return total
 
 
 def _window(kernel_size: Sizes, axes: int) -> int:
-    if isinstance(kernel_size, int):
-        return int(kernel_size**axes)
-    sizes = kernel_size if len(kernel_size) == axes else [kernel_size[0]] * axes
-    return math.prod(sizes)
+    """Return the number of elements of a window."""
+    return math.prod(per_axis(kernel_size, axes))

@@ -21,9 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first_output
 from torchscan.ops.op_costs import Work
-from torchscan.ops.registry import Formula, Operator, cost_of, window_of
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.per_element import Output, first_output
+from torchscan.ops.registry import Formula, cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, Windows, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -45,7 +46,7 @@ _BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # in the numbering of cuDNN's and MKL's 
 
 def _layers(cell: _Cell, *, packed: bool) -> Formula:
     def recurrent(input: TensorSpec, *args: Any, out: Output) -> Work:
-        """The cost, see the module's docstring."""
+        """Return the cost that the docstring of the module has."""
         _state, weights, _has_biases, num_layers, dropout, train, bidirectional = args[
             packed : packed + 7
         ]
@@ -89,7 +90,7 @@ def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Outp
 def cell_window(
     input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output
 ) -> Looks:
-    """All channels of its row, in the input and in the state."""
+    """Read all channels of the row, in the input and in the state."""
     result = first_output(out)
     matrices = [spec for spec in inputs if len(spec.shape) == 2]
     rows = [spec for spec in matrices if spec.shape[0] == result.shape[0]]
@@ -106,7 +107,7 @@ def _declare_cell(cell: _Cell, operator: Operator) -> None:
         *_: object,
         out: Output,
     ) -> Work:
-        """One step: rows = batch."""
+        """Return the cost of one step: rows = batch."""
         return _work(cell, _rows(input), (w_ih, w_hh), 1)
 
     cost_of(operator)(single_step)
@@ -119,7 +120,7 @@ _declare_cell(_RELU, aten.rnn_relu_cell)
 
 
 def _declare_gates(cell: _Cell, forward: Operator, backward: Operator) -> None:
-    """The rest of a step whose products are operators of their own."""
+    """Declare the rest of a step whose products are separate operators."""
 
     def gates(input_gates: TensorSpec, *_: object, out: Output) -> Work:
         return Work(other_flops=cell.forward * (input_gates.numel // cell.gates))
@@ -148,7 +149,7 @@ def layers_of_cudnn(
     bidirectional: bool,
     out: Output,
 ) -> Work:
-    """All layers, on a GPU."""
+    """Return the cost of all layers, on a GPU."""
     dropped = 0
     if train and dropout:
         dropped = 2 * first_output(out).numel * (num_layers - 1)
@@ -167,7 +168,7 @@ def layers_of_cudnn_backward(
     bidirectional: bool,
     out: Output,
 ) -> Work:
-    """The gradients of the above."""
+    """Return the cost of the gradients of ``layers_of_cudnn``."""
     return _backward(_BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1))
 
 
@@ -180,7 +181,7 @@ def layer_of_mkldnn(
     mode: int,
     out: Output,
 ) -> Work:
-    """One layer in one direction, on a CPU."""
+    """Return the cost of one layer in one direction, on a CPU."""
     return _work(_BY_MODE[mode], _rows(input), (weight0, weight1), 1)
 
 
@@ -193,12 +194,12 @@ def layer_of_mkldnn_backward(
     mode: int,
     out: Output,
 ) -> Work:
-    """The gradients of the above."""
+    """Return the cost of the gradients of ``layer_of_mkldnn``."""
     return _backward(_BY_MODE[mode], _rows(input), (weight1, weight2), 1)
 
 
-def _declare_quantised(cell: _Cell, operator: Operator) -> None:
-    def quantised(
+def _declare_quantized(cell: _Cell, operator: Operator) -> None:
+    def quantized(
         input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output
     ) -> Work:
         """Return the cost of the layers with packed weights."""
@@ -210,11 +211,11 @@ def _declare_quantised(cell: _Cell, operator: Operator) -> None:
         matrices = [spec for spec in _specs_in(params) if len(spec.shape) == 2]
         return _work(cell, _rows(input), matrices, num_layers * (2 if bidirectional else 1))
 
-    cost_of(operator)(quantised)
+    cost_of(operator)(quantized)
 
 
-_declare_quantised(_LSTM, "aten::quantized_lstm")
-_declare_quantised(_GRU, "aten::quantized_gru")
+_declare_quantized(_LSTM, "aten::quantized_lstm")
+_declare_quantized(_GRU, "aten::quantized_gru")
 
 
 def _rows(input: TensorSpec) -> int:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.ops.elementwise import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.op_costs import Work
-from torchscan.ops.registry import Formula, Operator, cost_of, traffic_of, window_of
-from torchscan.ops.windows import Looks, elementwise, mixed, reduced
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.per_element import Output, first_output, per_element, per_input, real_parts
+from torchscan.ops.registry import Formula, cost_of, traffic_of, window_of
+from torchscan.ops.windows import Looks, elementwise, mixed, reduced, wrapped
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -17,8 +18,11 @@ from torchscan.trace.events import TensorSpec
 def _reduction(per_input: int, per_output: int, of_complex: int = 2) -> Formula:
     def reduce(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
         """FLOPs = per_input · numel(in) + per_output · numel(out)."""
-        flops = per_input * self.accessed_numel + per_output * first_output(out).numel
-        return Work(other_flops=max(flops * (of_complex if self.dtype.is_complex else 1), 0))
+        flops = per_input * self.accessed_numel
+        flops += per_output * first_output(out).numel
+        if self.dtype.is_complex:
+            flops *= of_complex
+        return Work(other_flops=max(flops, 0))
 
     return reduce
 
@@ -31,7 +35,7 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 def reduction_window(
     self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output
 ) -> Looks:
-    """All elements along the named dimensions, or along all if none are named."""
+    """Read all elements along the named dimensions, or along all if none are named."""
     return (reduced(self, dim, first_output(out)),)
 
 
@@ -39,47 +43,49 @@ def reduction_window(
 _declare(
     1,
     -1,
-    aten.sum,
-    aten.amax,
-    aten.amin,
-    aten.argmax,
-    aten.argmin,
-    aten.all,
-    aten.any,
-    aten._sparse_sum,
+    "aten::sum",
+    "aten::amax",
+    "aten::amin",
+    "aten::argmax",
+    "aten::argmin",
+    "aten::all",
+    "aten::any",
+    "aten::_sparse_sum",
 )
 _declare(
     1,
     -1,
-    aten.count_nonzero,
-    aten._is_all_true,
-    aten._is_any_true,
-    aten.segment_reduce,
+    "aten::count_nonzero",
+    "aten::_is_all_true",
+    "aten::_is_any_true",
+    "aten::segment_reduce",
     "aten::hash_tensor",
 )
 # each is also compared with NaN
-_declare(2, -1, aten.nansum)
+_declare(2, -1, "aten::nansum")
 # both ends
-_declare(2, -2, aten.aminmax, aten._aminmax)
+_declare(2, -2, "aten::aminmax", "aten::_aminmax")
 # a complex product costs 3 times as much as a complex sum
 cost_of(aten.prod)(_reduction(1, -1, of_complex=6))
 window_of(aten.prod, aten.median, aten.nanmedian, aten.kthvalue, aten.mode)(reduction_window)
 # n − 1 additions and a division
-_declare(1, 0, aten.mean)
-# mean and centring, square, sum
-_declare(4, 0, aten.var, aten.var_mean)
-_declare(4, 1, aten.std, aten.std_mean)
+_declare(1, 0, "aten::mean")
+# mean and centering, square, sum
+_declare(4, 0, "aten::var", "aten::var_mean")
+_declare(4, 1, "aten::std", "aten::std_mean")
 # square or absolute value, n − 1 additions, a root
-_declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.native_norm)
+_declare(
+    2, 0, "aten::linalg_vector_norm", "aten::norm", "aten::frobenius_norm", "aten::native_norm"
+)
 # and the differences
 cost_of(aten.dist)(_reduction(3, 0))
 # the norm of each slice, and a product
 cost_of(aten.renorm)(_reduction(3, 0))
 # exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n
 # subtractions, one addition
-_declare(4, 0, aten.logsumexp)
+_declare(4, 0, "aten::logsumexp")
 # the bin of each: subtract the lower end, divide by the width
-_declare(2, 0, aten.histc)
+_declare(2, 0, "aten::histc")
 
 
 @cost_of(aten.max, aten.min)
@@ -97,12 +103,11 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
 def extreme_window(
     self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...], out: Output
 ) -> Looks:
-    """Over a dimension or everything, or element by element."""
+    """Read along a dimension or everything, or element by element."""
     if len(inputs) > 1:
         return elementwise(inputs=inputs, out=out)
-    return reduction_window(
-        self, dim=next((each for each in others if type(each) is int), None), out=out
-    )
+    dims = [each for each in others if type(each) is int]
+    return reduction_window(self, dim=dims[0] if dims else None, out=out)
 
 
 @window_of(
@@ -110,31 +115,29 @@ def extreme_window(
 )
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
-    """All elements along the dimension, although a running sum only looks back."""
+    """Read all elements along the dimension, although a running sum only looks back."""
     return (mixed(self, dim, first_output(out)) if self.shape else None,)
 
 
 @window_of(aten.renorm)
 def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """All of the slice at the same place along the dimension."""
-    return (
-        mixed(
-            self, [each for each in range(len(self.shape)) if each != dim % len(self.shape)], out
-        ),
-    )
+    """Read all of the slice at the same place along the dimension."""
+    rank = len(self.shape)
+    others = [each for each in range(rank) if each != wrapped(dim, rank)]
+    return (mixed(self, others, out),)
 
 
 @window_of(aten.msort)
 def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """All elements along the first dimension."""
+    """Read all elements along the first dimension."""
     return (mixed(self, 0, out) if self.shape else None,)
 
 
 @cost_of(aten.cumprod)
 def running_product(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """N − 1 products in each row of n; a complex one is 6 operations."""
-    flops = (6 if self.dtype.is_complex else 1) * _steps(self, dim)
-    return Work(other_flops=flops)
+    per_step = 6 if self.dtype.is_complex else 1
+    return Work(other_flops=per_step * _steps(self, dim))
 
 
 @cost_of(aten.cumsum, aten.cummax, aten.cummin)
@@ -148,9 +151,8 @@ def scan_into(
     self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object
 ) -> Work:
     """N − 1 steps in each row of n, into existing tensors."""
-    return Work(
-        other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes
-    )
+    flops = _steps(self, dim)
+    return Work(other_flops=flops, elements_read=self.numel, bytes_read=self.stored_bytes)
 
 
 @cost_of(aten._logcumsumexp, aten.logcumsumexp)
@@ -167,30 +169,35 @@ def _steps(self: TensorSpec, dim: int) -> int:
 @cost_of(aten.sort, aten.argsort, aten.msort)
 def sort(self: TensorSpec, *args: Any, dim: int = -1, out: Output, **_kwargs: Any) -> Work:
     """⌈log2 n⌉ comparisons per element, in rows of n."""
-    along = next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), dim)
-    row = self.shape[along] if self.shape else 1
-    flops = self.numel * math.ceil(math.log2(max(row, 1)))
-    return Work(other_flops=flops)
+    for each in args:
+        if isinstance(each, int) and not isinstance(each, bool):
+            dim = each
+            break
+    row = self.shape[dim] if self.shape else 1
+    return Work(other_flops=self.numel * _halvings(max(row, 1)))
+
+
+def _halvings(number: int) -> int:
+    """Return ⌈log2 n⌉, the comparisons of a binary search among n places."""
+    return math.ceil(math.log2(number))
 
 
 @cost_of(aten.topk)
 def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
     """⌈log2(k + 1)⌉ comparisons per element: each may enter a heap of k."""
-    flops = self.numel * math.ceil(math.log2(k + 1))
-    return Work(other_flops=flops)
+    return Work(other_flops=self.numel * _halvings(k + 1))
 
 
 @cost_of(aten.mode, aten._unique2, aten._unique, aten.unique_dim)
 def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """Everything is sorted: ⌈log2 n⌉ comparisons per element."""
-    flops = self.numel * math.ceil(math.log2(max(self.numel, 1)))
-    return Work(other_flops=flops)
+    return Work(other_flops=self.numel * _halvings(max(self.numel, 1)))
 
 
 # quickselect halves what is left each time: 2n comparisons
-per_input(2, aten.median, aten.nanmedian, aten.kthvalue)
-per_input(6, aten.allclose)  # |x − y| ≤ a + r·|y|
-per_input(1, aten.unique_consecutive, aten.unique_dim_consecutive, aten.trace)
+per_input(2, "aten::median", "aten::nanmedian", "aten::kthvalue")
+per_input(6, "aten::allclose")  # |x − y| ≤ a + r·|y|
+per_input(1, "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::trace")
 
 
 @cost_of(aten.searchsorted)
@@ -198,8 +205,8 @@ def search(
     sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, in a row of n."""
-    flops = out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1))
-    return Work(other_flops=flops)
+    row = sorted_sequence.shape[-1]
+    return Work(other_flops=out.numel * _halvings(row + 1))
 
 
 @cost_of(aten.bucketize)
@@ -207,8 +214,7 @@ def bucketize(
     self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
     """⌈log2(n + 1)⌉ comparisons per value, for n boundaries."""
-    flops = out.numel * math.ceil(math.log2(boundaries.numel + 1))
-    return Work(other_flops=flops)
+    return Work(other_flops=out.numel * _halvings(boundaries.numel + 1))
 
 
 @cost_of(aten.isin)
@@ -227,8 +233,8 @@ def membership(
     known = test_elements.numel if isinstance(test_elements, TensorSpec) else 1
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)
-    flops = (sought + known) * math.ceil(math.log2(sought + known))
-    return Work(other_flops=flops)
+    sorted_together = sought + known
+    return Work(other_flops=sorted_together * _halvings(sorted_together))
 
 
 @cost_of(aten.bincount)
@@ -241,16 +247,16 @@ def bincount(self: TensorSpec, weights: TensorSpec | None = None, *_: Any, out: 
 def multinomial(
     self: TensorSpec, num_samples: int, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
-    """Running sums of the weights, normalised (2 each), and a binary search per sample."""
+    """Running sums of the weights, normalized (2 each), and a binary search per sample."""
     choices = self.shape[-1]
-    flops = 2 * self.numel + out.numel * math.ceil(math.log2(choices + 1))
-    return Work(other_flops=flops)
+    searches = out.numel * _halvings(choices + 1)
+    return Work(other_flops=2 * self.numel + searches)
 
 
-per_element(1, aten.cummaxmin_backward, aten.value_selecting_reduction_backward)
+per_element(1, "aten::cummaxmin_backward", "aten::value_selecting_reduction_backward")
 
 
 @traffic_of(aten.nonzero, aten.argwhere, aten.nonzero_static, aten.equal)
 def comparison_with_zero(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
-    """Reads everything, writes the positions."""
+    """Return the traffic of reading everything and writing the positions."""
     return Work()

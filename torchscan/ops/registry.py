@@ -18,7 +18,6 @@ same arguments and returns which elements of the operands each element of a resu
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -29,20 +28,12 @@ import torch
 from torchscan.errors import InputError, warn_user
 from torchscan.ops.formula_calls import apply_formula
 from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
+from torchscan.ops.operator_names import Operator, name_of, names_to_find
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
-from torchscan.torch_versions import (
-    CustomOpDef,
-    MissingOperator,
-    OpOverload,
-    OpOverloadPacket,
-    aten,
-)
+from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import OpSignature
 
-#: an overload, a packet (all its overloads), the name of either, or the result of
-#: ``torch.library.custom_op``
-Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
 #: returns None if the cost of a call does not follow from shapes
 Formula = Callable[..., Work | None]
 #: returns the elements that an operator reads for each result, or None if they are unknown
@@ -169,10 +160,10 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
         return _UNKNOWN_COST if entry is None else _cost_by_formula(entry, signature, routing)
     if entry is None:
         return _cost_by_formula(_Entry(_copies, "costless"), signature, routing)
-    found = _cost_by_formula(entry, signature, routing)
-    if entry.of_integers or found.state == "unknown":
-        return found
-    return CallCost("costless", dataclasses.replace(found.cost, macs=0, flops=0))
+    call_cost = _cost_by_formula(entry, signature, routing)
+    if entry.of_integers or call_cost.state == "unknown":
+        return call_cost
+    return CallCost("costless", dataclasses.replace(call_cost.cost, macs=0, flops=0))
 
 
 #: products whose formulas count rows, of any lengths
@@ -230,26 +221,12 @@ def _copies(**_kwargs: object) -> Work:
     return Work()
 
 
-def _name_of(operator: Operator) -> str:
-    """Return the name of an operator, as torch prints it: ``aten.add`` or ``aten.add.Tensor``."""
-    if isinstance(operator, CustomOpDef):
-        operator = operator._qualname
-    if isinstance(operator, OpOverload | OpOverloadPacket | MissingOperator):
-        return str(operator)
-    if not isinstance(operator, str) or not all(operator.partition("::")):
-        raise InputError(
-            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, "
-            "'mylib::my_op'"
-        )
-    return operator.replace("::", ".")
-
-
 def _register(
     entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool
 ) -> None:
     if not operators:
         raise InputError("there is no operator: give one, @cost_of(torch.ops.mylib.my_op)")
-    names = list(map(_name_of, operators))
+    names = list(map(name_of, operators))
     taken = [name for name in names if name in entries]
     if taken and not replace:
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
@@ -267,14 +244,3 @@ def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
         if entry is not None:
             return entry
     return None
-
-
-@functools.cache
-def names_to_find(operator: OpOverload) -> tuple[str, ...]:
-    """Return the names to look up: the overload, the packet, and those of the functional operator.
-
-    An in-place operator without an entry has the cost of its functional counterpart.
-    """
-    packet = str(operator.overloadpacket)
-    functional = packet.removesuffix("_")
-    return str(operator), packet, f"{functional}.{operator._overloadname}", functional

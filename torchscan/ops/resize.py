@@ -1,19 +1,20 @@
-"""Resizing and sampling: each output element is a weighted sum of its neighbours in the input.
+"""Resizing and sampling: each output element is a weighted sum of its neighbors in the input.
 
 Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three
-axes take 3, 7 and 15. Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes
-the same way back: a product is added to each neighbour (with several axes, the weights are
+axes take 3, 7 and 15. Cubic in two axes takes 31. The nearest neighbor is copied. A gradient takes
+the same way back: a product is added to each neighbor (with several axes, the weights are
 multiplied first).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from torchscan.ops.elementwise import per_element, per_input
 from torchscan.ops.op_costs import Work
-from torchscan.ops.registry import Formula, Operator, cost_of, declare_costless, window_of
-from torchscan.ops.taps import interpolated, nearest
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.per_element import per_element, per_input
+from torchscan.ops.registry import Formula, cost_of, declare_costless, window_of
+from torchscan.ops.taps import interpolation_taps, nearest_taps
 from torchscan.ops.windows import Looks, along_last
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -30,7 +31,7 @@ per_element(7, aten.upsample_bilinear2d, mixes=True)
 per_element(15, aten.upsample_trilinear3d, mixes=True)
 per_element(31, aten.upsample_bicubic2d, mixes=True)
 
-# per gradient: a sum each (nearest); 2 neighbours · 2; 4 · 2; 8 · 2; 16 · 3
+# per gradient: a sum each (nearest); 2 neighbors · 2; 4 · 2; 8 · 2; 16 · 3
 per_input(
     1,
     aten.upsample_nearest1d_backward,
@@ -52,10 +53,12 @@ def _antialiased(reach: int) -> Formula:
         A result with t neighbors in reach takes t products and t − 1 sums.
         """
         height, width = out.shape[-2:]
-        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(height, 1)
+        num_rows = self.numel // max(self.shape[-1], 1)
+        num_columns = out.numel // max(height, 1)
         across = _taps(self.shape[-1], width, reach)
         down = _taps(self.shape[-2], height, reach)
-        flops = rows * (2 * across - width) + columns * (2 * down - height)
+        flops = num_rows * (2 * across - width)
+        flops += num_columns * (2 * down - height)
         return Work(other_flops=flops)
 
     return antialiased_resize
@@ -91,7 +94,8 @@ def _taps(size: int, resized: int, reach: int) -> int:
     number = 0
     for index in range(resized):
         center = scale * (index + 0.5)
-        first, end = int(center - support + 0.5), int(center + support + 0.5)
+        first = int(center - support + 0.5)
+        end = int(center + support + 0.5)
         number += min(end, size) - max(first, 0)
     return number
 
@@ -101,10 +105,9 @@ def _declare_nearest(axes: int, center: float, *operators: Operator) -> None:
     def nearest_window(
         self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec
     ) -> Looks:
-        """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
-        factors = _factors(scales, axes)
-        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
-        taps = [nearest(*sizes, center) for sizes in each]
+        """Read the nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
+        sizes = _resized_axes(self, out, _factors(scales, axes))
+        taps = [nearest_taps(*each, center) for each in sizes]
         return (along_last(self, taps, out),)
 
 
@@ -121,17 +124,24 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
 
         With aligned corners, they are those of ``j·s``.
         """
-        factors = _factors(scales, axes)
-        each = zip(self.shape[-axes:], out.shape[-axes:], factors, strict=True)
+        sizes = _resized_axes(self, out, _factors(scales, axes))
         taps = [
-            interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias)
-            for sizes in each
+            interpolation_taps(*each, kernel, aligned=align_corners, antialias=antialias)
+            for each in sizes
         ]
         return (along_last(self, taps, out),)
 
 
+def _resized_axes(
+    self: TensorSpec, out: TensorSpec, factors: Sequence[float | None]
+) -> Iterable[tuple[int, int, float | None]]:
+    """Return the size before, the size after and the factor of each of the last axes."""
+    num_axes = len(factors)
+    return zip(self.shape[-num_axes:], out.shape[-num_axes:], factors, strict=True)
+
+
 def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:
-    """The factors, given as a list, one by one, or not at all."""
+    """Return the factors, which are given as a list, one by one, or not at all."""
     if scales and isinstance(scales[0], Sequence):
         return scales[0]
     given = [each for each in scales if not isinstance(each, Sequence)]
@@ -155,24 +165,24 @@ _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # torch's numbers for them
 
 def _grid_sampler(axes: int) -> Formula:
     linear = {2: 7, 3: 15}[axes]
-    neighbours = 2**axes
+    neighbors = 2**axes
 
     def grid_sampler(
         input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec
     ) -> Work:
         """Each output as in a resize.
 
-        Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
+        Each place takes 3 per axis to convert to pixels, and its neighbors' weights.
 
-        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional
+        Linear: the distance to each side, 2 per axis, and a product per neighbor and additional
         axis. Nearest: 1 per axis to round. Bicubic: 16 per axis.
         """
         places = grid.numel // axes
-        weights = 2 * axes + neighbours * (axes - 1)
+        weights = 2 * axes + neighbors * (axes - 1)
         per_output = {_BILINEAR: linear, _NEAREST: 0, _BICUBIC: 31}[interpolation_mode]
         by_mode = {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}
         per_place = 3 * axes + by_mode[interpolation_mode]
-        taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
+        taps = {_BILINEAR: neighbors, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         flops = per_output * out.numel + per_place * places
         elements_read = taps * out.numel + grid.numel
         return Work(other_flops=flops, elements_read=elements_read)
@@ -181,7 +191,7 @@ def _grid_sampler(axes: int) -> Formula:
 
 
 def _grid_sampler_backward(axes: int) -> Formula:
-    neighbours = 2**axes
+    neighbors = 2**axes
 
     def grid_sampler_backward(
         grad_output: TensorSpec,
@@ -191,12 +201,12 @@ def _grid_sampler_backward(axes: int) -> Formula:
         *_: object,
         out: object,
     ) -> Work:
-        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place.
+        """Per gradient and neighbor: a product and a sum for the input, 3 per axis for the place.
 
         Nearest: only a sum.
         """
         places = grid.numel // axes
-        taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
+        taps = {_BILINEAR: neighbors, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)
         flops = per_gradient * grad_output.numel + 5 * axes * places
         return Work(other_flops=flops)
@@ -207,10 +217,13 @@ def _grid_sampler_backward(axes: int) -> Formula:
 for _axes in (2, 3):
     cost_of(getattr(aten, f"grid_sampler_{_axes}d"))(_grid_sampler(_axes))
     cost_of(getattr(aten, f"grid_sampler_{_axes}d_backward"))(_grid_sampler_backward(_axes))
-cost_of(aten.cudnn_grid_sampler)(
-    lambda self, grid, *, out: _grid_sampler(2)(self, grid, _BILINEAR, out=out)
-)
 cost_of("aten::_grid_sampler_2d_cpu_fallback")(_grid_sampler(2))
+
+
+@cost_of(aten.cudnn_grid_sampler)
+def cudnn_grid_sampler(self: TensorSpec, grid: TensorSpec, *, out: TensorSpec) -> Work | None:
+    """Return the cost of bilinear sampling in two dimensions."""
+    return _grid_sampler(2)(self, grid, _BILINEAR, out=out)
 
 
 @cost_of(aten.affine_grid_generator, aten.cudnn_affine_grid_generator)
@@ -221,5 +234,5 @@ def affine_grid(theta: TensorSpec, *_: object, out: TensorSpec) -> Work:
 
 @cost_of(aten.affine_grid_generator_backward)
 def affine_grid_backward(grad: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """MACs as above."""
+    """Return the MACs of ``affine_grid``."""
     return Work(macs=grad.numel * out.shape[-1])

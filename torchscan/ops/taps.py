@@ -10,11 +10,11 @@ from functools import lru_cache
 from torchscan.ops.windows import HERE, Taps
 
 #: keeps what is asked for again and again: tables as long as a dimension
-_few_kept = lru_cache(maxsize=64)
+_table_cache = lru_cache(maxsize=64)
 
 
 @lru_cache(maxsize=1024)
-def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
+def transposed_taps(size: int, step: int, padding: int, spacing: int) -> Taps:
     """Return the taps of a transposed convolution.
 
     They are the whole numbers among ``i = (j + padding − spacing·t) / step``.
@@ -26,20 +26,20 @@ def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
     return Taps(tuple(table), 1)
 
 
-@_few_kept
-def repeated(size: int) -> Taps:
-    """The dimension repeated as a whole: ``i = j mod size``."""
+@_table_cache
+def tiled_taps(size: int) -> Taps:
+    """Return the taps of a dimension that is repeated as a whole: ``i = j mod size``."""
     return Taps(tuple((place,) for place in range(size)), 0)
 
 
-@_few_kept
-def drawn_out(times: int) -> Taps:
-    """Each element repeated several times: ``i = j div times``."""
+@_table_cache
+def repeated_taps(times: int) -> Taps:
+    """Return the taps of elements that are each repeated: ``i = j div times``."""
     return Taps(((0,),) * times, 1)
 
 
-@_few_kept
-def bins(size: int, count: int) -> Taps:
+@_table_cache
+def bin_taps(size: int, count: int) -> Taps:
     """An adaptive pool: from ``⌊j·size/count⌋`` until just before ``⌈(j + 1)·size/count⌉``."""
     common = math.gcd(size, count)
     size, count = size // common, count // common
@@ -51,9 +51,9 @@ def bins(size: int, count: int) -> Taps:
     return Taps(tuple(table), size)
 
 
-@_few_kept
-def groups(inside: int, outside: int, count: int) -> Taps:
-    """The channels of a grouped convolution: those of its own group."""
+@_table_cache
+def group_taps(inside: int, outside: int, count: int) -> Taps:
+    """Return the channels of a grouped convolution: those of its own group."""
     size, per_group = inside // count, outside // count
     if size == per_group == 1:
         return HERE
@@ -64,8 +64,8 @@ def groups(inside: int, outside: int, count: int) -> Taps:
 _REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
 
 
-@_few_kept
-def nearest(size: int, resized: int, factor: float | None, center: float) -> Taps:
+@_table_cache
+def nearest_taps(size: int, resized: int, factor: float | None, center: float) -> Taps:
     """Return the taps of the nearest neighbor: ``i = ⌊(j + center) · scale⌋``.
 
     It is rounded as torch's kernels do it, in 32 bits.
@@ -75,11 +75,11 @@ def nearest(size: int, resized: int, factor: float | None, center: float) -> Tap
     """
     exact = _scale(size, resized, factor)
     quotient = 1 / factor if factor else size / resized
-    scale = _single(quotient)
+    scale = _round_to_single(quotient)
     if resized == 2 * size and not center:
         places = [j // 2 for j in range(resized)]
     else:
-        places = [math.floor(_single((j + center) * scale)) for j in range(resized)]
+        places = [math.floor(_round_to_single((j + center) * scale)) for j in range(resized)]
     last = size - 1
     table = tuple((min(place, last),) for place in places)
     period, rise = exact.denominator, exact.numerator
@@ -90,13 +90,13 @@ def nearest(size: int, resized: int, factor: float | None, center: float) -> Tap
     return Taps(table, round(exact * resized))
 
 
-def _single(number: float) -> float:
+def _round_to_single(number: float) -> float:
     rounded: float = struct.unpack("f", struct.pack("f", number))[0]
     return rounded
 
 
-@_few_kept
-def interpolated(
+@_table_cache
+def interpolation_taps(
     size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool
 ) -> Taps:
     """Return the taps of the neighbors whose weight is not zero.
@@ -116,7 +116,7 @@ def interpolated(
 
 
 def _scale(size: int, resized: int, factor: float | None) -> Fraction:
-    """The scale, from the factor if there is one.
+    """Return the scale, from the factor if there is one.
 
     A factor such as 1.3 is taken as 13/10 if that makes no difference.
     """

@@ -15,139 +15,29 @@ never too small.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
 
+# ``torchscan.windows`` is this module: it has the whole vocabulary of rules.
+from torchscan.ops.window_types import HERE as HERE
+from torchscan.ops.window_types import NOT_READ as NOT_READ
+from torchscan.ops.window_types import WHOLE as WHOLE
+from torchscan.ops.window_types import Along as Along
+from torchscan.ops.window_types import At as At
+from torchscan.ops.window_types import Dim as Dim
+from torchscan.ops.window_types import EachOutput as EachOutput
+from torchscan.ops.window_types import Look as Look
+from torchscan.ops.window_types import Looks as Looks
+from torchscan.ops.window_types import Note as Note
+from torchscan.ops.window_types import Piece as Piece
+from torchscan.ops.window_types import Reshape as Reshape
+from torchscan.ops.window_types import Step as Step
+from torchscan.ops.window_types import Taps as Taps
+from torchscan.ops.window_types import Unfold as Unfold
+from torchscan.ops.window_types import Way as Way
+from torchscan.ops.window_types import Ways as Ways
+from torchscan.ops.window_types import Whole as Whole
+from torchscan.ops.window_types import Windows as Windows
 from torchscan.trace.events import OpSignature, TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """The indices i that index j reads: ``table[j mod P] + (j div P) · rise``, for P table entries.
-
-    A convolution has one entry, ``−p + d·t`` for its taps t, and rises by the stride. A transposed
-    convolution has one entry per phase.
-    """
-
-    table: tuple[tuple[int, ...], ...]
-    rise: int
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """A dimension of the operand that is read along a dimension of the result."""
-
-    dim: int
-    taps: Taps
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """A dimension of the operand that is read at one index."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A dimension of the operand that is read completely.
-
-    It is contracted, averaged or normalized over.
-    """
-
-
-WHOLE = Whole()
-HERE = Taps(((0,),), 1)
-Dim = Along | At | Whole
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A step: the way in which each dimension is read, and the shape after the step."""
-
-    dims: tuple[Dim, ...]
-    shape: tuple[int, ...]
-    is_identity: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Set ``is_identity``.
-
-        It is true if no element is moved or mixed, provided that the shape is the same.
-        """
-        same = len(self.dims) == len(self.shape)
-        for dim, each in enumerate(self.dims):
-            same = same and isinstance(each, Along) and each.dim == dim and each.taps is HERE
-        object.__setattr__(self, "is_identity", same)
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape:
-    """A step: the same elements in the same order, in a different shape."""
-
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unfold:
-    """A step: the windows of a dimension as a new last one.
-
-    ``i = step · j + spacing · k`` for k < size.
-    """
-
-    dim: int
-    size: int
-    step: int
-    spacing: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The last step: a part of the result comes from this operand.
-
-    It is that from ``start`` to ``stop`` along a dimension of the result.
-    """
-
-    dim: int
-    start: int
-    stop: int
-
-
-Step = Look | Reshape | Unfold | Piece
-#: what is special about a way: statistics of a normalization; padding that wraps around, or that
-#: copies or reflects; a hull, which may be larger than the elements that are read
-Note = Literal["norm-stats", "wraps", "padded", "hull"]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way from an operand to the result."""
-
-    steps: tuple[Step, ...]
-    note: Note | None = None
-    is_identity: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Set ``is_identity``: no step changes anything, provided that the shape is the same."""
-        same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
-        object.__setattr__(self, "is_identity", same and self.note is None)
-
-
-#: the ways from one operand; empty if its values are not read; None if it is read completely
-Ways = tuple[Way, ...] | None
-#: for each operand, in the order of ``signature.inputs``; operands left out are read completely
-Looks = tuple[Ways, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EachOutput:
-    """The return value of a rule whose results read the operands in different ways."""
-
-    looks: tuple[Looks, ...]
-
-
-Windows = Looks | EachOutput
-NOT_READ: Ways = ()
 
 
 def way(*steps: Step, note: Note | None = None) -> Ways:
@@ -196,18 +86,18 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
 # -- along one dimension -------------------------------------------------------------------------
 
 #: keeps what is asked for again and again, as far as it goes
-_kept = lru_cache(maxsize=1024)
+_cache = lru_cache(maxsize=1024)
 
 
-@_kept
+@_cache
 def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps:
-    """A convolution or a pool: ``i = step·j − padding + spacing·t`` for t < size."""
+    """Return taps of a convolution or pool: ``i = step·j − padding + spacing·t`` for t < size."""
     return Taps((tuple(spacing * tap - padding for tap in range(size)),), step)
 
 
-@_kept
+@_cache
 def shifted(start: int, step: int = 1) -> Taps:
-    """A slice or a padding: ``i = step·j + start``."""
+    """Return the taps of a slice or a padding: ``i = step·j + start``."""
     return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
 
 
@@ -215,28 +105,33 @@ def shifted(start: int, step: int = 1) -> Taps:
 
 
 def look(out: TensorSpec, *dims: Dim) -> Ways:
-    """A way of one step to the result."""
+    """Return a way of one step to the result."""
     return way(Look(dims, out.shape))
 
 
-@_kept
+@_cache
 def here(dim: int) -> Along:
-    """A dimension read at the same place as a dimension of the result."""
+    """Return a dimension that is read at the same place as a dimension of the result."""
     return Along(dim, HERE)
 
 
+def same_dims(rank: int) -> list[Dim]:
+    """Return dimensions that are each read at the same place of the result."""
+    return [here(dim) for dim in range(rank)]
+
+
 def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
-    """Element by element; a dimension with a single place is read there."""
+    """Return a way element by element; a dimension with a single place is read there."""
     return _broadcast(spec.shape, out.shape)
 
 
-@_kept
+@_cache
 def _broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> Ways:
     return way(Look(broadcast_dims(shape, out), out))
 
 
 def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
-    """Dimensions aligned at the right, each read along the result's, or at its only place."""
+    """Return dimensions aligned at the right, each read along the result's or at its only place."""
     missing = len(out) - len(shape)
     dims: list[Dim] = []
     for dim, (size, full) in enumerate(zip(shape, out[missing:], strict=True), missing):
@@ -250,7 +145,7 @@ def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
 def elementwise(
     *, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]
 ) -> Looks:
-    """Each element of the result is made from the operands' elements at the same place."""
+    """Read, for each element of the result, the operands' elements at the same place."""
     result = out[0] if isinstance(out, tuple) else out
     looks: list[Ways] = []
     for spec in inputs:
@@ -260,7 +155,7 @@ def elementwise(
 
 
 def wrapped(dim: int, rank: int) -> int:
-    """A dimension counted from the front."""
+    """Return a dimension counted from the front."""
     return dim % rank if rank else 0
 
 
@@ -285,20 +180,22 @@ def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec)
 
 
 def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole, for each place along them: softmax, normalisation, attention."""
+    """Read some dimensions as a whole, for each place along them: softmax, attention."""
     rank = len(spec.shape)
     named = [dims] if isinstance(dims, int) else dims
     over = {wrapped(dim, rank) for dim in named}
-    read = [WHOLE if dim in over else here(dim) for dim in range(rank)]
+    read = same_dims(rank)
+    for dim in over.intersection(range(rank)):
+        read[dim] = WHOLE
     return look(out, *read)
 
 
 def along_last(
     spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None
 ) -> Ways:
-    """The last dimensions by their taps, the one before them as given, the others unchanged."""
+    """Read the last dimensions by taps, the one before them as given, the others unchanged."""
     first = len(spec.shape) - len(taps)
-    dims: list[Dim] = [here(dim) for dim in range(first)]
+    dims = same_dims(first)
     if channels is not None:
         dims[first - 1] = channels
     dims += [Along(first + axis, each) for axis, each in enumerate(taps)]
@@ -306,7 +203,7 @@ def along_last(
 
 
 def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
-    """The dimensions permuted: dimension k of the result is ``order[k]``."""
+    """Return a step that permutes dimensions: dimension k of the result is ``order[k]``."""
     rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
     dims = tuple(here(order.index(dim)) for dim in range(rank))
@@ -316,14 +213,16 @@ def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
 def moved(
     spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None
 ) -> Ways:
-    """Some dimensions by their taps, the others unchanged."""
-    rank = len(spec.shape)
-    dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(rank))
-    return way(Look(dims, out.shape), note=note)
+    """Read some dimensions by their taps, the others unchanged."""
+    dims = same_dims(len(spec.shape))
+    for dim in range(len(dims)):
+        if dim in taps:
+            dims[dim] = Along(dim, taps[dim])
+    return way(Look(tuple(dims), out.shape), note=note)
 
 
 def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
-    """One number per axis, from one for all or one for each."""
+    """Return one number per axis, from one for all or one for each."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) * axes if len(value) == 1 else tuple(value)

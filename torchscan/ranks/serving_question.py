@@ -22,7 +22,7 @@ from torchscan.analyses.generation.serving_search import (
 from torchscan.analyses.generation.shared_passes import LayerCheck
 from torchscan.analyses.generation.stored import stored
 from torchscan.errors import TorchscanError
-from torchscan.generation import opened_generation
+from torchscan.generation_session import opened_generation
 from torchscan.generation_setting import GenerationOptions
 from torchscan.hardware.device_specs import Device
 from torchscan.notes import Note

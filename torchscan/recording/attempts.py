@@ -15,9 +15,9 @@ from torchscan.errors import Argument, InputError
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
+from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_FLOATS, NO_FLOATS
 from torchscan.recording.execution.abstract import AbstractExecution
-from torchscan.recording.execution.calls import Execution
+from torchscan.recording.execution.outcomes import Execution
 from torchscan.recording.execution.pretending import PretendingExecution
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.request import PassRequest

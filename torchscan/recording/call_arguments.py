@@ -19,12 +19,13 @@ from torchscan.recording.bookkeeping.containers import (
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensor_copies import own_copy, values_of
-from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.example_inputs import example_inputs
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.torch_versions import stands_for_itself
-from torchscan.trace.events import InputRecord
+from torchscan.trace.provenance import InputRecord
 
 _META = torch.device("meta")
 _ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)

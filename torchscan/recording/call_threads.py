@@ -1,4 +1,11 @@
-"""The threads of a call tree: which ones it follows, and which calls own the nodes of each."""
+"""The threads of a call tree: which ones it follows, and which calls own the nodes of each.
+
+Autograd numbers the nodes of a graph as they are created, per thread. A node that is created
+between two numbers, read when modules start and end, belongs to the innermost module that is open
+then:
+
+    owner(node) = the last call noted before the node, of those in the thread that created it.
+"""
 
 from __future__ import annotations
 
@@ -97,3 +104,34 @@ class CallThread(Generic[Owner]):
         pass of the part that it has recomputed.
         """
         return self.is_home or (bool(self._numbers) and backward_pass() != self.interrupted)
+
+
+class CallThreads(dict[int, CallThread[Owner]]):
+    """The threads in which calls ran, by their numbers. The thread that creates it is its home."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home = threading.get_ident()
+
+    def this_thread(self) -> CallThread[Owner]:
+        """Return the state of this thread, which is new at its first call."""
+        number = threading.get_ident()
+        known = self.get(number)
+        if known is not None:
+            return known
+        return self.setdefault(number, CallThread(is_home=number == self._home))
+
+    def owner_of(self, node: Node | None) -> Owner | None:
+        """Return the call that made a node of the graph, asked in the thread that runs the node.
+
+        It is None for leaves, and for nodes from before the first call. Those that the model's
+        caller makes of its result, for example a loss, are the model's.
+        """
+        thread = self.this_thread()
+        if not thread.runs_its_own_nodes():
+            thread = self.get(self._home, thread)
+        return thread.owner_of(node)
+
+    def maker_of(self, node: Node) -> Owner | None:
+        """Return the owner of a node, asked in the thread that created the node."""
+        return self.this_thread().owner_of(node)

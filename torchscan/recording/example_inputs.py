@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import Argument, Give, InputError, TorchName
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
+from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
@@ -140,7 +140,9 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
         sizes = tuple(operator.index(size) for size in value)
     except TypeError:  # a tensor or array of a fraction has an index, which fails
         return None
-    return sizes if all(size >= 0 for size in sizes) else None
+    if any(size < 0 for size in sizes):
+        return None
+    return sizes
 
 
 def _by_position(

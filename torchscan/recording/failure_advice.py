@@ -51,13 +51,18 @@ def advise(failure: Failure, module: nn.Module, request: PassRequest) -> Text:
         if says(error, saying):
             return hint
     if says(error, Saying.ONE_SAMPLE):
-        return _advise_more_samples(input_shape)
+        problem = "normalization in training needs more than one sample: "
+        samples = ("give ", Give("args"), " or ", Give("kwargs"), " of two samples or more")
+        return _advise_inputs(problem, input_shape, ("give ", Give("batch_size", 2)), samples)
     if input_shape is not None and 0 in _sizes(input_shape):
         return advise_sizes(input_shape)
     if isinstance(error, RecursionError):
         return _advise_recursion(error)
     if failure.request is not None and _has_floating_index(failure.request):
-        return _advise_integers(input_shape)
+        integers = ("give ", Give("dtype", TorchName("torch.long")))
+        return _advise_inputs(
+            "token ids are integers: ", input_shape, integers, "convert them, ids.long()"
+        )
     if says(error, Saying.WRONG_TYPE):
         return _advise_type(request)
     if isinstance(error, TypeError) and failure.request is None:
@@ -88,11 +93,9 @@ def advise_values(request: PassRequest, read: OpRequest | None) -> Text:
     )
 
 
-def _advise_more_samples(input_shape: Shapes | None) -> Text:
-    samples: Text = ("give ", Give("batch_size", 2))
-    if input_shape is None:
-        samples = ("give ", Give("args"), " or ", Give("kwargs"), " of two samples or more")
-    return ("normalization in training needs more than one sample: ", samples)
+def _advise_inputs(problem: str, input_shape: Shapes | None, made: Text, given: Text) -> Text:
+    """Return what to try with inputs made from shapes, or else with tensors that were given."""
+    return (problem, given if input_shape is None else made)
 
 
 def _sizes(input_shape: Shapes) -> Iterator[int]:
@@ -137,13 +140,6 @@ def _has_floating_index(request: OpRequest) -> bool:
         return False
     _, index, *_ = request.tracked
     return index.spec.is_arithmetic
-
-
-def _advise_integers(input_shape: Shapes | None) -> Text:
-    integers: Text = ("give ", Give("dtype", TorchName("torch.long")))
-    if input_shape is None:
-        integers = "convert them, ids.long()"
-    return ("token ids are integers: ", integers)
 
 
 def _advise_type(request: PassRequest) -> Text:

@@ -20,7 +20,7 @@ from torchscan.recording.failure_advice import advise, advise_values
 from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
 from torchscan.recording.shape_advice import name_call
-from torchscan.trace.events import InputRecord
+from torchscan.trace.provenance import InputRecord
 
 #: our own files, and torch's whose lines are in every traceback
 _OURS = f"{Path(__file__).parent.parent}{os.sep}"

@@ -72,13 +72,24 @@ class GenerationInputs:
         self._batch_size = batch_size
         #: True if there is an encoder for the prompt
         self.is_translated = "decoder_input_ids" in takes and "encoder_outputs" in takes
-        main = getattr(module, "main_input_name", None) or takes[0]
+        main = getattr(module, "main_input_name", None)
+        if not main:
+            main = _first_argument(module, takes)
         #: True if the encoder takes other data than text: then the decoder begins with the prompt
         self._is_heard = self.is_translated and main in given
         if self.is_translated and not self._is_heard:
             _require_tokens(module, main)
         fractions = {name for name, each in given.items() if each.is_floating_point()}
-        self._token = next(name for name in (main, *takes) if name not in fractions)
+        others = [name for name in (main, *takes) if name not in fractions]
+        if not others:
+            raise InputError(
+                Argument("inputs"),
+                f" is floating-point for every argument of {type_name_of(module)} "
+                f"({', '.join(takes)}): leave out the one that takes tokens, or give ",
+                Give("step"),
+                ", a function that calls the model",
+            )
+        self._token, *_ = others
 
     def of_prompt(self, prompt: int, generated: int) -> Mapping[str, Tensor]:
         """Return the inputs of a pass over the prompt and the tokens generated after it."""
@@ -137,6 +148,17 @@ class GenerationInputs:
         if begun is None:
             return tokens
         return torch.cat([begun, tokens[:, begun.shape[1] :]], 1)
+
+
+def _first_argument(module: nn.Module, takes: Sequence[str]) -> str:
+    """Return the first argument of a model that takes any by name."""
+    for name in takes:
+        return name
+    raise InputError(
+        f"{type_name_of(module)} takes no argument by name: give ",
+        Give("step"),
+        ", a function that calls the model",
+    )
 
 
 def _require_tokens(module: nn.Module, main: str) -> None:

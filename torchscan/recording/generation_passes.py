@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from torchscan.errors import Argument, InputError, RecordError, TorchscanError
 from torchscan.notes import Note
-from torchscan.once import once
 from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.folding import Folded, Repeats, UnfoldableError
+from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation_inputs import (
     GenerationInputs,
@@ -23,6 +22,7 @@ from torchscan.recording.generation_inputs import (
     require_known,
 )
 from torchscan.recording.handover import Handover
+from torchscan.recording.kept_passes import Kept
 from torchscan.recording.passes import record_pass
 from torchscan.recording.precision import in_precision
 from torchscan.recording.request import PassRequest
@@ -31,77 +31,7 @@ from torchscan.trace.trace import Trace
 #: ``step(model, cache, token)``: the output and the cache, which is None before the prompt
 Step = Callable[[nn.Module, Any, Tensor], tuple[Any, Any]]
 
-
-class Kept:
-    """A record of a pass, and the cache that it has returned."""
-
-    def __init__(
-        self,
-        recorded: Trace,
-        cache: Mapping[str, Any],
-        storages: Mapping[str, int],
-        folded: Folded | None,
-    ) -> None:
-        """Keep a recorded pass.
-
-        Args:
-            recorded: the trace of the layers that ran.
-            cache: what the pass returned, by the arguments of the model that take it.
-            storages: the number of its memory by the name of a cached tensor.
-            folded: the model that ran, if layers were left out of it.
-        """
-        self._recorded = recorded
-        #: by the arguments of the model that take it
-        self.cache = cache
-        self._storages = storages
-        self._folded = folded
-
-    @once
-    def trace(self) -> Trace:
-        """The trace of all layers."""
-        if self._folded is None:
-            return self._recorded
-        return self._folded.unfolded(self._recorded)
-
-    @once
-    def repeats(self) -> Repeats | None:
-        """The layers that were left out, or None if all ran."""
-        if self._folded is None:
-            return None
-        return self._folded.repeats(self._recorded, lambda: self.trace)
-
-    @property
-    def short(self) -> Trace:
-        """The trace without the layers that were left out."""
-        return self._recorded
-
-    @property
-    def operators(self) -> int:
-        """Number of operator calls that were recorded."""
-        return len(self._recorded.ops)
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors of the cache by their names, without counters, which have one element."""
-        return {name: tensor for name, tensor in held_tensors(self.cache) if tensor.numel() > 1}
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of the cache's tensors, of all layers."""
-        return sum(
-            self.times.get(name, 1) * each.numel() * each.element_size()
-            for name, each in self.tensors.items()
-        )
-
-    @once
-    def times(self) -> Mapping[str, int]:
-        """The number of layers that a tensor of the cache represents, if more than one."""
-        if self._folded is None:
-            return {}
-        times = self._folded.times(self._recorded)
-        return {
-            name: times[storage] for name, storage in self._storages.items() if storage in times
-        }
+_FLAGS: Mapping[str, Any] = {"use_cache": True, "logits_to_keep": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +69,9 @@ class Generating:
         """
         self._lacks_layers = lacks_layers
         self._takes = arguments_of(module)
+        #: ask for a cache, and for the scores after the last token alone, as ``generate()`` of
+        #: transformers does
+        self._flags = {name: value for name, value in _FLAGS.items() if name in self._takes}
         self._name = type_name_of(module)
         self._like = like
         given = inputs or {}
@@ -275,15 +208,6 @@ class Generating:
             trace = record_pass(own)
             self._has_engine_attention = False
             return trace.assuming(Note.of("own-attention", reason=error.problem))
-
-    @once
-    def _flags(self) -> Mapping[str, Any]:
-        """The arguments that ask for a cache, and for the scores after the last token alone.
-
-        ``generate()`` of transformers gives them, too.
-        """
-        flags = {"use_cache": True, "logits_to_keep": 1}
-        return {name: value for name, value in flags.items() if name in self._takes}
 
     def _cache_in(self, output: Any) -> Mapping[str, Any]:
         """Return the parts of an output that have the name of an argument."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -51,7 +50,17 @@ class KeptGradients:
             self._grad.__delete__(tensor)
 
         ours: Any = _Watched(self._grad.__get__, assign, delete)
-        undo.push(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
+        was_replaced = "grad" in vars(Tensor)
+
+        def unwatch() -> None:
+            # The descriptor that was there before may be another library's.
+            get_default_nowrap_functions().discard(ours.__get__)
+            if was_replaced:
+                Tensor.grad = self._grad
+            elif "grad" in vars(Tensor):
+                del Tensor.grad
+
+        undo.push(unwatch)
         # Torch returns the gradient of a subclass as it is, and does not convert it.
         get_default_nowrap_functions().add(ours.__get__)
         Tensor.grad = ours
@@ -78,15 +87,6 @@ class KeptGradients:
             return run_backward(*args, accumulate_grad=accumulate_grad, **kwargs)
 
         return run
-
-
-def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
-    """Put back the descriptor that was there before, which may be another library's."""
-    get_default_nowrap_functions().discard(ours.__get__)
-    if was_replaced:
-        Tensor.grad = before
-    elif "grad" in vars(Tensor):
-        del Tensor.grad
 
 
 def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:

@@ -24,7 +24,15 @@ from torchscan.recording.bookkeeping.containers import (
     plain_type_of,
     refill,
 )
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.class_attributes import (
+    IS_HEAP_TYPE,
+    restore_class,
+    restore_slots,
+    slots_of,
+    user_classes,
+)
 from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.plain_state import (
     has_plain_state,
@@ -36,8 +44,6 @@ from torchscan.recording.tensor_state import TensorState
 
 #: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
 _MAX_COPIED = 2**28
-#: a flag of classes that Python code has made: only their objects can get another class
-_IS_HEAP_TYPE = 1 << 9
 
 _HARMLESS = frozenset(
     {"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"}
@@ -75,7 +81,7 @@ class Snapshot:
         #: objects with attributes in slots, each with the values of those that are set
         self._slotted: list[tuple[Any, dict[str, Any]]] = []
         modules = list(modules)
-        self._classes = [(each, dict(vars(each))) for each in _classes_of_user(modules)]
+        self._classes = [(each, dict(vars(each))) for each in user_classes(modules)]
 
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
         self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
@@ -96,11 +102,11 @@ class Snapshot:
                 attempts.run(object.__setattr__, value, "__class__", kind)
         self._restore_containers(attempts)
         for value, attributes in self._slotted:
-            attempts.run(_restore_slots, value, attributes)
+            attempts.run(restore_slots, value, attributes)
         for restore in self._steps:
             attempts.run(restore)
         for kind, attributes in self._classes:
-            attempts.run(_restore_class, kind, attributes)
+            attempts.run(restore_class, kind, attributes)
         for tensor in self._tensors:
             attempts.run(tensor.restore, table)
         attempts.run(self.gradients.restore, table)
@@ -155,8 +161,11 @@ class Snapshot:
                 self._copied += size
                 self._steps.extend(steps_for(value))
             self._wait_for(objects_in(value))
-        elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
-            self._take_object(value)
+        elif not issubclass(kind, _NO_STATE):
+            homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
+            # Locks, queues, threads, files and loggers must not be set back.
+            if homes.isdisjoint(_STANDARD_LIBRARY):
+                self._take_object(value)
 
     def _take_object(self, value: Any) -> None:
         kind = type(value)
@@ -165,11 +174,11 @@ class Snapshot:
         except Exception:
             attributes = None
         if type(attributes) is dict:
-            if kind.__flags__ & _IS_HEAP_TYPE:
+            if kind.__flags__ & IS_HEAP_TYPE:
                 self._types.append((value, kind))
             self._take_container(attributes)
 
-        slots = _slots_of(value)
+        slots = slots_of(value)
         if slots:
             self._slotted.append((value, slots))
             self._wait_for(slots.values())
@@ -222,60 +231,3 @@ class _Attempts:
                 f"{len(self._failures)} part(s) of the model could not be restored, so the model "
                 f"may have changed: build it again ({self._failures[0]!r})"
             )
-
-
-def _classes_of_user(modules: Iterable[nn.Module]) -> set[type]:
-    """Return the classes of modules, and their bases, that are not torch's."""
-    classes: set[type] = set()
-    for kind in set(map(type, modules)):
-        classes.update(base for base in kind.__mro__ if not base.__module__.startswith("torch."))
-    return classes
-
-
-def _slots_of(value: Any) -> dict[str, Any]:
-    """Return the attributes in slots that are set, by name."""
-    members = {
-        name: member
-        for base in type(value).__mro__
-        for name, member in vars(base).items()
-        if type(member) is types.MemberDescriptorType and base.__flags__ & _IS_HEAP_TYPE
-    }
-    slots = {}
-    for name, member in members.items():
-        try:
-            slots[name] = member.__get__(value)
-        except AttributeError:
-            continue
-    return slots
-
-
-def _restore_slots(value: Any, attributes: dict[str, Any]) -> None:
-    now = _slots_of(value)
-    for name in now.keys() - attributes.keys():
-        _member_of(value, name).__delete__(value)
-    for name, before in attributes.items():
-        if name not in now or now[name] is not before:
-            _member_of(value, name).__set__(value, before)
-
-
-def _member_of(value: Any, name: str) -> Any:
-    return next(vars(base)[name] for base in type(value).__mro__ if name in vars(base))
-
-
-def _is_live(kind: type) -> bool:
-    """Return whether a class has state that must not be set back.
-
-    Locks, queues, threads, files, loggers and classes made of them have.
-    """
-    homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
-    return not homes.isdisjoint(_STANDARD_LIBRARY)
-
-
-def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
-    """Restore class attributes that a forward pass assigned: a table that all instances share."""
-    now = dict(vars(kind))
-    for name in now.keys() - attributes.keys():
-        type.__delattr__(kind, name)
-    for name, value in attributes.items():
-        if now.get(name) is not value:
-            setattr(kind, name, value)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.containers import arguments_named, named_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.module_calls import Call, Given
 from torchscan.torch_versions import local_part
-from torchscan.trace.events import ModuleCall
+from torchscan.trace.events import ModuleCall, OpCall
 
 
 class _Ends(NamedTuple):
@@ -42,7 +42,14 @@ class ModuleEnds:
         output_names, outputs = self._indices(named_tensors(result))
         self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, num_ops)
 
-    def describe(self, call: Call, ops: Sequence[int]) -> ModuleCall:
+    def describe(self, calls: Sequence[Call], ops: Sequence[OpCall]) -> tuple[ModuleCall, ...]:
+        """Return the module calls for the trace, each with its operator calls."""
+        indices: list[list[int]] = [[] for _ in calls]
+        for index, op in enumerate(ops):
+            indices[op.module_call].append(index)
+        return tuple(map(self._describe_call, calls, indices))
+
+    def _describe_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
         """Return a module call for the trace, with the indices of its operator calls."""
         ends = self._ends.get(call.index, _NO_ENDS)
         parent = None if call.parent is None else call.parent.index

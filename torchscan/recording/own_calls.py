@@ -19,25 +19,33 @@ def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Contexts
 
     They may compute before, after or in place of it. Each class gets another ``__call__``.
     """
-    for kind in dict.fromkeys(type(module) for module in modules if _has_own_call(module)):
+    usual = _call_of(nn.Module)
+    kinds: dict[type[nn.Module], None] = {}
+    for module in modules:
+        kind = type(module)
+        is_usual = _call_of(kind) is usual and kind._call_impl is nn.Module._call_impl
+        if not is_usual or "_call_impl" in vars(module):
+            kinds[kind] = None
+    for kind in kinds:
         yield _own_call_followed(kind, tree)
 
 
 @contextlib.contextmanager
 def _own_call_followed(kind: type[nn.Module], tree: CallTree) -> Iterator[None]:
-    restore = partial(_restore_call, kind, *_defined_in(kind))
+    own = _defined_in(kind)
+
+    def restore() -> None:
+        for call in own:
+            type.__setattr__(kind, "__call__", call)
+        if not own and "__call__" in vars(kind):
+            type.__delattr__(kind, "__call__")
+
     run_at_end_of_pass(restore)
     type.__setattr__(kind, "__call__", _followed(kind, tree))
     try:
         yield
     finally:
         restore()
-
-
-def _has_own_call(module: nn.Module) -> bool:
-    kind = type(module)
-    is_usual = _call_of(kind) is _call_of(nn.Module) and kind._call_impl is nn.Module._call_impl
-    return not is_usual or "_call_impl" in vars(module)
 
 
 def _followed(kind: type[nn.Module], tree: CallTree) -> Callable[..., Any]:
@@ -61,10 +69,3 @@ def _call_of(kind: type) -> Any:
 def _defined_in(kind: type) -> tuple[Any, ...]:
     """Return the ``__call__`` that the class itself defines, if it does."""
     return (vars(kind)["__call__"],) if "__call__" in vars(kind) else ()
-
-
-def _restore_call(kind: type, *own: Any) -> None:
-    for call in own:
-        type.__setattr__(kind, "__call__", call)
-    if not own and "__call__" in vars(kind):
-        type.__delattr__(kind, "__call__")

@@ -55,11 +55,11 @@ def steps_for(value: Any) -> list[Step]:
     if issubclass(kind, random.Random):
         return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
     if issubclass(kind, itertools.count):
-        return [partial(_require_same_count, value, repr(value))]
+        return _steps_for_count(value)
     if issubclass(kind, _OF_TABLES) or (
         issubclass(kind, _RANGE_ITERATORS) and not _CAN_SET_RANGES_BACK
     ):
-        return [partial(_require_same_rest, value, value.__length_hint__())]
+        return _steps_for_table_iterator(value)
     if issubclass(kind, _ITERATORS):
         return [partial(_restore_iterator, value, value.__reduce__())]
     return _steps_for_numpy(value)
@@ -138,11 +138,23 @@ def _restore_iterator(iterator: Any, before: tuple[Any, ...]) -> None:
     iterator.__setstate__(*position)
 
 
-def _require_same_rest(iterator: Any, before: int) -> None:
-    if iterator.__length_hint__() != before:
-        raise TypeError(f"a {type(iterator).__name__} went on")
+def _steps_for_table_iterator(iterator: Any) -> list[Step]:
+    """Return the step that fails if an iterator has gone on, which cannot be set back."""
+    before = iterator.__length_hint__()
+
+    def require_same_rest() -> None:
+        if iterator.__length_hint__() != before:
+            raise TypeError(f"a {type(iterator).__name__} went on")
+
+    return [require_same_rest]
 
 
-def _require_same_count(count: itertools.count[Any], before: str) -> None:
-    if repr(count) != before:
-        raise TypeError(f"{before} went on to {count!r}")
+def _steps_for_count(count: itertools.count[Any]) -> list[Step]:
+    """Return the step that fails if a count has gone on, which cannot be set back."""
+    before = repr(count)
+
+    def require_same_count() -> None:
+        if repr(count) != before:
+            raise TypeError(f"{before} went on to {count!r}")
+
+    return [require_same_count]

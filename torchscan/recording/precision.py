@@ -14,7 +14,7 @@ from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensor_copies import own_copy, uninitialized
-from torchscan.recording.bookkeeping.tensors import has_strides, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, kind_of, meta_copy
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after

@@ -20,6 +20,7 @@ from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.slot_names import name_parts
 from torchscan.recording.call_arguments import CallArguments, enter_parameters
 from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
@@ -86,7 +87,7 @@ class PassRun:
         request, inventory, recorder = self.request, self.inventory, self.recorder
         make_room_for_nesting(inventory)
         if not self.attempt.is_abstract:
-            recorder.name_parts(inventory)
+            name_parts(inventory, recorder.table)
         is_inside_ddp = is_wrapped_by_ddp(request.module) and inventory.root is not request.module
         if request.has_backward and is_inside_ddp:
             self.assume(Note.of("gradients-not-reduced"))
@@ -196,10 +197,13 @@ class PassRun:
 
     def _hand_over(self, output: Any) -> None:
         """Note which memory of the output the next pass gets."""
-        handover, table = self.request.handover, self.recorder.table
+        handover, storages = self.request.handover, self.recorder.table.storages
         if handover is None:
             return
-        storage_by_name = {name: table.name_cache(each) for name, each in handover.take(output)}
+        storage_by_name = {
+            name: storages.name_memory(tensor, "cache", "")
+            for name, tensor in handover.take(output)
+        }
         handover.storages = {
             name: storage for name, storage in storage_by_name.items() if storage is not None
         }

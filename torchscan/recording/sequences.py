@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import Give, InputError, TorchName
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
+from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_INTEGERS
 from torchscan.recording.example_inputs import example_inputs
 from torchscan.recording.request import PassRequest
 

@@ -17,6 +17,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.module_contents import Snapshot
+from torchscan.recording.running_modules import CALL_CODE
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
@@ -27,8 +28,6 @@ from torchscan.torch_versions import (
 )
 
 T = TypeVar("T")
-
-_CALL = nn.Module._call_impl.__code__
 
 
 def unchanged(
@@ -91,7 +90,7 @@ def _is_in(modules: Collection[int], innermost: FrameType) -> bool:
     """Return whether the thread with this innermost frame runs one of the modules."""
     frame: FrameType | None = innermost
     while frame is not None:
-        if frame.f_code is _CALL and id(frame.f_locals.get("self")) in modules:
+        if frame.f_code is CALL_CODE and id(frame.f_locals.get("self")) in modules:
             return True
         frame = frame.f_back
     return False

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import has_same_items, refill
-from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import hooks_of, put_back_hooks, set_version, share_memory
 
 

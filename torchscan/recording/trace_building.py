@@ -23,7 +23,8 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.running import PassRun
 from torchscan.recording.unpacked import with_quantized, with_unpacked
 from torchscan.torch_versions import is_sharded_type
-from torchscan.trace.events import ParameterRecord, Processes, Provenance
+from torchscan.trace.provenance import Processes, Provenance
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
@@ -85,7 +86,7 @@ def _trace_with(
     )
     return Trace(
         modules=recorder.module_calls(),
-        ops=recorder.op_calls(),
+        ops=tuple(recorder.ops),
         tensors=tuple(recorder.table.records),
         storages=storages,
         parameters=parameters,

@@ -116,9 +116,16 @@ def put_back_after(body: Callable[[Undo], T]) -> T:
     """
     global _current
     undo = Undo()
+
+    def end_turn() -> None:
+        global _current
+        while is_recording():
+            _current = None
+            _turns.release()
+
     try:
         try:
-            undo.push(_end_turn)
+            undo.push(end_turn)
             _turns.acquire()
             _current = undo
             undo.interrupts.wait(undo)
@@ -128,13 +135,6 @@ def put_back_after(body: Callable[[Undo], T]) -> T:
     finally:  # again, because a signal may have interrupted that
         undo.now()
         undo.interrupts.tell_at_end()
-
-
-def _end_turn() -> None:
-    global _current
-    while is_recording():
-        _current = None
-        _turns.release()
 
 
 def _in_child() -> None:

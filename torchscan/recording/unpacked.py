@@ -22,7 +22,8 @@ from torchscan.recording.bookkeeping.inventory import Slot
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS
 from torchscan.recording.training.quantized_linear import QuantizedLinear
 from torchscan.torch_versions import aten
-from torchscan.trace.events import OpCall, ParameterRecord
+from torchscan.trace.events import OpCall
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 #: types that weights are packed in; indices, which are not weights, have 64 bits

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from torchscan.inspecting.run import CallRun, Latency, RunFacts
+from torchscan.inspecting.call_run import CallRun, Latency
+from torchscan.inspecting.run import RunFacts
 from torchscan.plain import to_plain
 from torchscan.results import RowsResult
 

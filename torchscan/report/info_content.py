@@ -33,7 +33,8 @@ from torchscan.report.info_data import (
     ProvenanceData,
     Shapes,
 )
-from torchscan.trace.events import ModuleCall, Provenance
+from torchscan.trace.events import ModuleCall
+from torchscan.trace.provenance import Provenance
 from torchscan.trace.trace import Trace
 
 

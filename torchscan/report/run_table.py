@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torchscan import units
-from torchscan.inspecting.run import CallRun, Expected, Inspected, Latency, RunFacts
+from torchscan.inspecting.call_run import CallRun, Latency
+from torchscan.inspecting.run import Inspected, RunFacts
+from torchscan.inspecting.run_device import Expected
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import (
     ColumnOf,

@@ -1,4 +1,4 @@
-"""Parts of a trace: frozen descriptions of tensors, operator calls and module calls.
+"""The calls of operators and modules in a trace, and the specs of the tensors that they get.
 
 They hold no tensor, so a trace can outlive its model, be compared, copied and sent elsewhere.
 """
@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from torchscan.notes import Note
 from torchscan.once import once
 from torchscan.torch_versions import OpOverload
 
@@ -26,11 +25,6 @@ Phase = Literal["forward", "backward", "optimizer"]
 #: caller of an operator: a function or its gradient; autograd's engine, which sums the gradients of
 #: tensors that were used twice; or a function that a checkpoint recomputes
 Origin = Literal["function", "engine", "checkpoint"]
-TensorKind = Literal[
-    "input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"
-]
-#: "gathered": sharded parameters while they are all-gathered
-StorageKind = TensorKind | Literal["gradient", "gathered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,33 +226,6 @@ class OpCall(NamedTuple):
     origin: Origin = "function"
 
 
-class TensorRecord(NamedTuple):
-    """One tensor that took part in the pass; tensors of equal ``storage`` share memory."""
-
-    spec: TensorSpec
-    storage: int
-    kind: TensorKind
-    #: path of a parameter or buffer, position of an input ("args[0]", "kwargs['mask']"), else ""
-    name: str
-    #: index of the operator call that created it, or None if it existed before
-    producer: int | None
-
-
-class StorageRecord(NamedTuple):
-    """One block of memory, of which tensors are views."""
-
-    #: bytes
-    size: int
-    #: index of the operator call that created it, or None if it existed before
-    born: int | None
-    #: number of operator calls before its last tensor was freed, or None if it was alive at the end
-    died: int | None
-    #: kind of its contents; "gradient" is that of a parameter, until it is used
-    kind: StorageKind
-    #: path of the parameter or buffer, also of its gradient or state; position of an input; else ""
-    name: str
-
-
 class ModuleCall(NamedTuple):
     """One invocation of one module. Its own operators are those that ran in no child."""
 
@@ -281,74 +248,3 @@ class ModuleCall(NamedTuple):
     output_names: tuple[str, ...] = ()
     #: number of operator calls before its end, or None if an exception ended it
     end: int | None = None
-
-
-class ParameterRecord(NamedTuple):
-    """One parameter or buffer slot of a module.
-
-    Slots of equal ``identity``, the position of the first of them, hold the same tensor (tied
-    weights).
-    """
-
-    owner: str
-    name: str
-    identity: int
-    is_buffer: bool
-    requires_grad: bool
-    numel: int
-    #: number of elements on this rank
-    local_numel: int
-    stored_bytes: int
-    #: True if an operator of the pass read or wrote it
-    is_used: bool
-    #: indices of its storages; several for a subclass that wraps several tensors
-    storages: tuple[int, ...]
-
-    @property
-    def path(self) -> str:
-        """The name in ``named_parameters()``."""
-        return f"{self.owner}.{self.name}" if self.owner else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class InputRecord:
-    """An input tensor of the pass."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class Processes(NamedTuple):
-    """The ranks among which a model is sharded, and which of them this is."""
-
-    rank: int
-    #: the size of each dimension by its name
-    mesh: Mapping[str, int]
-    #: placement of each parameter along the dimensions of its mesh, by the parameter's path:
-    #: ``"dp: Shard(dim=0), tp: Replicate()"``
-    placements: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Facts about a pass: the way it ran and what was assumed."""
-
-    execution: Literal["abstract", "real"]
-    #: reasons for the kind of execution
-    reasons: tuple[Note, ...]
-    mode: Literal["eval", "train", "same"]
-    #: True if gradients were computed after the forward pass
-    backward: bool
-    #: batch size of inputs made from ``input_shape``, or None if complete arguments were given
-    batch_size: int | None
-    inputs: tuple[InputRecord, ...]
-    assumptions: tuple[Note, ...]
-    #: paths of modules that ran in other threads, which a trace does not follow
-    unrecorded_modules: tuple[str, ...]
-    #: weights that cannot be read; if there are any, parameters and their memory are lower bounds
-    unreadable_weights: tuple[Note, ...]
-    torchscan_version: str
-    torch_version: str
-    #: rank and placements of a sharded model, or None
-    processes: Processes | None = None

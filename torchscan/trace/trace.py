@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from torchscan.escapes import printable
 from torchscan.notes import Note
 from torchscan.results import RowsResult, table_of
-from torchscan.trace.events import (
-    ModuleCall,
-    OpCall,
-    ParameterRecord,
-    Provenance,
-    StorageRecord,
-    TensorRecord,
-)
+from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.provenance import Provenance
+from torchscan.trace.records import ParameterRecord, StorageRecord, TensorRecord
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table

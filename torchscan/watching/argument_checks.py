@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import operator
@@ -21,7 +22,10 @@ def whole_number(
     name: str, value: object, least: int, most: int, what: str = "a whole number"
 ) -> int:
     """Return an integer, which may be one of numpy's or a tensor's."""
-    found = None if _is_boolean(value) else _index_of(value)
+    found: int | None = None
+    if not _is_boolean(value):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            found = operator.index(value)  # type: ignore[arg-type]
     if found is None or not least <= found <= most:
         is_too_great = found is not None and found > most
         has_limit = most < MAX_STEP or is_too_great
@@ -62,7 +66,7 @@ def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool
 
 def texts(name: str, value: object, what: str) -> list[str]:
     """Return a list of strings."""
-    return list_of(name, value, what, is_one=_is_text)
+    return list_of(name, value, what, is_one=lambda each: isinstance(each, str))
 
 
 def path(name: str, value: object, what: str) -> Path:
@@ -89,19 +93,8 @@ def quote(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_boolean(value: object) -> bool:
     return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
-
-
-def _index_of(value: object) -> int | None:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _float_of(value: object) -> float | None:

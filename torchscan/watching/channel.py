@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torchscan.watching.message_socket import Message
 from torchscan.watching.processes import above_standard
-from torchscan.watching.step_samples import StepSamples
+from torchscan.watching.step_samples import StepSamples, padded_size
 
 #: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
 _MIN_SIZE, _NUM_STEPS = 2**26, 8
@@ -29,8 +29,6 @@ _NUM_RECORDS = 2**15
 #: bytes of the counters, and of these with the list of records
 _COUNTERS_SIZE = 4096
 CONTROL_SIZE = _COUNTERS_SIZE + 16 * _NUM_RECORDS
-_ALIGNMENT = 8
-
 #: a row of the curves, which every pass has: a mark that no JSON begins with, whether it is an
 #: evaluation, which of the values are known, step, number, time and the values
 ROW, ROW_MARK = struct.Struct("<BBBxxxxxqqdddd"), 0
@@ -195,12 +193,15 @@ class Outlet:
         os.close(self._file)
 
     def _put_bytes(self, data: bytes, sampled: StepSamples | None) -> bool:
-        head = aligned(len(data))
+        head = padded_size(len(data))
         size = head + (0 if sampled is None else sampled.nbytes)
         if self._num_freed < self.counters.taken:
             self._free_taken()
         if size > self._size:
-            self._make_room(size)
+            # Room for steps of this size. Records in the memory stay where they are.
+            self._size = max(_MIN_SIZE, _NUM_STEPS * size)
+            os.ftruncate(self._file, CONTROL_SIZE + self._size)
+            self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
         at = self._place(size)
         if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
             return False
@@ -220,12 +221,6 @@ class Outlet:
             self._unread.popleft()
             self._num_freed += 1
 
-    def _make_room(self, size: int) -> None:
-        """Grow for steps of this size. Records in the memory stay where they are."""
-        self._size = max(_MIN_SIZE, _NUM_STEPS * size)
-        os.ftruncate(self._file, CONTROL_SIZE + self._size)
-        self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
-
     def _touch(self, end: int) -> None:
         """Write to the pages behind a record that ends here, before training needs them."""
         num_ahead = min(_NUM_STEPS * (end - self._touched), _MAX_TOUCHED)
@@ -244,8 +239,3 @@ class Outlet:
                 return self._at
             return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
         return self._at if self._at + size < oldest else None
-
-
-def aligned(size: int) -> int:
-    """Return the next multiple of the alignment of numbers."""
-    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torchscan.torch_versions import next_node
+from torchscan.watching.call_sites import CallSite
 
 #: where the gradient of a tensor goes: the node that made it, and which of its results it is
 Source = tuple[Any, int]
@@ -46,6 +47,19 @@ def source_of(tensor: Tensor) -> Source | None:
     """Return where the gradient of a tensor goes, or None if it is a leaf or has none."""
     node = tensor.grad_fn
     return None if node is None else (node, tensor.output_nr)
+
+
+def sources_of(site: CallSite, inputs: Sequence[Tensor], first: int) -> dict[int, Source]:
+    """Return where the gradients of a call's inputs go, by the numbers of their series.
+
+    ``first`` is the index of the first of them among the inputs of the call.
+    """
+    sources: dict[int, Source] = {}
+    for index, tensor in enumerate(inputs, first):
+        source = source_of(tensor)
+        if source is not None:
+            sources[site.number("input_grad", site.input_grads, index)] = source
+    return sources
 
 
 def edges_of_call(

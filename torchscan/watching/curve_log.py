@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import is_capturing_now
 from torchscan.watching.schema import Phase
@@ -72,7 +73,28 @@ class CurveLog:
         if self._row is not None:
             self._row[:_TIME] = [phase, step, number]
 
-    def add_loss(self, loss: Tensor) -> None:
+    def note_backward(self, backward: BackwardPass) -> None:
+        """Add the loss that gradients are about to be computed of, if it can be read."""
+        losses, scale = backward.scales.unscale(backward.tensors)
+        if len(losses) != 1:
+            return
+        (loss,) = losses
+        # reading a distributed tensor would communicate
+        if loss.numel() == 1 and is_plain(loss):
+            self._add_loss(loss)
+            if scale is not None:
+                # it is NaN if reading it would wait, and then follows from the losses
+                scaled = backward.tensors[0]
+                is_known = not math.isnan(scale)
+                self._scale = scale if is_known else scaled.detach() / loss.detach()
+
+    def note_result(self, result: object) -> None:
+        """Add the loss in the result of a model, if it has one."""
+        loss = getattr(result, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1 and is_plain(loss):
+            self._add_loss(loss)
+
+    def _add_loss(self, loss: Tensor) -> None:
         """Add the loss of a backward pass: a step with several has their sum."""
         if self._row is None:
             return
@@ -97,13 +119,6 @@ class CurveLog:
             is_known = isinstance(rate, int | float)
         if is_known:
             self._row[_LEARNING_RATE] = float(rate)  # type: ignore[arg-type]
-
-    def note_scale(self, scale: float, scaled: Tensor, loss: Tensor) -> None:
-        """Note that gradients are those of a scaled loss, as a ``GradScaler`` makes it.
-
-        ``scale`` is NaN if reading it would wait. Then it follows from the losses.
-        """
-        self._scale = scaled.detach() / loss.detach() if math.isnan(scale) else scale
 
     def note_gradient_norm(self, norm: Tensor) -> None:
         """Set the gradient norm of the current pass."""

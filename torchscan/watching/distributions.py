@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -108,13 +107,11 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
     for name in _SUMS:
         sums[name] = sum(getattr(part, name) for part in parts)
     mean, deviation = _moments(parts)
-    custom: dict[str, float] = {}
-    for part in parts:
-        for name in part.custom:
-            custom.setdefault(name, _mean(parts, partial(_custom, name)))
     smallest = _without_nan(part.min for part in parts)
     largest = _without_nan(part.max for part in parts)
     dead = _without_nan(part.dead for part in parts)
+    saturated = _mean(parts, [part.saturated for part in parts])
+    sample_norm = _mean(parts, [part.sample_norm for part in parts])
     return Distribution(
         **sums,
         mean=mean,
@@ -123,11 +120,11 @@ def merge_distributions(parts: Sequence[Distribution], kind: Kind) -> Distributi
         max=max(largest, default=math.nan),
         is_exact=all(part.is_exact for part in parts),
         update=_update(parts),
-        saturated=_mean(parts, lambda part: part.saturated),
+        saturated=saturated,
         dead=min(dead, default=math.nan),
-        sample_norm=_mean(parts, lambda part: part.sample_norm),
+        sample_norm=sample_norm,
         norm=_norm(parts, kind),
-        custom=custom,
+        custom=_merge_custom(parts),
         counts=_counts(parts),
     )
 
@@ -147,16 +144,15 @@ def _norm(parts: Sequence[Distribution], kind: Kind) -> float:
         return math.nan
     if kind in ("param", "param_grad"):
         # The same positions are sampled on each rank.
-        contents = map(_content_of, parts)
-        first = next(contents)
-        if all(content == first for content in contents):
+        contents: list[tuple[object, ...]] = []
+        for part in parts:
+            moments = (part.numel, part.norm, part.mean, part.std, part.min, part.max)
+            # as text, since NaN is not equal to itself
+            contents.append((*map(str, moments), dict(part.counts)))
+        first, *others = contents
+        if all(content == first for content in others):
             return norms[0]
     return math.hypot(*norms)
-
-
-def _content_of(part: Distribution) -> tuple[object, ...]:
-    moments = (part.numel, part.norm, part.mean, part.std, part.min, part.max)
-    return *map(str, moments), dict(part.counts)  # NaN is not equal to itself
 
 
 def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
@@ -196,17 +192,27 @@ def _update(parts: Sequence[Distribution]) -> float:
     return math.sqrt(changes / total)
 
 
-def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
-    known = [(part.numel, figure(part)) for part in parts]
-    known = [(size, value) for size, value in known if not math.isnan(value)]
+def _mean(parts: Sequence[Distribution], values: Sequence[float]) -> float:
+    """Return the mean of the known values, one of each part, by the sizes of the parts."""
+    known: list[tuple[int, float]] = []
+    for part, value in zip(parts, values, strict=True):
+        if not math.isnan(value):
+            known.append((part.numel, value))
     if not known:
         return math.nan
     total = sum(size * value for size, value in known)
     return total / sum(size for size, _ in known)
 
 
-def _custom(name: str, part: Distribution) -> float:
-    return part.custom.get(name, math.nan)
+def _merge_custom(parts: Sequence[Distribution]) -> dict[str, float]:
+    """Return the means of the user's statistics, in the order in which the parts have them."""
+    names: dict[str, None] = {}
+    for part in parts:
+        names |= dict.fromkeys(part.custom)
+    custom = {}
+    for name in names:
+        custom[name] = _mean(parts, [part.custom.get(name, math.nan) for part in parts])
+    return custom
 
 
 def _counts(parts: Sequence[Distribution]) -> dict[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,12 +13,15 @@ from torch import Tensor
 from torchscan.watching.bands import Cells
 from torchscan.watching.distribution_columns import Distributions, entries_of, side_by_side
 from torchscan.watching.distributions import BINS
+from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Distribution, Phase, Series
 
 #: columns of a series, at most
 MAX_COLUMNS = 160
 #: parts of a column after which they are added up, so that memory does not grow with the run
 _MAX_PARTS = 16
+#: distributions whose columns are in memory at once
+_AT_ONCE = 2048 * 160
 
 
 class _ColumnPart(NamedTuple):
@@ -95,6 +98,14 @@ class OverSteps:
             for column, span in steps.items():
                 self._put(column // 2, span, columns[column])
 
+    def read(self, readers: Iterable[Reader], series: Collection[Series]) -> None:
+        """Add the kept steps of all ranks: those of their distributions that are in ``series``."""
+        for reader in readers:
+            numbers = {number: each for number, each in reader.series().items() if each in series}
+            for watched in reader.steps(self._phase):
+                found = side_by_side(watched.distributions)
+                self.add_sampled(watched.place, found, numbers)
+
     def _put(self, column: int, span: tuple[int, int], parts: Sequence[_ColumnPart]) -> None:
         first, last = self._steps.get(column, span)
         self._steps[column] = min(first, span[0]), max(last, span[1])
@@ -114,7 +125,10 @@ class OverSteps:
         parts = [_add_up(self._columns[place]) for place in places]
         is_seen, cells = self._cells(parts)
         pages = cells.to_page_data()
-        until = self._until()
+        ordered = sorted(self._steps)
+        firsts = [self._steps[place][0] for place in ordered]
+        _, last = self._steps[ordered[-1]]
+        until = dict(zip(ordered, ends_of_columns(firsts, last), strict=True))
         found = []
         # most series were seen in the same columns
         spans: dict[bytes, dict[str, list[int]]] = {}
@@ -161,13 +175,6 @@ class OverSteps:
             update=update / num_update,
         )
 
-    def _until(self) -> dict[int, int]:
-        """Return where each column ends."""
-        places = sorted(self._steps)
-        firsts = [self._steps[place][0] for place in places]
-        _, last = self._steps[places[-1]]
-        return dict(zip(places, ends_of_columns(firsts, last), strict=True))
-
 
 def ends_of_columns(firsts: Sequence[int], last: int) -> list[int]:
     """Return where each column ends: where the next recorded one begins.
@@ -179,6 +186,23 @@ def ends_of_columns(firsts: Sequence[int], last: int) -> list[int]:
     widths = [after - before for before, after in pairwise(firsts)] or [1]
     end = max(last + 1, firsts[-1] + statistics.median_low(widths))
     return [*firsts[1:], end]
+
+
+def read_columns(
+    open_readers: Callable[[], Iterable[Reader]],
+    series: Sequence[Series],
+    phase: Phase,
+    num_steps: int,
+) -> Iterator[tuple[Series, dict[str, Any]]]:
+    """Yield the columns of each series of a run with so many steps.
+
+    The run is read once for as many series as fit into memory at once.
+    """
+    size = max(1, _AT_ONCE // min(max(1, num_steps), MAX_COLUMNS))
+    for at in range(0, len(series), size):
+        over = OverSteps(phase)
+        over.read(open_readers(), frozenset(series[at : at + size]))
+        yield from over.columns_by_series()
 
 
 def _part_of(found: Distributions, places: Sequence[int], series: Tensor) -> _ColumnPart:

@@ -1,4 +1,4 @@
-"""Sessions that an earlier process recorded to the file that this process continues."""
+"""Sessions in the file of a run: those of earlier processes, and the end of this process's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.watching.lost_steps import Losses, is_settled, lost_from, settled_about, settled_by
+from torchscan.watching.lost_steps import (
+    RUN_REMOVED,
+    WRITER_ENDED,
+    Losses,
+    LostSteps,
+    is_settled,
+    lost_from,
+    settled_about,
+    settled_by,
+)
 from torchscan.watching.peers import current_world_size
 from torchscan.watching.run_database import StoreError
-from torchscan.watching.run_files import Ledger, lock_for_worker, read_ledger
+from torchscan.watching.run_files import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Phase
 from torchscan.watching.store import Store
@@ -47,8 +56,13 @@ class EarlierSessions:
             idle = idle + LOOK if now == seen else 0.0
             seen = now
             if idle > PATIENCE:
+                writer = "the writer of an earlier process"
+                with contextlib.suppress(StoreError), contextlib.closing(Reader(self._path)) as run:
+                    session = run.about().get("session")
+                    if isinstance(session, dict) and "worker" in session:
+                        writer = f"process {session['worker']}"
                 raise InputError(
-                    f"run {str(self._folder)!r} is still being written by {self._find_worker()}, "
+                    f"run {str(self._folder)!r} is still being written by {writer}, "
                     "which makes no progress: end that process, or give another folder"
                 )
         return lock
@@ -56,13 +70,6 @@ class EarlierSessions:
     def _written_at(self) -> tuple[int, ...]:
         files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
         return tuple(each.stat().st_mtime_ns for each in files if each.exists())
-
-    def _find_worker(self) -> str:
-        with contextlib.suppress(StoreError), contextlib.closing(Reader(self._path)) as reader:
-            session = reader.about().get("session")
-            if isinstance(session, dict) and "worker" in session:
-                return f"process {session['worker']}"
-        return "the writer of an earlier process"
 
     def last_passes(
         self, about: Mapping[str, Any], step: int | None
@@ -120,6 +127,28 @@ class EarlierSessions:
         entry = None if is_settled(about) else read_ledger(self._path)
         settled = about if entry is None else settled_by(entry, about)
         return Losses(lost_from(settled.get("lost"))).to_data()
+
+
+def settle_session(path: Path, entry: Entry, step: int) -> list[LostSteps]:
+    """Count what the worker of a session has lost, because it has ended, and return what is new.
+
+    ``step`` would come next in the run, which is closed. A run that was removed stays removed.
+    """
+    about: dict[str, Any] = {"session": {"id": entry.session}}
+    why = WRITER_ENDED if path.exists() else RUN_REMOVED
+    with contextlib.suppress(StoreError), contextlib.closing(Reader(path)) as reader:
+        about = reader.about()
+    if isinstance(about.get("session"), dict):  # a worker may have settled it too early
+        about["session"].pop("is_settled", None)
+    settled = {**settled_by(entry, about, why), "closed": True, "reached": step}
+    if not settled.get("raised"):
+        settled["ended"] = None
+    if why != RUN_REMOVED:
+        names = ("session", "lost", "closed", "ended", "reached")
+        with contextlib.suppress(StoreError):
+            Store(path, {name: settled[name] for name in names}).close()
+    before = lost_from(about.get("lost"))
+    return [each for each in lost_from(settled.get("lost")) if each not in before]
 
 
 class Reminder:

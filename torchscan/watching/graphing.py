@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 
 from torchscan.errors import TorchscanError
 from torchscan.notes import Note
-from torchscan.recording.call_tree import Given
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import strip_hooks
 from torchscan.watching.about import fingerprint_of
 from torchscan.watching.lost_steps import format_error
@@ -37,13 +38,43 @@ _SHORTLY, _GLANCE = 10.0, 0.002
 _NICE = 10
 
 
-def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
+class GraphDrawing:
+    """The drawing of the graph of one model, beside its training."""
+
+    def __init__(
+        self, path: Path, send: Callable[[dict[str, Any]], None], *, is_wanted: bool
+    ) -> None:
+        """``send`` gets a note for the worker if the graph cannot be drawn."""
+        self._path, self._send = path, send
+        #: True if the graph is wanted and the drawing has not begun
+        self.is_due = is_wanted
+        #: a file that ends when the graph is drawn, or None if none is being drawn here
+        self._file: int | None = None
+
+    def begin(self, model: nn.Module, given: Given) -> None:
+        """Draw the graph of a model, from what it was called with."""
+        self.is_due = False
+        try:
+            self._file = _draw_apart(model, given, self._path)
+        except Exception as error:  # the graph is not worth the watching
+            note = Note.of("graph-not-drawn", error=format_error(error))
+            self._send({"is": "note", "note": note.to_data()})
+
+    def await_end(self, seconds: float) -> None:
+        """Wait for the end of the drawing process, up to a time limit."""
+        file, self._file = self._file, None
+        if file is not None:
+            is_ready(file, seconds)
+            os.close(file)
+
+
+def _draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
     """Write the data of the model's page into the run's file; training does not wait.
 
     They are made from what the model was called with.
 
     Returns:
-        A file that ends when it is done, for :func:`await_end`. None: it is not drawn here.
+        A file that ends when it is done. None: it is not drawn here.
     """
     if (
         not hasattr(os, "fork") or sys.platform == "darwin"
@@ -104,12 +135,6 @@ def _await_first(child: int) -> None:
             time.sleep(_GLANCE)
 
 
-def await_end(file: int, seconds: float) -> None:
-    """Wait for the end of the drawing process, up to a time limit."""
-    is_ready(file, seconds)
-    os.close(file)
-
-
 def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, drawing: int) -> None:
     """Fork from a new thread, which has entered no modes and is the only one in the fork.
 
@@ -117,7 +142,12 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
     """
     if os.fork() == 0:
         try:
-            _close_files_except(drawing)
+            # Readers of the trainer's pipes and sockets are to see their end.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for file in (0, 1, 2):
+                os.dup2(nothing, file)
+            os.closerange(3, drawing)
+            os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
             signal.alarm(_PATIENCE)
             gc.disable()  # what it would free may be on a device that a fork must not touch
             os.nice(_NICE)
@@ -125,15 +155,6 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, dr
             _write(model, given, path)
         finally:
             os._exit(0)
-
-
-def _close_files_except(drawing: int) -> None:
-    """Close all files but one, so that readers of the trainer's pipes and sockets see their end."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for file in (0, 1, 2):
-        os.dup2(nothing, file)
-    os.closerange(3, drawing)
-    os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _write(model: nn.Module, given: Given, path: Path) -> None:

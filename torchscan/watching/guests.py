@@ -39,17 +39,20 @@ class Guest:
 class Guests:
     """``report`` takes what the user is to know, once for each that has failed."""
 
-    def __init__(
-        self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], report: Callable[[Note], None]
-    ) -> None:
+    def __init__(self, report: Callable[[Note], None]) -> None:
         #: with when each was last shown a step, by their identities: a sink of the user's may have
         #: no hash
-        self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
-        self._custom = dict(custom)
+        self._sinks: dict[int, tuple[Sink, float]] = {}
+        self._custom: dict[str, Statistic] = {}
         self._report = report
         self._failed: set[str] = set()
         #: until when the user's code that runs now may take, on the clock of time.monotonic()
         self._until: float | None = None
+
+    def admit(self, guest: Guest) -> None:
+        """Begin to show steps to these sinks, and to compute these statistics."""
+        self._sinks = {id(sink): (sink, -math.inf) for sink in guest.sinks}
+        self._custom = dict(guest.custom)
 
     @property
     def deadline(self) -> float | None:

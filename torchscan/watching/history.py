@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import fnmatch
-import heapq
 import os
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
@@ -21,28 +16,26 @@ from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
-from torchscan.watching.curves import Curves, curves_of, merge_points
+from torchscan.watching.curves import Curves, curves_of
 from torchscan.watching.lost_steps import LostSteps, lost_in, note_of_lost, settled_about
-from torchscan.watching.merging import RankStep, measured_in, merge_steps_of_ranks
+from torchscan.watching.merging import last_measured
 from torchscan.watching.missing_ranks import missing_in
 from torchscan.watching.processes import single_thread
-from torchscan.watching.run_files import is_rank_file, plain_rank_files, rank_of_file, ranks_in
+from torchscan.watching.rank_readers import events_of, readers_of, require_phase, shown_phase
+from torchscan.watching.run_files import ranks_in, run_folders_in
 from torchscan.watching.run_reader import Reader
-from torchscan.watching.schema import KINDS, STATISTICS, Distribution, Kind, Phase, RunEvent, Series
-from torchscan.watching.series_history import History, history_of
-from torchscan.watching.sinks.sink import Sink, SinkData
+from torchscan.watching.schema import KINDS, Kind, Phase, RunEvent, Series
+from torchscan.watching.series_history import History, find_by_label, read_histories
+from torchscan.watching.sinks.run_export import export_run
+from torchscan.watching.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from torchscan.report.table import Table
-    from torchscan.watching.distributions_over_steps import OverSteps
     from torchscan.watching.layers_over_steps import LayersOverSteps
 
 T = TypeVar("T")
-#: distributions whose columns are in memory at once, when a page is made: the run is read once for
-#: each so many
-_AT_ONCE = 2048 * 160
 
 
 class WatchedRun(Result):
@@ -100,13 +93,10 @@ class WatchedRun(Result):
     @property
     def series(self) -> tuple[Series, ...]:
         """All series that were recorded."""
-        return tuple(
-            dict.fromkeys(
-                each
-                for found in self._read(lambda reader: reader.series())
-                for each in found.values()
-            )
-        )
+        found: dict[Series, None] = {}
+        for reader in self._readers():
+            found |= dict.fromkeys(reader.series().values())
+        return tuple(found)
 
     @property
     def findings(self) -> tuple[Note, ...]:
@@ -120,13 +110,7 @@ class WatchedRun(Result):
     @property
     def events(self) -> tuple[RunEvent, ...]:
         """Events of the run, such as its first NaN, in the order of time."""
-        events: list[RunEvent] = []
-        for path, found in self._read(lambda reader: (reader.path, reader.events())):
-            rank = rank_of_file(path) if is_rank_file(path) else None
-            if rank is not None:
-                found = [replace(each, rank=rank) for each in found]
-            events += found
-        return tuple(sorted(events, key=lambda event: event.time))
+        return events_of(self._readers())
 
     @property
     def written(self) -> float | None:
@@ -138,11 +122,8 @@ class WatchedRun(Result):
         """Return series whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
         if kind is not None and kind not in KINDS:
             raise InputError(f"kind is {kind!r}: choose from {', '.join(KINDS)}")
-        return [
-            each
-            for each in self.series
-            if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)
-        ]
+        found = [each for each in self.series if fnmatch.fnmatchcase(each.path, path)]
+        return [each for each in found if kind in (None, each.kind)]
 
     def steps(self, phase: Phase = "train") -> list[int]:
         """Return the training steps that are kept, or those at which evaluations ran."""
@@ -175,49 +156,27 @@ class WatchedRun(Result):
         require_phase(phase)
         if max_columns < 1:
             raise InputError(f"max_columns is {max_columns}: give at least 1")
-        from torchscan.watching.layers_over_steps import layers_over_steps
+        from torchscan.watching.layers_over_steps import layers_over_steps, paths_of_modules
 
         with single_thread():
             ranks = [(each.layer_columns(phase), each.series()) for each in self._readers()]
-            return layers_over_steps(ranks, phase, self._paths(), max_columns)
-
-    def _paths(self) -> list[str]:
-        """Return the paths of the modules with series, in the order of the model."""
-        from torchscan.watching.layers_over_steps import order_paths
-
-        graph = self.graph
-        rows = [] if graph is None else graph["rows"]
-        drawn = dict.fromkeys(str(row["path"]) for row in rows)
-        recorded = {each.path for each in self.series}
-        paths = {path: None for path in drawn if path in recorded}
-        paths.update(dict.fromkeys(order_paths(self.series)))
-        return list(paths)
+            paths = paths_of_modules(self.series, self.graph)
+            return layers_over_steps(ranks, phase, paths, max_columns)
 
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """Return a series over the steps, of all ranks together.
 
         A text is the label of a series (:attr:`Series.label`): ``"fc.weight gradient"``.
         """
-        wanted = self._find_by_label(series) if isinstance(series, str) else series
+        wanted = find_by_label(self.series, series) if isinstance(series, str) else series
         require_phase(phase)
         return self.histories([wanted], phase)[0]
 
     def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
         """Return several series over the steps, reading the run once."""
         require_phase(phase)
-        found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {
-            each: defaultdict(list) for each in series
-        }
         with single_thread():
-            for reader in self._readers():
-                numbers = {
-                    number: found[each] for number, each in reader.series().items() if each in found
-                }
-                for watched in reader.steps(phase):
-                    place = watched.step, watched.number
-                    for number in numbers.keys() & watched.distributions.keys():
-                        numbers[number][place].append(watched.distributions[number])
-        return [history_of(each, phase, steps) for each, steps in found.items()]
+            return read_histories(self._readers(), series, phase)
 
     @property
     def shown_phase(self) -> Phase:
@@ -231,43 +190,21 @@ class WatchedRun(Result):
 
     def last(self) -> Measured:
         """Return what the last training step measured, by call; else the last evaluation pass."""
-        phase = self.shown_phase
-        newest = []
-        for reader in self._readers():
-            watched = reader.newest(phase)
-            if watched is not None:
-                newest.append(RankStep(watched, reader.series()))
-        return measured_in(self.path, newest)
+        return last_measured(self.path, self._readers(), self.shown_phase)
 
     def measured(self) -> Measured:
         """Return ``last()`` and the distributions over the steps, for ``html_report``."""
-        from torchscan.watching.distributions_over_steps import MAX_COLUMNS
+        from torchscan.watching.distributions_over_steps import read_columns
 
-        series = self.series
         histories = []
-        with single_thread():
-            num_steps = max(1, len(self.steps(self.shown_phase)))
-            size = max(1, _AT_ONCE // min(num_steps, MAX_COLUMNS))
-            for at in range(0, len(series), size):
-                part = frozenset(series[at : at + size])
-                for each, columns in self._over_steps(part).columns_by_series():
-                    call = [each.path, each.invocation]
-                    about = {"call": call, "kind": each.kind, "name": each.what}
-                    histories.append({**about, **columns})
-        return replace(self.last(), histories=histories)
-
-    def _over_steps(self, series: Collection[Series]) -> OverSteps:
-        from torchscan.watching.distribution_columns import side_by_side
-        from torchscan.watching.distributions_over_steps import OverSteps
-
         phase = self.shown_phase
-        over = OverSteps(phase)
-        for reader in self._readers():
-            numbers = {number: each for number, each in reader.series().items() if each in series}
-            for watched in reader.steps(phase):
-                found = side_by_side(watched.distributions)
-                over.add_sampled(watched.place, found, numbers)
-        return over
+        with single_thread():
+            num_steps = len(self.steps(phase))
+            for each, columns in read_columns(self._readers, self.series, phase, num_steps):
+                call = [each.path, each.invocation]
+                about = {"call": call, "kind": each.kind, "name": each.what}
+                histories.append({**about, **columns})
+        return replace(self.last(), histories=histories)
 
     def table(self, phase: Phase | None = None) -> Table:
         """Return one row per series, with the statistics of its last sampled step.
@@ -316,52 +253,7 @@ class WatchedRun(Result):
         the user's notes, but no sampled values, which are not kept. Its ``frequency`` and
         ``timeout`` are ignored.
         """
-        calls: list[Iterable[tuple[float, Callable[[], None]]]] = []
-        for phase in get_args(Phase):
-            show = partial(sink.on_curves, phase)
-            points = merge_points(list(self._read(partial(Reader.curves, phase=phase))))
-            calls.append([(point.time, partial(show, [point])) for point in points])
-            calls.append((seen.time, partial(sink.on_data, seen)) for seen in self._seen(phase))
-        notes = [event for event in self.events if event.note.code == "user-note"]
-        calls.append([(event.time, partial(sink.on_note, event.note)) for event in notes])
-        with contextlib.ExitStack() as last:
-            last.callback(sink.on_close)
-            sink.on_open(self.path)
-            for _, call in heapq.merge(*calls, key=lambda timed: timed[0]):
-                call()
-
-    def _seen(self, phase: Phase) -> Iterator[SinkData]:
-        """Yield the steps of all ranks together, as sinks get them."""
-        with contextlib.ExitStack() as stack:
-            readers = [Reader(file) for file in self._files]
-            for reader in readers:
-                stack.callback(reader.close)
-            yield from merge_steps_of_ranks(readers, phase)
-
-    def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
-        for seen in self._seen(phase):
-            for each, found in seen.distributions.items():
-                place = {
-                    "step": seen.step,
-                    "path": each.path,
-                    "kind": each.kind,
-                    "name": each.name,
-                    "invocation": each.invocation,
-                }
-                yield {
-                    **place,
-                    **{name: getattr(found, name) for name in STATISTICS},
-                    **found.custom,
-                }
-
-    def _find_by_label(self, label: str) -> Series:
-        found = next((each for each in self.series if each.label == label), None)
-        if found is None:
-            labels = [each.label for each in self.series]
-            near = difflib.get_close_matches(label, labels, 3, 0.5) or labels[:3]
-            some = ", ".join(map(repr, near)) or "none"
-            raise InputError(f"{label!r} is not a series: choose from {some}, …; find() lists all")
-        return found
+        export_run(self.path, self._files, self.events, sink)
 
     def _readers(self) -> Iterator[Reader]:
         return readers_of(self._files)
@@ -371,28 +263,8 @@ class WatchedRun(Result):
             yield ask(reader)
 
 
-def shown_phase(readers: Iterable[Reader]) -> Phase:
-    """Return the phase that a page shows: evaluations only if no rank has a training step."""
-    # To the end, so that each reader is closed.
-    found = [reader.has_steps("train") for reader in readers]
-    return "train" if any(found) else "eval"
-
-
-def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
-    """Yield a reader of each file, which is open until the next one is asked for."""
-    for file in files:
-        with contextlib.closing(Reader(file)) as reader:
-            yield reader
-
-
-def require_phase(phase: str) -> None:
-    """Raise an InputError for anything but "train" and "eval"."""
-    if phase not in ("train", "eval"):
-        raise InputError(f"phase is {phase!r}: give 'train' or 'eval'")
-
-
 def _advice(path: Path) -> str:
-    runs = [repr(str(each.path)) for each in runs_in(path)]
+    runs = [repr(str(each)) for each in run_folders_in(path)]
     if len(runs) > 5:
         runs[5:] = ["…"]
     if runs:
@@ -402,5 +274,4 @@ def _advice(path: Path) -> str:
 
 def runs_in(folder: Path) -> list[WatchedRun]:
     """Return all runs in a folder and in the folders inside it."""
-    folders = {file.parent for file in plain_rank_files(folder.rglob("rank*.sqlite"))}
-    return [WatchedRun(each) for each in sorted(folders)]
+    return [WatchedRun(each) for each in run_folders_in(folder)]

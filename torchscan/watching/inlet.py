@@ -6,9 +6,9 @@ import json
 import mmap
 import os
 
-from torchscan.watching.channel import CONTROL_SIZE, ROW, ROW_MARK, Counters, aligned
+from torchscan.watching.channel import CONTROL_SIZE, ROW, ROW_MARK, Counters
 from torchscan.watching.message_socket import Message
-from torchscan.watching.step_samples import STEP_MARK, read_header
+from torchscan.watching.step_samples import STEP_MARK, padded_size, read_header
 
 
 class Inlet:
@@ -33,15 +33,15 @@ class Inlet:
         at, length = self.counters.place_of(record)
         data = self.memory[at : at + length]
         if data[0] == STEP_MARK:
-            return read_header(data), at + aligned(length)
+            return read_header(data), at + padded_size(length)
         if data[0] != ROW_MARK:
-            return json.loads(data), at + aligned(length)
+            return json.loads(data), at + padded_size(length)
         _, is_evaluation, known, *place, loss, rate, norm = ROW.unpack(data)
         row = ["eval" if is_evaluation else "train", *place, None, None, None]
         for index, value in enumerate((loss, rate, norm)):
             if known >> index & 1:
                 row[index - 3] = value
-        return {"is": "curves", "rows": [row]}, at + aligned(length)
+        return {"is": "curves", "rows": [row]}, at + padded_size(length)
 
     def free(self, count: int = 1) -> None:
         """Report the oldest records as handled."""

@@ -106,10 +106,13 @@ def _unite_places(columns: Tensor) -> Tensor:
 def _merged(
     columns: Sequence[ColumnOfLayers], modules: Tensor, values: Tensor, num_steps: int
 ) -> ColumnOfLayers:
+    first = min(each.first for each in columns)
+    last = max(each.last for each in columns)
+    step = max(each.step for each in columns)
     return ColumnOfLayers(
-        first=min(each.first for each in columns),
-        last=max(each.last for each in columns),
-        step=max(each.step for each in columns),
+        first=first,
+        last=last,
+        step=step,
         num_steps=num_steps,
         modules=modules,
         values=values,

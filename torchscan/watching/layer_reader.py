@@ -165,15 +165,11 @@ class _SeriesPlan:
         shares = counts.double() / figures["sampled"].clamp(min=1)
         nonfinite.index_add_(1, modules, (shares * figures["numel"]).round()[:, rows])
         for own, is_wrong in zip(places, counts > 0, strict=True):
-            own[:] = self._places_of(is_wrong)
-
-    def _places_of(self, is_wrong: Tensor) -> Tensor:
-        """Return where the values of each module are not finite."""
-        found = torch.zeros(len(self.modules), dtype=torch.int64)
-        for kind, place in _PLACE_OF_KIND.items():
-            modules, rows = self._modules_and_rows(kind)
-            found[modules[is_wrong[rows]]] |= place
-        return found
+            found = torch.zeros(len(self.modules), dtype=torch.int64)
+            for kind, place in _PLACE_OF_KIND.items():
+                of_kind, rows_of_kind = self._modules_and_rows(kind)
+                found[of_kind[is_wrong[rows_of_kind]]] |= place
+            own[:] = found
 
 
 def _norms_of(figures: Mapping[str, Tensor], rows: Tensor) -> Tensor:

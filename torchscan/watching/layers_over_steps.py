@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,11 @@ def layers_over_steps(
 ) -> LayersOverSteps:
     """Return the quantities of modules, from the columns and the series of each rank."""
     types = {each.path: each.type_name for _, series in ranks for each in series.values()}
-    renumbered = [_number_by_path(columns, series, paths) for columns, series in ranks]
+    indices = {path: index for index, path in enumerate(paths)}
+    renumbered = []
+    for columns, series in ranks:
+        numbers = {number: indices[each.path] for number, each in series.items()}
+        renumbered.append(renumber(columns, numbers))
     width = width_of_columns([each.first for found in renumbered for each in found], max_columns)
     merged = merge_columns(renumbered, width)
     found = quantities_of(merged, len(paths))
@@ -86,17 +91,6 @@ def layers_over_steps(
     )
 
 
-def _number_by_path(
-    columns: Sequence[ColumnOfLayers], series: Mapping[int, Series], paths: Sequence[str]
-) -> list[ColumnOfLayers]:
-    """Return the columns with the indices of paths as the numbers of modules."""
-    indices = {path: index for index, path in enumerate(paths)}
-    numbers = {}
-    for number, each in series.items():
-        numbers[number] = indices[each.path]
-    return renumber(columns, numbers)
-
-
 def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[str, Tensor]:
     """Return each quantity as rows for modules, with a value for each column."""
     values = torch.full((len(QUANTITIES), num_modules, len(columns)), torch.nan)
@@ -105,6 +99,16 @@ def quantities_of(columns: Sequence[ColumnOfLayers], num_modules: int) -> dict[s
     found = dict(zip(QUANTITIES, values, strict=True))
     found["std"] = found["std"] / found["num_stds"]
     return found
+
+
+def paths_of_modules(series: Collection[Series], graph: Mapping[str, Any] | None) -> list[str]:
+    """Return the paths of the modules with series, in the order of the model's graph if known."""
+    rows = [] if graph is None else graph["rows"]
+    drawn = dict.fromkeys(str(row["path"]) for row in rows)
+    recorded = {each.path for each in series}
+    paths = {path: None for path in drawn if path in recorded}
+    paths.update(dict.fromkeys(order_paths(series)))
+    return list(paths)
 
 
 def order_paths(series: Collection[Series]) -> list[str]:

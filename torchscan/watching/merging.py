@@ -68,6 +68,15 @@ def merge_steps_of_ranks(readers: Iterable[Reader], phase: Phase) -> Iterator[Si
         )
 
 
+def steps_of_ranks(files: Iterable[Path], phase: Phase) -> Iterator[SinkData]:
+    """Yield the steps of all ranks together, as sinks get them; the files are open meanwhile."""
+    with contextlib.ExitStack() as stack:
+        readers = [Reader(file) for file in files]
+        for reader in readers:
+            stack.callback(reader.close)
+        yield from merge_steps_of_ranks(readers, phase)
+
+
 def _steps_of_rank(reader: Reader, phase: Phase) -> Iterator[RankStep]:
     series = reader.series()
     for watched in reader.steps(phase):
@@ -114,7 +123,11 @@ def _write(readers: list[Reader], path: Path, missing: list[Note]) -> None:
             for merged in merge_steps_of_ranks(readers, phase):
                 store.write(_to_stored(merged, store), thins_out=False)
         for reader in readers:
-            _copy_events(reader, store)
+            own = rank_of_file(reader.path)
+            for event in reader.events():
+                # Events of a run that was merged before have their ranks.
+                rank = own if event.rank is None else event.rank
+                store.note(event.note, event.time, rank=rank)
     finally:
         store.close()
 
@@ -127,17 +140,6 @@ def _merge_abouts(readers: Sequence[Reader], missing: Sequence[Note]) -> dict[st
     about.pop("session", None)
     absent = [note.to_data() for note in missing]
     return {**about, "ranks": len(readers), "missing": absent, "lost": lost}
-
-
-def _copy_events(reader: Reader, store: Store) -> None:
-    """Write the events of a rank with its number, which the file's name has.
-
-    Events of a run that was merged before have theirs.
-    """
-    own = rank_of_file(reader.path)
-    for event in reader.events():
-        rank = own if event.rank is None else event.rank
-        store.note(event.note, event.time, rank=rank)
 
 
 def _to_stored(merged: SinkData, store: Store) -> SampledStep:
@@ -175,8 +177,13 @@ def _removed_unless_renamed(path: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def measured_in(path: Path, newest: Sequence[RankStep]) -> Measured:
-    """Return what all ranks measured in the last step, from the newest step of each."""
+def last_measured(path: Path, readers: Iterable[Reader], phase: Phase) -> Measured:
+    """Return what all ranks of a run measured in the last step of a phase."""
+    newest = []
+    for reader in readers:
+        watched = reader.newest(phase)
+        if watched is not None:
+            newest.append(RankStep(watched, reader.series()))
     last = max((each.watched.place for each in newest), default=None)
     found = merge_ranks_of_step(each for each in newest if each.watched.place == last)
     figures: dict[Key, dict[Figure, float]] = defaultdict(dict)

@@ -46,7 +46,10 @@ class _OldReader:
         if size > len(self._start) - 4:
             raise ValueError("its header is incomplete")
         self._header = _header_of(self._start[4 : 4 + size])
-        length = self._length()
+        series, rows, bins = self._sizes
+        of_series = 8 + 4 + 1 + 8 * (1 + len(self._header["custom"]))
+        of_row = 8 * (len(WHOLE) + len(_REAL)) + 1 + 2
+        length = series * of_series + rows * of_row + bins * (2 + 4)
         if length > MAX_STEP:
             raise ValueError("it is too long")
         end = 4 + size + length
@@ -55,13 +58,6 @@ class _OldReader:
         if len(self._start) != end:
             raise ValueError("its length is not the one in its header")
         self._data = memoryview(self._start)[4 + size :]
-
-    def _length(self) -> int:
-        """Return the bytes of all columns, by the header."""
-        series, rows, bins = self._sizes
-        of_series = 8 + 4 + 1 + 8 * (1 + len(self._header["custom"]))
-        of_row = 8 * (len(WHOLE) + len(_REAL)) + 1 + 2
-        return series * of_series + rows * of_row + bins * (2 + 4)
 
     @property
     def _sizes(self) -> tuple[int, int, int]:

@@ -49,7 +49,12 @@ def _has_group() -> bool:
 
 def is_of_lost_peer(error: BaseException) -> bool:
     """Return whether an error, or its cause, reports a lost connection to a rank or a timeout."""
-    return any(_reports_loss(each) for each in _chain(error))
+    for each in _chain(error):
+        name, text = type(each).__name__, str(each)
+        is_of_backend = _BACKEND.search(f"{name}: {text}") is not None
+        if name in _NETWORK_ERRORS or (is_of_backend and _LOSS.search(text)):
+            return True
+    return False
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -60,10 +65,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         shown_context = None if error.__suppress_context__ else error.__context__
         error = error.__cause__ or shown_context
-
-
-def _reports_loss(error: BaseException) -> bool:
-    name, text = type(error).__name__, str(error)
-    if name in _NETWORK_ERRORS:
-        return True
-    return bool(_BACKEND.search(f"{name}: {text}") and _LOSS.search(text))

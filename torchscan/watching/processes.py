@@ -63,7 +63,13 @@ def _whether_gone(number: int) -> Callable[[float], bool]:
 
     def is_gone(seconds: float) -> bool:
         time.sleep(seconds)
-        return os.getppid() != number if is_child else not _is_there(number)
+        if is_child:
+            return os.getppid() != number
+        try:
+            os.kill(number, 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
+        return False
 
     if not hasattr(os, "pidfd_open"):  # only Linux has it
         return is_gone
@@ -74,14 +80,6 @@ def _whether_gone(number: int) -> Callable[[float], bool]:
     except OSError:
         return is_gone
     return lambda seconds: is_ready(file, seconds)
-
-
-def _is_there(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 def is_ready(file: Any, seconds: float, events: int = selectors.EVENT_READ) -> bool:
@@ -101,6 +99,12 @@ def above_standard(number: int) -> int:
     moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_OWN)
     os.close(number)
     return moved
+
+
+def close_quietly(number: int) -> None:
+    """Close a file, unless it is closed already."""
+    with contextlib.suppress(OSError):
+        os.close(number)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -53,22 +53,6 @@ class RowGroup(NamedTuple):
     others: Sequence[int] = ()
 
 
-class SamplingPlan(NamedTuple):
-    """The way to sample several tensors, which their types and sizes determine."""
-
-    #: indices of the tensors that are joined before they are sampled
-    joined: Sequence[int]
-    #: values of these
-    numels: Sequence[int]
-    #: positions to sample in the joined values, or None for all
-    places: Tensor | None
-    #: for each tensor its index among the joined ones, or None
-    indices: list[int | None]
-    #: indices of joined tensors of which not all values are sampled, and of tensors not joined
-    wide: Sequence[int]
-    others: Sequence[int]
-
-
 class NumberedTensors(NamedTuple):
     """Tensors with their rows."""
 

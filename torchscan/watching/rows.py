@@ -7,38 +7,25 @@ everything else waits for the end of the step: all rows are joined there by one 
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Sequence
-from itertools import accumulate, compress, repeat
-from operator import attrgetter
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from torchscan.observing.readable_tensors import is_plain
 from torchscan.torch_versions import (
     count_dispatch_modes,
     count_function_modes,
     join_values,
-    norms_of,
     without_dispatch,
     without_torch_function,
 )
+from torchscan.watching.exact_statistics import ExactStatistics
 from torchscan.watching.held_tensors import HeldTensors
-from torchscan.watching.row_groups import BareOperators, NumberedTensors, RowGroup, SamplingPlan
-from torchscan.watching.sampling import places_in, values_of
-from torchscan.watching.step_samples import EXACT
-
-_MIN, _MAX, _DEAD, _SAMPLE_NORM, _NORM = range(len(EXACT))
-_BARE = frozenset({Tensor, torch.nn.Parameter})
-#: values of a tensor that is joined with others before it is sampled, and of all such tensors: a
-#: copy of so few values takes less time than another operator
-_MAX_JOINED, _MAX_TOTAL = 2**14, 2**22
-#: all that decides how a tensor is sampled, besides its type and its number of values
-_KIND_OF = attrgetter("dtype", "layout", "is_nested", "device")
-#: plans that are remembered
-_MAX_PLANS = 16
+from torchscan.watching.row_groups import BareOperators, RowGroup
+from torchscan.watching.sampling import ValueSampler, values_of
+from torchscan.watching.sampling_plans import BARE_TYPES, SamplingPlan, SamplingPlans, kind_of
 
 
 class Rows:
@@ -47,30 +34,24 @@ class Rows:
     def __init__(self, max_width: int, device: torch.device) -> None:
         """Sample up to ``max_width`` values of a tensor, and join them on ``device``."""
         self._max_width = max_width
-        self._device = device
+        self._sampler = ValueSampler(max_width, device)
+        self._plans = SamplingPlans(self._sampler)
+        self._ready_places = self._sampler.ready_places
         #: the kind of tensors that are sampled in the fastest way
         self._usual_kind = torch.float32, torch.strided, False, device
         self._lock = threading.Lock()
-        #: positions to sample, by the number of values and the device
-        self._places: dict[tuple[int, torch.device], Tensor] = {}
-        #: those on the device of the rows, by the number of values
-        self._ready_places: dict[int, Tensor] = {}
-        #: plans for many tensors, by their types and sizes
-        self._plans: dict[tuple[object, ...], SamplingPlan] = {}
         #: statistics of all values are computed for one row in ``period``, from ``turn`` on
         self.turn, self.period = 0, 1
-        self._held = HeldTensors(max_width, self._places_among)
+        self.statistics = ExactStatistics(device)
+        self._held = HeldTensors(max_width, self._sampler.places_among)
         self.clear()
 
     def clear(self) -> None:
         """Begin another step."""
         self._held.clear()
+        self.statistics.clear()
         self._pieces: list[Tensor] = []
         self.numels: list[int] = []
-        #: row, column of ``EXACT`` and value
-        self._exact: list[tuple[int, int, Tensor]] = []
-        #: rows and their norms
-        self._norms: list[tuple[Sequence[int], Tensor]] = []
         #: all values of a tensor, by the number of its series
         self.wholes: dict[int, Tensor] = {}
 
@@ -101,8 +82,8 @@ class Rows:
         places = self._ready_places.get(numel)
         if (
             places is not None
-            and type(tensor) in _BARE
-            and _KIND_OF(tensor) == self._usual_kind
+            and type(tensor) in BARE_TYPES
+            and kind_of(tensor) == self._usual_kind
             and not (count_dispatch_modes() or count_function_modes())
         ):
             values = tensor.detach() if tensor.requires_grad else tensor
@@ -115,7 +96,7 @@ class Rows:
             if (row + self.turn) % self.period == 0 and (
                 unit_dim is not None or numel > self._max_width
             ):
-                self._add_extremes(row, values, unit_dim)
+                self.statistics.add_extremes(row, values, unit_dim)
             return row
         with without_dispatch(), without_torch_function():
             return self._add(tensor, unit_dim, max_held)
@@ -124,7 +105,7 @@ class Rows:
         is_in_turn = (len(self.numels) + self.turn) % self.period == 0
         try:
             values = values_of(tensor)
-            piece = None if values is None else self._sample(values)
+            piece = None if values is None else self._sampler.sample(values)
         except RuntimeError:  # values that no kernel reads, such as quantized ones
             return None
         if values is None or piece is None:
@@ -139,7 +120,7 @@ class Rows:
         has_all = values.numel() <= self._max_width
         if is_in_turn and not (has_all and unit_dim is None):
             with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernel for it
-                self._add_extremes(row, values, unit_dim)
+                self.statistics.add_extremes(row, values, unit_dim)
         return row
 
     def _append(self, piece: Tensor) -> None:
@@ -156,40 +137,6 @@ class Rows:
                 with BareOperators():
                     self._pieces.append(self._held.take())
 
-    def _sample(self, values: Tensor) -> Tensor | None:
-        """Return some of the values, or None if there are none."""
-        numel, device = values.numel(), values.device
-        if not numel or device.type == "meta":
-            return None
-        places = self._places.get((numel, device))
-        if places is None:
-            places = self._places[numel, device] = self._places_among(numel, device)
-            if device == self._device:
-                self._ready_places[numel] = places
-        piece = torch.take(values, places)
-        if piece.dtype.itemsize < 2 and piece.is_floating_point():  # cannot be joined with others
-            piece = piece.float()
-        return piece if piece.device == self._device else piece.to(self._device, non_blocking=True)
-
-    def _places_among(self, numel: int, device: torch.device | None = None) -> Tensor:
-        """Return the positions to sample among this number of values."""
-        device = device or self._device
-        if numel <= self._max_width:
-            return torch.arange(numel, device=device)
-        return places_in(numel, self._max_width, device)
-
-    def _add_extremes(self, row: int, values: Tensor, unit_dim: int | None) -> None:
-        if unit_dim is None:
-            minimum, maximum = torch.aminmax(values)
-        else:
-            others = [dim for dim in range(values.dim()) if dim != unit_dim % values.dim()]
-            lows, highs = values.amin(others), values.amax(others)
-            is_dead = (lows == 0) & (highs == 0)
-            self._exact.append((row, _DEAD, is_dead.float().mean()))
-            minimum, maximum = lows.amin(), highs.amax()
-        self._exact.append((row, _MIN, minimum))
-        self._exact.append((row, _MAX, maximum))
-
     # -- many tensors ----------------------------------------------------------------------------
 
     def add_all(self, tensors: Sequence[Tensor]) -> tuple[list[int | None], RowGroup]:
@@ -198,7 +145,7 @@ class Rows:
         start, first_piece = len(self), len(self._pieces)
         joined = None
         with BareOperators():
-            plan = self._plan_of(tensors)
+            plan = self._plans.plan_of(tensors)
             indices = plan.indices
             if plan.numels:
                 joined = self._add_joined(plan, tensors)
@@ -217,63 +164,6 @@ class Rows:
         )
         return _rows_from(start, indices), group
 
-    def _plan_of(self, tensors: Sequence[Tensor]) -> SamplingPlan:
-        """Return the plan for tensors, which is known if such tensors were sampled before."""
-        key = *map(type, tensors), *map(_KIND_OF, tensors), *map(Tensor.numel, tensors)
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            plan = self._plans[key] = self._make_plan(tensors)
-        return plan
-
-    def _make_plan(self, tensors: Sequence[Tensor]) -> SamplingPlan:
-        width = self._max_width
-        is_joined = self._choose_joined(tensors)
-        joined = list(compress(range(len(tensors)), is_joined))
-        numels = [tensors[index].numel() for index in joined]
-        indices: list[int | None] = [None] * len(tensors)
-        for number, index in enumerate(joined):
-            indices[index] = number
-        places: Tensor | None = None
-        wide = [index for index in joined if tensors[index].numel() > width]
-        if wide:
-            starts = accumulate(numels, initial=0)
-            sampled = [self._places_among(numel) for numel in numels]
-            places = torch.cat([start + each for start, each in zip(starts, sampled, strict=False)])
-        others = [index for index, each in enumerate(is_joined) if not each]
-        return SamplingPlan(
-            joined=joined,
-            numels=numels,
-            places=places,
-            indices=indices,
-            wide=wide,
-            others=others,
-        )
-
-    def _choose_joined(self, tensors: Sequence[Tensor]) -> list[bool]:
-        """Return for each tensor whether it is sampled by one operator for all such tensors."""
-        device = self._device
-        if device.type == "meta":
-            return [False] * len(tensors)
-        chosen = [
-            0 < tensor.numel() <= _MAX_JOINED
-            and type(tensor) in _BARE
-            and tensor.dtype is torch.float32
-            and tensor.layout is torch.strided
-            and tensor.device == device
-            and not tensor.is_nested
-            for tensor in tensors
-        ]
-        total = sum(tensor.numel() for tensor in compress(tensors, chosen))
-        if total > _MAX_TOTAL:
-            width = self._max_width
-            chosen = [
-                is_chosen and tensor.numel() <= width
-                for is_chosen, tensor in zip(chosen, tensors, strict=True)
-            ]
-        return chosen
-
     def _add_joined(self, plan: SamplingPlan, tensors: Sequence[Tensor]) -> Tensor:
         """Sample tensors together, and return all their values."""
         values = join_values([tensors[index] for index in plan.joined])
@@ -288,7 +178,7 @@ class Rows:
         for index in plan.wide:
             row = plan.indices[index]
             if row is not None and (row + turn) % period == 0:
-                self._add_extremes(first + row, tensors[index].detach(), None)
+                self.statistics.add_extremes(first + row, tensors[index].detach(), None)
         return values
 
     def add_group(self, group: RowGroup) -> list[int | None]:
@@ -300,58 +190,7 @@ class Rows:
             self.numels += group.numels
         return _rows_from(start, group.indices)
 
-    # -- other statistics ------------------------------------------------------------------------
-
-    def note_norms(
-        self, group: RowGroup, rows: Sequence[int | None], tensors: Sequence[Tensor]
-    ) -> Tensor | None:
-        """Compute the L2 norms of tensors of which not all values are sampled.
-
-        Return the norm of all tensors of the group, or None if there are none.
-        """
-        wide = NumberedTensors([], [])
-        for index in group.wide:
-            wide.add(rows[index], tensors[index])
-        others: dict[torch.dtype, NumberedTensors] = {}
-        for index in group.others:
-            tensor = tensors[index]
-            if rows[index] is not None and is_plain(tensor):
-                others.setdefault(tensor.dtype, NumberedTensors([], [])).add(rows[index], tensor)
-        with BareOperators():
-            totals: list[Tensor] = []
-            if group.joined is not None:
-                norms_of_all = norms_of([group.joined, *wide.tensors])
-                totals.append(norms_of_all[0])
-                self._norms.append((wide.rows, torch.stack(norms_of_all)[1:]))
-            for dtype, (numbers, values) in others.items():
-                # squares of float16 overflow, and sums of bfloat16 have three digits
-                precise = None if dtype.itemsize > 2 else torch.float32
-                norms = torch.stack(norms_of(values, 2.0, precise)).to(self._device)
-                self._norms.append((numbers, norms))
-                totals.append(norms.to(torch.float32).norm())
-            if not totals:
-                return None
-            total: Tensor = torch.stack(totals).norm() if len(totals) > 1 else totals[0]
-            if self._device.type == "cpu" and not math.isfinite(total.item()):
-                self._explain_infinite([wide, *others.values()])
-            return total
-
-    def _explain_infinite(self, groups: Sequence[NumberedTensors]) -> None:
-        """Compute the extremes of tensors whose norm is not finite: it may have overflowed."""
-        for numbered in groups:
-            for row, tensor in zip(*numbered, strict=True):
-                if not tensor.norm().isfinite():
-                    self._add_extremes(row, tensor, None)
-
-    def note_sample_norm(self, row: int, tensor: Tensor) -> None:
-        """Compute the mean over a batch of the L2 norms of its elements."""
-        with without_dispatch(), without_torch_function():
-            values = values_of(tensor)
-            if values is None or not values.is_floating_point() or not values.dim():
-                return
-            values = values.float()
-            norms = values.flatten(1).norm(dim=1) if values.dim() > 1 else values.abs()
-            self._exact.append((row, _SAMPLE_NORM, norms.mean()))
+    # -- all values ------------------------------------------------------------------------------
 
     def add_whole(self, number: int, tensor: Tensor) -> None:
         """Copy all values of a tensor, for a series."""
@@ -369,7 +208,7 @@ class Rows:
             values = values_of(tensor)
             if values is None or values.numel() != self.numels[row]:
                 return
-            piece = self._sample(values)
+            piece = self._sampler.sample(values)
             if piece is not None:
                 self.flush()
                 index = self._piece_of(row)
@@ -395,16 +234,8 @@ class Rows:
         place is the row times the number of columns of ``EXACT``, plus the column.
         """
         self.flush()
-        width = len(EXACT)
-        places = [row * width + column for row, column, _ in self._exact]
-        values = [each for *_, each in self._exact]
         with BareOperators():
-            if values and (self._device.type != "cpu" or not all(each.is_cpu for each in values)):
-                values = [each.to(self._device) for each in values]
-            pieces = [torch.stack(values)] if values else []
-            for rows, norms in self._norms:
-                places += [row * width + _NORM for row in rows]
-                pieces.append(norms.to(self._device))
+            places, pieces = self.statistics.collect()
             pieces += self._pieces
             if not pieces:
                 return places, torch.zeros(0, dtype=torch.float32, device="cpu")

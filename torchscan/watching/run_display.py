@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter, methodcaller
 from types import SimpleNamespace
@@ -22,7 +22,10 @@ from torchscan.watching.curves import Curves
 from torchscan.watching.distributions import merge_distributions
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import findings_of
-from torchscan.watching.history import WatchedRun, require_phase
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.merging import steps_of_ranks
+from torchscan.watching.rank_readers import readers_of, require_phase
+from torchscan.watching.run_files import ranks_in
 from torchscan.watching.schema import STATISTICS, Distribution, Phase, Series
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def _choose_phase(run: WatchedRun, phase: Phase | None) -> Phase:
 def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
     """Return the label, the last sampled step and its statistics of each series."""
     found: dict[Series, list[tuple[int, Distribution]]] = defaultdict(list)
-    for reader in run._readers():
+    for reader in readers_of(ranks_in(run.path)):
         sampled = reader.newest(phase)
         if sampled is not None:
             for number, series in reader.series().items():
@@ -97,11 +100,27 @@ def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
 
 def steps_table(run: WatchedRun, phase: Phase | None = None) -> Table:
     """Return one row per series and step, with all statistics."""
-    rows = list(run._rows(_choose_phase(run, phase)))
+    rows = list(_rows_of(run, _choose_phase(run, phase)))
     keys = ["step", "path", "kind", "name", "invocation", *STATISTICS]
     keys += dict.fromkeys(key for row in rows for key in row if key not in keys)
     columns = [number(key, key, methodcaller("get", key)) for key in keys]
     return make_table("Statistics of all steps", columns, rows)
+
+
+def _rows_of(run: WatchedRun, phase: Phase) -> Iterator[dict[str, Any]]:
+    """Yield the values of each series in each step, all ranks together."""
+    for step in steps_of_ranks(ranks_in(run.path), phase):
+        for series, found in step.distributions.items():
+            row: dict[str, Any] = {
+                "step": step.step,
+                "path": series.path,
+                "kind": series.kind,
+                "name": series.name,
+                "invocation": series.invocation,
+            }
+            for name in STATISTICS:
+                row[name] = getattr(found, name)
+            yield row | dict(found.custom)
 
 
 def draw_series(

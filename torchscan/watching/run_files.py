@@ -58,6 +58,11 @@ def plain_rank_files(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if is_rank_file(path) and is_plain_file(path)]
 
 
+def run_folders_in(folder: Path) -> list[Path]:
+    """Return the folders with a run in a folder and in the folders inside it."""
+    return sorted({file.parent for file in plain_rank_files(folder.rglob("rank*.sqlite"))})
+
+
 def is_rank_file(file: Path) -> bool:
     """Return whether the file has the name of a rank's."""
     return _RANK_FILE.fullmatch(file.name) is not None
@@ -131,21 +136,19 @@ def read_ledger(store: Path) -> Entry | None:
     _, session, number, step, is_evaluation = _HEAD.unpack_from(data)
     if max(number, step) > MAX_INTEGER or is_evaluation > 1:
         return None
+    about: dict[str, Any] = {}  # also if it holds what no worker writes
+    with contextlib.suppress(UnicodeDecodeError, BrokenRunError):
+        text = data[_TEXT:].rstrip(b"\0").decode()
+        found = json_of(text) if text else {}
+        if isinstance(found, dict):
+            about = about_of_run(found)
     return Entry(
         session=session.rstrip(b"\0").decode(errors="replace"),
         num_begun=number,
         phase="eval" if is_evaluation else "train",
         step=step,
-        about=_about_in(data[_TEXT:].rstrip(b"\0")),
+        about=about,
     )
-
-
-def _about_in(text: bytes) -> dict[str, Any]:
-    """Return what the worker has written, or nothing if a worker writes nothing like it."""
-    with contextlib.suppress(UnicodeDecodeError, BrokenRunError):
-        about = json_of(text.decode()) if text else {}
-        return about_of_run(about) if isinstance(about, dict) else {}
-    return {}
 
 
 def lock_for_worker(store: Path) -> int | None:

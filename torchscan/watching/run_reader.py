@@ -222,7 +222,7 @@ class Reader:
         self._database.close()
 
     def _watched(self, phase: Phase, row: Sequence[Any], *, has_counts: bool = True) -> SampledStep:
-        from torchscan.watching.packing import unpacked  # torch, which takes long to import
+        from torchscan.watching.unpacking import unpacked  # torch, which takes long to import
 
         step, number, when, data = row
         with explain_errors(self.path):

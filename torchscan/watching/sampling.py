@@ -51,3 +51,37 @@ def _dense(tensor: Tensor) -> Tensor | None:
     if tensor.is_complex():
         return tensor.abs()
     return tensor if tensor.dtype in _WITH_KERNELS else tensor.float()
+
+
+class ValueSampler:
+    """The choice of values of each tensor. Positions are the same for all tensors of a size."""
+
+    def __init__(self, max_width: int, device: torch.device) -> None:
+        """Take up to ``max_width`` values of a tensor, and bring them to ``device``."""
+        self.max_width, self.device = max_width, device
+        #: positions to sample, by the number of values and the device
+        self._places: dict[tuple[int, torch.device], Tensor] = {}
+        #: those on the device of the rows, by the number of values
+        self.ready_places: dict[int, Tensor] = {}
+
+    def sample(self, values: Tensor) -> Tensor | None:
+        """Return some of the values, or None if there are none."""
+        numel, device = values.numel(), values.device
+        if not numel or device.type == "meta":
+            return None
+        places = self._places.get((numel, device))
+        if places is None:
+            places = self._places[numel, device] = self.places_among(numel, device)
+            if device == self.device:
+                self.ready_places[numel] = places
+        piece = torch.take(values, places)
+        if piece.dtype.itemsize < 2 and piece.is_floating_point():  # cannot be joined with others
+            piece = piece.float()
+        return piece if piece.device == self.device else piece.to(self.device, non_blocking=True)
+
+    def places_among(self, numel: int, device: torch.device | None = None) -> Tensor:
+        """Return the positions to sample among this number of values."""
+        device = device or self.device
+        if numel <= self.max_width:
+            return torch.arange(numel, device=device)
+        return places_in(numel, self.max_width, device)

@@ -145,7 +145,10 @@ def main() -> None:
     def load_guest() -> Any:
         if path is not None:
             try:
-                _run_again(path)
+                # without what is below ``if __name__ == "__main__"``, as Python does
+                program = types.ModuleType("__mp_main__")
+                program.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+                sys.modules["__main__"] = sys.modules["__mp_main__"] = program
             except BaseException as error:
                 reason = (
                     f"the worker process runs {path} again for a sink or a statistic that it "
@@ -159,10 +162,3 @@ def main() -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or without a reader
         sys.stdout.flush()
     os._exit(0)  # sinks may have left threads that do not end
-
-
-def _run_again(path: str) -> None:
-    """Run a program without what is below ``if __name__ == "__main__"``, as Python does."""
-    program = types.ModuleType("__mp_main__")
-    program.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = program

@@ -110,5 +110,5 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def padded_size(size: int) -> int:
-    """Return the next multiple of the alignment of columns."""
+    """Return the next multiple of the alignment of columns and records."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -190,8 +190,10 @@ class Store:
             for phase, found in points.items():
                 rows = []
                 for point in found:
-                    # SQLite would make NULL of NaN
-                    values = [NOT_A_NUMBER if value != value else value for value in point]
+                    values: list[Any] = list(point)
+                    for place, value in enumerate(point):
+                        if value != value:  # SQLite would make NULL of NaN
+                            values[place] = NOT_A_NUMBER
                     rows.append((phase, *values))
                 insert = "INSERT OR REPLACE INTO curves VALUES (?, ?, ?, ?, ?, ?, ?)"
                 self._database.executemany(insert, rows)

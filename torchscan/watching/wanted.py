@@ -23,8 +23,16 @@ from torchscan.watching.argument_checks import (
 )
 from torchscan.watching.schema import STATISTICS, Kind
 from torchscan.watching.sinks.sink import Sink
-from torchscan.watching.step_sampler import LOGGED
 
+#: kinds of tensors that users choose, in the plural
+_LOGGED: dict[str, Kind] = {
+    "inputs": "input",
+    "outputs": "output",
+    "input_grads": "input_grad",
+    "output_grads": "output_grad",
+    "params": "param",
+    "param_grads": "param_grad",
+}
 #: values of a tensor that are sampled at most
 _MAX_SAMPLED = 2**24
 _MAX_TIMEOUT = 1e6
@@ -68,7 +76,7 @@ def wanted_of(
     complete = [(each, sys.maxsize) for each in patterns]
     for sink in sinks:
         complete += [(each, sink.max_elements) for each in sink.whole]
-    kinds = frozenset(LOGGED[name] for name in log)
+    kinds = frozenset(_LOGGED[name] for name in log)
     what = "a number of values of each tensor"
     return Wanted(
         every=_every_of(every),
@@ -86,10 +94,10 @@ def wanted_of(
 
 def log_of(log: object) -> list[str]:
     """Return the names of the kinds of tensors to record."""
-    names = texts("log", log, f"names from {', '.join(LOGGED)}")
+    names = texts("log", log, f"names from {', '.join(_LOGGED)}")
     for name in names:
-        if name not in LOGGED:
-            raise InputError(f"log has {name!r}: choose from {', '.join(LOGGED)}")
+        if name not in _LOGGED:
+            raise InputError(f"log has {name!r}: choose from {', '.join(_LOGGED)}")
     return names
 
 
@@ -116,14 +124,10 @@ def sinks_of(given: object) -> list[Sink]:
     if isinstance(given, Sink):
         given = [given]
     what = 'torchscan.sinks, such as TensorBoard("runs/board")'
-    sinks: list[Sink] = list_of("sinks", given, what, is_one=_is_sink)
+    sinks: list[Sink] = list_of("sinks", given, what, is_one=lambda each: isinstance(each, Sink))
     for sink in sinks:
         _require_sane(sink)
     return sinks
-
-
-def _is_sink(value: object) -> bool:
-    return isinstance(value, Sink)
 
 
 def _require_sane(sink: Sink) -> None:
@@ -163,7 +167,9 @@ def statistics_of(custom: object) -> dict[str, Any]:
 
 def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
     """Return the choosers of modules. Each matches at least one module, or an error is raised."""
-    chosen = list_of("modules", modules, _CHOOSERS, is_one=_chooses)
+    chosen = list_of(
+        "modules", modules, _CHOOSERS, is_one=lambda each: isinstance(each, str) or callable(each)
+    )
     if not chosen:
         raise InputError("modules is an empty list: name at least one module, or give None for all")
     for each in chosen:
@@ -174,10 +180,6 @@ def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
                 f"{paths[:200] or 'no parts'}"
             )
     return chosen
-
-
-def _chooses(value: object) -> bool:
-    return isinstance(value, str) or callable(value)
 
 
 def is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:

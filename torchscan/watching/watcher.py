@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,8 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_or_print
 from torchscan.notes import Note
+from torchscan.torch_versions import without_torch_function
 from torchscan.watching.argument_checks import quote
-from torchscan.watching.graphing import await_end
 from torchscan.watching.process import WriterProcess
 from torchscan.watching.step_follower import StepFollower
 from torchscan.watching.wanted import Wanted, step_of
@@ -124,7 +126,7 @@ class Watcher(StepFollower):
 
     def _write_event(self, note: Note) -> None:
         self._require_open()
-        if os.getpid() == self._pid:
+        if self._thread.is_own_process:
             now = time.time()  # the worker may read the note much later
             self._process.send({"is": "note", "note": note.to_data(), "time": now})
 
@@ -141,7 +143,7 @@ class Watcher(StepFollower):
         self._close(getattr(sys, "last_value", None))
 
     def _close(self, error: BaseException | None) -> None:
-        if os.getpid() != self._pid:
+        if not self._thread.is_own_process:
             return
         if not self._is_closed:
             with self._guarded():
@@ -149,22 +151,29 @@ class Watcher(StepFollower):
                 self._curves.close()
         if not self._is_closed:
             self._unfollow()
-            for pattern in self._numbers.unmet if self._has_begun else ():
+            for pattern in self._context.numbers.unmet if self._has_begun else ():
                 choices = "choose from open_run(…).find()"
                 warn_or_print(f"whole has {pattern!r}, which matched no series: {choices}")
         atexit.unregister(self._close_at_exit)
         self._process.close(self._steps.next, error)
-        if self._drawing is not None:
-            with self._guarded():
-                await_end(self._drawing, _PATIENCE)
-            self._drawing = None
+        with self._guarded():
+            self._drawing.await_end(_PATIENCE)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """End the watching, and not the program, after an internal error."""
+        try:
+            with without_torch_function():
+                yield
+        except Exception as error:
+            self._give_up(error)
 
     def _unfollow(self) -> None:
         super()._unfollow()
         _watchers.discard(self)
 
     def __repr__(self) -> str:
-        every = self._frequencies["train"].every
+        every = self._context.every
         sampled = "every step" if every == 1 else f"one step in {every}"
         return f"<Watcher: {self._steps.next} steps, samples {sampled}>"
 

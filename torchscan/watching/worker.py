@@ -7,32 +7,28 @@ put into the memory, whether its trainer is still there or not.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchscan.notes import Note
-from torchscan.watching.curves import NUM_KEPT
 from torchscan.watching.guests import Guest, Guests
 from torchscan.watching.inlet import Inlet
-from torchscan.watching.lost_steps import lost_from, lost_step, note_of_error
+from torchscan.watching.lost_steps import lost_from, note_of_error
 from torchscan.watching.message_socket import Message, MessageSocket, take_files
 from torchscan.watching.processes import Parent, ignore_signals, is_ready, open_standard_files
 from torchscan.watching.run_database import PATIENCE_OF_WRITERS, StoreError
 from torchscan.watching.run_files import Ledger
-from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep, Series
+from torchscan.watching.schema import Announced, Series
 from torchscan.watching.store import Store
+from torchscan.watching.worker_curves import CurveWriter
 from torchscan.watching.worker_pulse import Pulse
 from torchscan.watching.worker_session import WorkerSession, WorkerTask
+from torchscan.watching.worker_steps import Record, StepWriter
 from torchscan.watching.write_failures import reason_of
-
-if TYPE_CHECKING:
-    from torchscan.watching.digest import Digest
-    from torchscan.watching.distribution_columns import Distributions
 
 #: seconds after which it looks for the end of its parent, and without a step until torch is
 #: imported
@@ -42,44 +38,28 @@ _MAX_ROWS = 512
 #: steps that are written in one transaction, and sampled values in these; more wait in the memory,
 #: which is freed afterwards
 _MAX_STEPS, _MAX_VALUES = 32, 2**19
-#: lists of numbers of series that are kept
-_MAX_LISTS = 16
-#: what places a step in the run
-_TIMES = ("step", "phase", "number", "time")
 #: how much less important than training it is to the machine
 _NICE = 10
 
 
-class Worker(WorkerSession):
+class Worker:
     """Handler of the records in the memory, until no more can come."""
 
     def __init__(
-        self,
-        line: MessageSocket,
-        inlet: Inlet,
-        store: Store,
-        ledger: Ledger,
-        parent: Parent,
-        task: WorkerTask,
+        self, line: MessageSocket, session: WorkerSession, parent: Parent, task: WorkerTask
     ) -> None:
-        super().__init__(line, inlet, store, ledger, task)
+        self._line, self._inlet, self._session = line, session.inlet, session
         self._parent, self._folder = parent, task.path.parent
         #: by their numbers on the line
         self._announced: dict[int, Announced] = dict(enumerate(task.announced))
-        #: their numbers in the file
-        self._known: dict[int, int] = {}
-        #: the same for the lists of steps, by the identities of the lists
-        self._in_file: dict[int, tuple[list[int], list[int]]] = {}
-        self._has_nan = self._is_over = False
-        self._digest: Digest | None = None
-        self._points: dict[Phase, list[CurvePoint]] = {}
-        #: step and value of the first of the last training losses, which are not finite
-        self._wrong_loss: tuple[int, str] | None = None
-        self.guests = Guests((), {}, self._report_event)
+        self._is_over = False
+        self.guests = Guests(session.report_event)
+        self._curves = CurveWriter(session, self.guests)
+        self._steps = StepWriter(session, self.guests, self._announced)
 
     def work(self, guest: Guest) -> None:
         """Work until everything is written and nothing more can come."""
-        self.guests = Guests(guest.sinks, guest.custom, self._report_event)
+        self.guests.admit(guest)
         self.guests.open(self._folder)
         begun, is_over = time.monotonic(), False
         while not is_over:
@@ -88,8 +68,8 @@ class Worker(WorkerSession):
             self._take_all()
             if is_over:
                 break
-            if self._digest is None and time.monotonic() > begun + _PATIENCE:
-                self._load_digest()
+            if not self._steps.is_ready and time.monotonic() > begun + _PATIENCE:
+                self._steps.get_ready()
             events = EVENT_READ if self._line.is_drained else EVENT_READ | EVENT_WRITE
             is_ready(self._line.socket, _LOOKS, events)
             self._line.flush()
@@ -100,13 +80,13 @@ class Worker(WorkerSession):
     def _take_all(self) -> None:
         # An earlier worker of this session may have written a step before it was killed.
         counters = self._inlet.counters
-        counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
+        counters.taken = max(counters.taken, min(self._session.state["handled"], counters.put))
         while (found := self._inlet.next()) is not None:
             message, _ = found
             if message["is"] in ("curves", "step"):
                 count = self._take_run()
             else:
-                self._session["handled"] = self._inlet.counters.taken + 1
+                self._session.state["handled"] = self._inlet.counters.taken + 1
                 self._answer(message)
                 count = 1
             self._inlet.free(count)
@@ -117,7 +97,7 @@ class Worker(WorkerSession):
         They take one transaction each, and are freed once they are written.
         """
         rows: list[list[Any]] = []
-        steps: list[tuple[Message, int]] = []
+        steps: list[Record] = []
         max_steps = 1 if self.guests.has_sinks else _MAX_STEPS
         count = num_values = 0
         while len(rows) < _MAX_ROWS and len(steps) < max_steps and num_values < _MAX_VALUES:
@@ -126,26 +106,26 @@ class Worker(WorkerSession):
                 break
             message, at = found
             if message["is"] == "step":
-                steps.append(({**message, "wrong_loss": self._wrong_loss}, at))
+                steps.append(({**message, "wrong_loss": self._curves.wrong_loss}, at))
                 num_values += message["values"]
             elif message["is"] == "curves":
                 rows += message["rows"]
-                self._check_losses(message["rows"])
+                self._curves.check_losses(message["rows"])
             else:
                 break
             count += 1
-        self._session["handled"] = self._inlet.counters.taken + count
+        self._session.state["handled"] = self._inlet.counters.taken + count
         if rows:
             self._answer({"is": "curves", "rows": rows})
         if steps:
-            self._take_steps(steps)
+            self._steps.take(steps)
         return count
 
     def _answer(self, message: Message) -> None:
         try:
             self._handle(message)
         except Exception as error:
-            self.report_failure(error)
+            self._session.report_failure(error)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -155,181 +135,51 @@ class Worker(WorkerSession):
                 for number, (series, *rest) in enumerate(message["series"], message["first"]):
                     self._announced[number] = Announced(Series(**series), *rest)
             case "curves":
-                self._take_curves(message)
+                self._curves.take(message["rows"])
             case "note":
                 self._take_note(message)
             case "about":
-                self._keep(message["about"])
+                self._session.keep(message["about"])
             case "from":
-                self._losses.forget_from(message["step"])
-                self._keep({"lost": self._losses.to_data()})
-                self._store.forget_from(message["step"])
+                self._session.forget_from(message["step"])
             case "lost":
                 for lost in lost_from(message["lost"]):
-                    self.count_lost(lost)
-                self._keep(self.accounts())
+                    self._session.count_lost(lost)
+                self._session.keep(self._session.accounts())
             case "raised":
                 what, when = message["what"], message["when"]
-                self._keep({"raised": what, "ended": when, "lost_peer": message["lost_peer"]})
+                self._session.keep(
+                    {"raised": what, "ended": when, "lost_peer": message["lost_peer"]}
+                )
             case "reached":
                 self._is_over = True
-                self._keep({"reached": message["step"], "closed": True})
+                self._session.keep({"reached": message["step"], "closed": True})
             case kind:
                 raise KeyError(kind)
-
-    def _take_curves(self, message: Message) -> None:
-        new: dict[Phase, list[CurvePoint]] = {}
-        for phase, *values in message["rows"]:
-            new.setdefault(phase, []).append(CurvePoint(*values))
-        for phase, points in new.items():
-            kept = self._points.setdefault(phase, [])
-            kept += points
-            del kept[:-NUM_KEPT]
-        try:
-            self._write_points()
-        finally:
-            for phase, points in new.items():
-                self.guests.show_curves(phase, points)
-
-    def _check_losses(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Keep the first loss that is not finite, until one is finite again."""
-        for phase, step, _, _, loss, *_ in rows:
-            if phase != "train" or loss is None:
-                continue
-            if math.isfinite(loss):
-                self._wrong_loss = None
-            elif self._wrong_loss is None:
-                self._wrong_loss = step, "NaN" if math.isnan(loss) else "infinite"
-
-    def _write_points(self) -> None:
-        """Write the points of the curves; if that fails, they are written with the next ones."""
-        if self._points:
-            self._place.require()
-            self._store.write_curves(self._points)
-            self._points = {}
 
     def _take_note(self, message: Message) -> None:
         note = Note.from_data(message["note"])
         try:
-            self._store.note(note, message.get("time"))
+            self._session.store.note(note, message.get("time"))
         finally:
             if note.code == "user-note":
                 self.guests.show_note(note)
 
-    # -- steps -----------------------------------------------------------------------------------
-
-    def _load_digest(self) -> Digest:
-        if self._digest is None:
-            from torchscan.watching.digest import Digest  # torch, for the first time
-
-            self._digest = Digest(self.guests)
-        return self._digest
-
-    def _take_steps(self, records: Sequence[tuple[Message, int]]) -> None:
-        try:
-            self._write_steps(records)
-            self._has_failed = False
-        except Exception as error:
-            # The disk may be full now and not later, or it is an internal error.
-            if len(records) > 1:  # it may concern one of them
-                for each in records:
-                    self._take_steps([each])
-                return
-            ((message, _),) = records
-            why = self.report_failure(error)
-            self._inlet.counters.note_failed()
-            self.count_lost(lost_step(message["phase"], message["step"], why))
-            self._keep(self.accounts())
-
-    def _write_steps(self, records: Sequence[tuple[Message, int]]) -> None:
-        """Write steps in one transaction."""
-        digested = self._load_digest().read(self._inlet.memory, records, self._announced)
-        times: list[dict[str, Any]] = []
-        for message, _ in records:
-            times.append({name: message[name] for name in _TIMES})
-        before = dict(self._session)
-        has_written = False
-        try:
-            self._place.require()
-            steps = []
-            for when, each in zip(times, digested, strict=True):
-                numbers = self._stored(each.numbers)
-                steps.append(SampledStep(**when, distributions=each.numbered(numbers)))
-            self._session |= {
-                "written": before["written"] + len(steps),
-                "last": [steps[-1].phase, steps[-1].step],
-            }
-            self._store.write_steps(steps, about={**self._unwritten, "session": self._session})
-            self._unwritten = {}
-            has_written = True
-        except StoreError:
-            self._session = before
-            self._known.clear()  # what was new may not be there
-            self._in_file.clear()
-            raise
-        finally:
-            if has_written or len(records) == 1:  # else they come again, one by one
-                for (message, _), when, each in zip(records, times, digested, strict=True):
-                    self._look_for_nan(message, each.found, each.series)
-                    if self.guests.has_sinks:
-                        self.guests.show(each.seen(when))
-
-    def _look_for_nan(self, message: Message, found: Distributions, series: list[Series]) -> None:
-        """Report the first NaN, once."""
-        if self._has_nan or not found.columns.figures["nan"].any():
-            return
-        self._has_nan = True
-        num_nan = found.columns.figures["nan"]
-        first, *others = (each for place, each in enumerate(series) if num_nan[found.rows[place]])
-        step = message["step"]
-        loss_step, loss = message["wrong_loss"] or (None, "")
-        if loss_step is not None and loss_step >= step:
-            loss_step, loss = None, ""
-        note = Note.of(
-            "nan-seen",
-            step=step,
-            series=first.label,
-            path=first.path,
-            invocation=first.invocation,
-            others=len(others),
-            loss_step=loss_step,
-            loss=loss,
-        )
-        self._report_event(note)
-
-    def _stored(self, numbers: list[int]) -> list[int]:
-        """Return the numbers that series have in the file, in the same list for the same series."""
-        own, in_file = self._in_file.get(id(numbers), (None, []))
-        if own is numbers:
-            return in_file
-        for number in numbers:
-            if number not in self._known:
-                self._known[number] = self._store.number_of(self._announced[number].series)
-        in_file = [self._known[number] for number in numbers]
-        if len(self._in_file) >= _MAX_LISTS:
-            self._in_file.clear()
-        self._in_file[id(numbers)] = numbers, in_file
-        return in_file
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._count_unput()
+        self._session.count_unput()
         with contextlib.suppress(StoreError):
-            self._write_points()
-        self._session["is_settled"] = True
+            self._curves.flush()
         ended: dict[str, Any] = {}
         if not self._is_over:
             self._parent.note_gone()
             ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
-                self._store.note(Note.of("run-not-closed"))
-        self._keep({**ended, **self.accounts()})
-        self._line.send({"is": "end", "lost": self._own_losses.to_data()})
+                self._session.store.note(Note.of("run-not-closed"))
+        self._session.settle(ended)
         self.guests.close(is_orphan=not self._is_over)
-        self._store.close()
-        self._ledger.close()
-        self._line.flush()
+        self._session.close()
 
 
 def serve(
@@ -348,11 +198,11 @@ def serve(
     try:
         # The trainer has created the file. A worker that did so would bring back a removed run.
         store = Store(task.path, {}, can_create=False, patience=PATIENCE_OF_WRITERS)
-        ledger = Ledger(task.path)
-        worker = Worker(line, inlet, store, ledger, parent, task)
+        session = WorkerSession(line, inlet, store, Ledger(task.path), task)
     except (StoreError, OSError) as error:
         line.send({"is": "failed", "why": reason_of(task.path, error).to_data(), "is_final": True})
         return
+    worker = Worker(line, session, parent, task)
     Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
     try:
         guest = load_guest()

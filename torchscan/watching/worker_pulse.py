@@ -47,15 +47,13 @@ class Pulse:
             before = deadline
             if busy and busy % _MAX_BUSY == 0:
                 os.kill(os.getpid(), signal.SIGALRM)
-            if busy < _MAX_BUSY and _gets_on(deadline, now_used - used, now_taken != taken):
+            if deadline is None:
+                gets_on = now_taken != taken or now_used - used > _WORK
+            else:
+                gets_on = time.monotonic() < deadline + _GRACE
+            if busy < _MAX_BUSY and gets_on:
                 self._counters.note_beat()
                 used, taken, idle = now_used, now_taken, 0
             elif is_over:
                 idle += 1
         os._exit(1)
-
-
-def _gets_on(deadline: float | None, used: float, has_taken: bool) -> bool:
-    if deadline is not None:
-        return time.monotonic() < deadline + _GRACE
-    return has_taken or used > _WORK

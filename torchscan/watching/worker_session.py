@@ -22,7 +22,7 @@ from torchscan.watching.message_socket import MessageSocket
 from torchscan.watching.run_database import StoreError
 from torchscan.watching.run_files import Ledger
 from torchscan.watching.run_reader import Reader
-from torchscan.watching.schema import Announced, Phase
+from torchscan.watching.schema import Announced, CurvePoint, Phase, SampledStep
 from torchscan.watching.store import Store
 from torchscan.watching.write_failures import Place, reason_of
 
@@ -50,11 +50,13 @@ class WorkerSession:
         ledger: Ledger,
         task: WorkerTask,
     ) -> None:
-        self._line, self._inlet = line, inlet
-        self._store, self._ledger = store, ledger
-        self._path, self._place = task.path, Place(task.path)
-        self._has_failed = False
-        self._losses, self._session = _session_of(task)
+        self._line, self.inlet = line, inlet
+        self.store, self._ledger = store, ledger
+        self._path, self.place = task.path, Place(task.path)
+        #: True if the trainer knows that writing fails
+        self.has_failed = False
+        #: ``state`` is what the store has of the session
+        self._losses, self.state = _session_of(task)
         #: those of this worker
         self._own_losses = Losses()
         #: what the store has not taken yet
@@ -63,29 +65,29 @@ class WorkerSession:
     def report_failure(self, error: Exception) -> Note:
         """Tell the trainer once, until a step succeeds, and return the reason."""
         why = reason_of(self._path, error)
-        if not self._has_failed:
+        if not self.has_failed:
             self._line.send({"is": "failed", "why": why.to_data()})
-        self._has_failed = True
+        self.has_failed = True
         return why
 
     def count_lost(self, lost: LostSteps) -> None:
         """Count lost steps, in the run and in the session."""
         self._losses.add(lost)
         self._own_losses.add(lost)
-        self._session["lost"] += lost.count
+        self.state["lost"] += lost.count
 
-    def _report_event(self, note: Note) -> None:
+    def report_event(self, note: Note) -> None:
         """Record something that happened to the run, and have the trainer warn of it."""
         self._line.send({"is": "warning", "note": note.to_data()})
         with contextlib.suppress(StoreError):
-            self._store.note(note)
+            self.store.note(note)
 
-    def _keep(self, about: Mapping[str, Any]) -> None:
+    def keep(self, about: Mapping[str, Any]) -> None:
         """Write facts about the run to the store or, if that fails, to the ledger."""
         self._unwritten |= about
         try:
-            self._place.require()
-            self._store.write_metadata(self._unwritten)
+            self.place.require()
+            self.store.write_metadata(self._unwritten)
             self._unwritten = {}
         except StoreError as error:
             self.report_failure(error)
@@ -93,18 +95,56 @@ class WorkerSession:
             # Its room is reserved.
             self._ledger.write_metadata({**self._unwritten, **self.accounts(), **brief})
 
+    def forget_from(self, step: int) -> None:
+        """Forget steps that are recorded again, because training goes back to this one."""
+        self._losses.forget_from(step)
+        self.keep({"lost": self._losses.to_data()})
+        self.store.forget_from(step)
+
+    def write_curves(self, points: Mapping[Phase, Sequence[CurvePoint]]) -> None:
+        """Write points of the curves to the store."""
+        self.place.require()
+        self.store.write_curves(points)
+
+    def write_steps(self, steps: Sequence[SampledStep]) -> None:
+        """Write steps to the store in one transaction, with the session."""
+        before = dict(self.state)
+        last = steps[-1]
+        self.state |= {
+            "written": before["written"] + len(steps),
+            "last": [last.phase, last.step],
+        }
+        try:
+            self.store.write_steps(steps, about={**self._unwritten, "session": self.state})
+        except StoreError:
+            self.state = before
+            raise
+        self._unwritten = {}
+
     def accounts(self) -> dict[str, Any]:
         """Return the session and its losses as plain data."""
-        return {"session": dict(self._session), "lost": self._losses.to_data()}
+        return {"session": dict(self.state), "lost": self._losses.to_data()}
 
-    def _count_unput(self) -> None:
+    def count_unput(self) -> None:
         """Count steps that were begun and that the trainer could not hand over."""
-        counters, session = self._inlet.counters, self._session
+        counters, session = self.inlet.counters, self.state
         count = counters.num_begun - session["written"] - session["lost"]
         if count > 0:
             is_evaluation, step = counters.last_begun
             phase: Phase = "eval" if is_evaluation else "train"
             self.count_lost(missing_at_end(session, phase, step, count, TRAINING_ENDED))
+
+    def settle(self, about: Mapping[str, Any]) -> None:
+        """Write the accounts for good, with facts about the end, and tell the trainer."""
+        self.state["is_settled"] = True
+        self.keep({**about, **self.accounts()})
+        self._line.send({"is": "end", "lost": self._own_losses.to_data()})
+
+    def close(self) -> None:
+        """Close the files, and send what waits."""
+        self.store.close()
+        self._ledger.close()
+        self._line.flush()
 
 
 def _session_of(task: WorkerTask) -> tuple[Losses, dict[str, Any]]:

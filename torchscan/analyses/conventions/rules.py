@@ -44,10 +44,16 @@ ATTENTION = (
 
 
 def rule_for(rules: dict[str, _Rule], *names: str) -> Callable[[_Rule], _Rule]:
-    """Return a decorator that adds a function to the rules, for each of these names."""
+    """Return a decorator that adds a function to the rules, for each of these names.
+
+    It raises an error if a name has a rule already.
+    """
 
     def register(rule: _Rule) -> _Rule:
-        rules.update(dict.fromkeys(names, rule))
+        for name in names:
+            if name in rules:
+                raise ValueError(f"{name} already has a rule: register one for each name")
+            rules[name] = rule
         return rule
 
     return register

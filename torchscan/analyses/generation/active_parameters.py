@@ -9,7 +9,7 @@ from torchscan.analyses.generation.serving_costs import Serving, packed_weights
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.ops.routing import UNKNOWN
 from torchscan.recording.folding import Repeats
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 

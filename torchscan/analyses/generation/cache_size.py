@@ -8,7 +8,8 @@ from math import ceil
 from torchscan.analyses.generation.stored import Stored
 from torchscan.errors import RecordError
 from torchscan.once import once
-from torchscan.recording.generation_passes import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Length
+from torchscan.recording.kept_passes import Kept
 
 #: lengths at which it shows what grows with the length
 _SHORTEST = (2, 3)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.recording.generation_passes import Kept
+from torchscan.recording.kept_passes import Kept
 
 #: tokens of the longest sequence that is considered
 _LONGEST = 2**24

@@ -10,7 +10,8 @@ from itertools import product
 from typing import Any
 
 from torchscan.analyses.totals import total_cost
-from torchscan.recording.generation_passes import Generating, Kept, Length
+from torchscan.recording.generation_passes import Generating, Length
+from torchscan.recording.kept_passes import Kept
 from torchscan.results import Result
 
 #: suffixes of a factor by its power, for people and for programs

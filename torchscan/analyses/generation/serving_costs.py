@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 from torchscan.analyses.generation.kept_modules import is_kept
 from torchscan.analyses.generation.stored import Stored
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpCall, TensorRecord
+from torchscan.trace.events import OpCall
+from torchscan.trace.records import TensorRecord
 from torchscan.trace.trace import Trace
 
 #: formats of fewer than 16 bits that matrix units compute in

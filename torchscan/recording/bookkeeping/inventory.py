@@ -18,7 +18,8 @@ from torchscan.recording.bookkeeping.packed_weights import (
     packed_tensors,
 )
 from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_sharded_type
-from torchscan.trace.events import TensorKind, stored_size
+from torchscan.trace.events import stored_size
+from torchscan.trace.records import TensorKind
 
 #: the attributes of each module, such as parameters and tables of hooks: none of them is packed
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))

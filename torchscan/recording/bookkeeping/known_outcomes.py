@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.storages import sparsity_of
+from torchscan.recording.bookkeeping.tensor_layouts import shape_of
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
@@ -22,6 +27,21 @@ class KnownOutcomes:
         self.signatures: dict[tuple[Any, ...], OpSignature] = {}
         #: by the key of a call, the way to make its result again
         self.plans: dict[tuple[Any, ...], Any] = {}
+
+    def spec_of(self, tensor: Tensor) -> TensorSpec:
+        """Return the spec of a tensor; equal specs are one object, whose identity can be a key."""
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            shape, sparsity = shape_of(tensor), sparsity_of(tensor)
+            spec = TensorSpec(shape, tensor.dtype, (), sparsity, is_nested=tensor.is_nested)
+            return self.specs.setdefault((spec,), spec)
+
+        key = (tensor.shape, tensor.dtype, tensor.stride())
+        known = self.specs.get(key)
+        if known is not None:
+            return known
+        spec = TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.stride())
+        self.specs[key] = spec
+        return spec
 
 
 _shared: ContextVar[KnownOutcomes | None] = ContextVar("known_outcomes", default=None)

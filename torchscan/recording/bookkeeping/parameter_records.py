@@ -10,9 +10,10 @@ from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
 from torchscan.recording.bookkeeping.packed_weights import Fingerprint
 from torchscan.recording.bookkeeping.storages import bytes_of
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import local_part
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 
 
 def parameter_records(
@@ -32,9 +33,12 @@ def parameter_records(
     # All of them before the table is asked for the memory of those that are not used.
     for position, slot in enumerate(inventory.slots):
         storage = table.memory_of(slot.tensor)
+        is_used = storage is not None
+        if not is_used and type(slot.tensor) not in PLAIN_TYPES:  # it wraps other tensors
+            is_used = any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
         identities.append(first.setdefault(slot.tensor._cdata, position))
         known.append(storage)
-        used.append(storage is not None or _is_used(table, slot))
+        used.append(is_used)
 
     records = []
     for slot, identity, storage, is_used in zip(
@@ -103,13 +107,6 @@ def unseen_parameters(
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     notes += [Note.of("hidden-weights", path=path) for path in sorted(hidden)]
     return notes
-
-
-def _is_used(table: TensorTable, slot: Slot) -> bool:
-    """Return whether memory that a tensor subclass wraps was used."""
-    if type(slot.tensor) in PLAIN_TYPES:
-        return False
-    return any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
 
 
 def _record_of(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from torchscan.torch_versions import is_functorch_wrapped
-from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorSpec, stored_size
+from torchscan.trace.events import Sparsity, TensorSpec, stored_size
+from torchscan.trace.records import StorageKind, StorageRecord
 
 
 class _StorageWatch(weakref.ref[object]):
@@ -149,6 +150,13 @@ class Storages:
         """Note the kind and the name of a block, which show later than the block itself."""
         size, seen, _, _ = self._blocks[number]
         self._blocks[number] = (size, seen, kind, name)
+
+    def name_memory(self, tensor: Tensor, kind: StorageKind, name: str) -> int | None:
+        """Set the kind and name of a tensor's memory, if it was met; return its number, or None."""
+        number = self.find(tensor)
+        if number is not None:
+            self.call_it(number, kind, name)
+        return number
 
     def leave_out_host(self, is_left_out: bool = True) -> None:
         """Leave out tensors with data from now on, or no longer: they are in the host's memory.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.tensors import (
+from torchscan.recording.bookkeeping.tensor_layouts import (
     CONCRETE_INTEGERS,
     has_strides,
     is_plain,
@@ -34,7 +34,10 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
     if not is_plain(tensor):
         return tensor
 
-    if on_meta and not _keeps_values(tensor):
+    # Control flow may need the values of integers.
+    are_integers = not tensor.is_floating_point() and not tensor.is_complex()
+    is_known = are_integers and tensor.device.type == "cpu" and tensor.numel() <= CONCRETE_INTEGERS
+    if on_meta and not is_known:
         made = meta_copy(tensor)
     else:
         made = _copy_with_strides(tensor.detach())
@@ -46,13 +49,6 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
         if tensor.is_leaf:
             return leaf
         return leaf.view_as(leaf)  # a tensor that is not a leaf may be written to
-
-
-def _keeps_values(tensor: Tensor) -> bool:
-    """Return whether a copy on the meta device would lose values that control flow may need."""
-    if tensor.is_floating_point() or tensor.is_complex():
-        return False
-    return tensor.device.type == "cpu" and tensor.numel() <= CONCRETE_INTEGERS
 
 
 def _copy_with_strides(tensor: Tensor) -> Tensor:

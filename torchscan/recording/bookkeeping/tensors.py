@@ -2,82 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchscan.recording.bookkeeping.known_outcomes import known_outcomes
-from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
-from torchscan.recording.undo import run_at_end_of_pass
-from torchscan.torch_versions import (
-    WithoutData,
-    is_fake_type,
-    making_ordinary_tensors,
-    without_torch_function,
-    without_tracing,
-)
-from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
-
-#: integers and booleans up to this many elements keep their values in a pass on shapes alone
-CONCRETE_INTEGERS = 2**22
-#: floating-point tensors made from known values keep theirs up to this many elements
-CONCRETE_FLOATS = 2**18
-#: … or none do, not even those without elements
-NO_FLOATS = -1
-
-#: of no subclass
-PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
-
-
-def are_plain(types: Collection[type]) -> bool:
-    """Return whether tensors of these types wrap no other tensors. They may have no data."""
-    if PLAIN_TYPES.issuperset(types):
-        return True
-    return all(each in PLAIN_TYPES or is_fake_type(each) for each in types)
-
+from torchscan.recording.bookkeeping.shared_memory import SharedMemory, Tracked
+from torchscan.recording.bookkeeping.storages import Storages
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, make_proxy, show_shape
+from torchscan.torch_versions import WithoutData, without_tracing
+from torchscan.trace.events import TensorSpec
+from torchscan.trace.records import TensorKind, TensorRecord
 
 _NAMELESS: tuple[TensorKind, str] = ("constant", "")
-
-
-class Tracked:
-    """The state of one tensor object during a pass."""
-
-    __slots__ = (
-        "index",
-        "is_concrete",
-        "is_from_pass",
-        "is_produced",
-        "proxy",
-        "reference",
-        "shares_with",
-        "spec",
-        "storage",
-    )
-
-    def __init__(
-        self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, proxy: Tensor | None
-    ) -> None:
-        self.reference = weakref.ref(tensor)
-        self.index = index
-        #: whether an operator of the pass made it
-        self.is_produced = False
-        #: whether the pass made it in any way, also as an argument or a substitute
-        self.is_from_pass = False
-        self.spec = spec
-        self.storage = storage
-        #: another one with the same memory, if there was one before
-        self.shares_with: Tracked | None = None
-        #: computed with instead of the tensor itself; None: the tensor itself
-        self.proxy = proxy
-        #: whether there are values to compute with
-        self.is_concrete = not (tensor if proxy is None else proxy).is_meta
-
-    def replace(self, proxy: Tensor) -> None:
-        """From now on compute with ``proxy``."""
-        self.proxy = proxy
-        self.is_concrete = not proxy.is_meta
 
 
 class TensorTable:
@@ -93,15 +31,12 @@ class TensorTable:
         self.storages = Storages()
         self._needs_proxy = needs_proxy
         self._tracked: dict[int, Tracked] = {}
-        #: by memory, the tensor met last that looks into it
-        self._last_of_storage: dict[int, Tracked] = {}
+        self._memory = SharedMemory()
         #: what is known of operators on tensors of these specs
         self.outcomes = known_outcomes()
-        self._specs = self.outcomes.specs
+        self.spec_of = self.outcomes.spec_of
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
-        #: memory that is not computed with: the memory that stands in for it, None for meta tensors
-        self._replaced: dict[int, torch.UntypedStorage | None] = {}
         #: those of the user's that the pass would have written to
         self._written: set[int] = set()
         self._generators: dict[torch.Generator, torch.Generator] = {}
@@ -109,7 +44,7 @@ class TensorTable:
     def share_specs(self, other: TensorTable) -> None:
         """Equal specs are one object in both."""
         self.outcomes = other.outcomes
-        self._specs = other._specs
+        self.spec_of = other.spec_of
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
         """Set the kind and name that a tensor gets if the pass meets it.
@@ -127,10 +62,6 @@ class TensorTable:
             tracked = self._enter(tensor, spec, storage, None, kind, name, None)
             tracked.is_from_pass = True
 
-    def enter_constant(self, tensor: Tensor) -> None:
-        """Enter the memory of a tensor that torch has made of a Python number or list."""
-        self.storages.find_or_add(tensor, "constant", "")
-
     def enter_state(self, tensor: Tensor, name: str) -> None:
         """Enter the state of an optimizer."""
         self.enter_copy(tensor, "optimizer state", name)
@@ -145,31 +76,14 @@ class TensorTable:
         known = self.find(original)
         proxy = None
         if not substitute.is_meta:
-            replaced = self._replaced.get(known.storage)
+            replaced = self._memory.replaced.get(known.storage)
             if replaced is not None:
-                proxy = _make_proxy(substitute, known.spec, replaced)
+                proxy = make_proxy(substitute, known.spec, replaced)
         tracked = Tracked(substitute, known.index, known.spec, known.storage, proxy)
         tracked.is_from_pass = True
         self._tracked[id(substitute)] = tracked
-        self._share(tracked)
+        self._memory.add(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
-
-    def name_gradient(self, gradient: Tensor, name: str) -> None:
-        """Say of the memory of a gradient, if it is known, whose gradient it is."""
-        storage = self.storages.find(gradient)
-        if storage is not None:
-            self.storages.call_it(storage, "gradient", name)
-
-    def name_cache(self, tensor: Tensor) -> int | None:
-        """Say of the memory of a tensor that a later pass gets it; its number, if it has any."""
-        storage = self.storages.find(tensor)
-        if storage is not None:
-            self.storages.call_it(storage, "cache", "")
-        return storage
-
-    def end(self) -> None:
-        """End the pass: memory that is freed from now on is freed after its end."""
-        self.storages.end()
 
     def is_from_pass(self, tensor: Tensor) -> bool:
         """Return whether the pass produced a tensor: a result, a proxy or a copied argument."""
@@ -218,7 +132,7 @@ class TensorTable:
 
         The tensor still reports that it is a meta tensor, as activations do.
         """
-        self._replace_storage(self.find(tensor).storage, values.untyped_storage())
+        self._memory.replace(self.find(tensor).storage, values.untyped_storage())
 
     def enter_constant_with(self, tensor: Tensor, values: Tensor) -> None:
         """Enter a meta tensor that the pass has made from these values."""
@@ -259,7 +173,8 @@ class TensorTable:
         if proxy is not None and has_strides(proxy):
             is_same = tensor.shape == proxy.shape and tensor.stride() == proxy.stride()
             if not is_same:
-                self._show(tensor, proxy, tracked.storage)
+                show_shape(tensor, proxy)
+                self.storages.stands_for(tensor, tracked.storage, holds=True)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
@@ -272,12 +187,11 @@ class TensorTable:
         now = self.storages.resized(tensor)
         if before is None or now is None:
             return
-        for tracked in [*self._sharing(before)]:
+        for tracked in self._memory.sharing(before):
             record = self.records[tracked.index]
             tracked.index = len(self.records)
-            tracked.storage = now
             self.records.append(record._replace(storage=now, producer=None))
-        self._last_of_storage[now] = self._last_of_storage.pop(before)
+        self._memory.move(before, now)
 
     def protect(self, tensor: Tensor) -> bool:
         """Replace memory of the user by a copy, before the pass writes to it.
@@ -288,14 +202,14 @@ class TensorTable:
         if storage not in self._foreign:
             return False
         self._written.add(storage)
-        if storage in self._replaced:
+        if storage in self._memory.replaced:
             return False
-        self._replace_storage(storage, tensor.untyped_storage().clone())
+        self._memory.replace(storage, tensor.untyped_storage().clone())
         return True
 
     def forget_values(self, tensor: Tensor) -> None:
         """Forget the values of a tensor, and of all tensors that share its memory."""
-        self._replace_storage(self.find(tensor).storage, None)
+        self._memory.replace(self.find(tensor).storage, None)
 
     def compute_without_data(self, tensor: Tensor, without_data: WithoutData) -> None:
         """Forget the values of a tensor and of all tensors that share its memory.
@@ -303,8 +217,8 @@ class TensorTable:
         It stays on its device.
         """
         storage = self.find(tensor).storage
-        self._replaced[storage] = None
-        for tracked in [*self._sharing(storage)]:
+        self._memory.replaced[storage] = None
+        for tracked in [*self._memory.sharing(storage)]:
             original = tracked.reference()
             if original is not None:
                 spec = tracked.spec
@@ -318,72 +232,16 @@ class TensorTable:
             self._generators[generator] = generator.clone_state()
         return self._generators[generator]
 
-    def _replace_storage(self, storage: int, by: torch.UntypedStorage | None) -> None:
-        self._replaced[storage] = by
-        for tracked in self._sharing(storage):
-            original = tracked.reference()
-            if original is not None:
-                tracked.replace(_make_proxy(original, tracked.spec, by))
-
-    def _share(self, tracked: Tracked) -> None:
-        tracked.shares_with = self._last_of_storage.get(tracked.storage)
-        self._last_of_storage[tracked.storage] = tracked
-
-    def _sharing(self, storage: int) -> Iterator[Tracked]:
-        """Yield all tensors that share this memory."""
-        tracked: Tracked | None = self._last_of_storage[storage]
-        while tracked is not None:
-            yield tracked
-            tracked = tracked.shares_with
-
-    def spec_of(self, tensor: Tensor) -> TensorSpec:
-        """Return the spec of a tensor; equal specs are one object, whose identity can be a key."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            shape, sparsity = shape_of(tensor), sparsity_of(tensor)
-            spec = TensorSpec(shape, tensor.dtype, (), sparsity, is_nested=tensor.is_nested)
-            return self._specs.setdefault((spec,), spec)
-
-        key = (tensor.shape, tensor.dtype, tensor.stride())
-        known = self._specs.get(key)
-        if known is not None:
-            return known
-        spec = TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.stride())
-        self._specs[key] = spec
-        return spec
-
-    def _show(self, tensor: Tensor, proxy: Tensor, storage: int) -> None:
-        """Give the model's tensor the shape that an operator gave its proxy, by ``resize_`` or so.
-
-        If the proxy has no values, the tensor's memory is for its size alone: it is never touched.
-        """
-        if tensor.device == proxy.device:
-            memory = proxy.untyped_storage()
-            offset = proxy.storage_offset()
-        else:
-            size = _span_of(proxy) * proxy.element_size()
-            memory = torch.UntypedStorage(size, device=tensor.device)
-            offset = 0
-
-        data = tensor.data
-
-        def put_back() -> None:
-            with without_torch_function():
-                tensor.data = data
-
-        run_at_end_of_pass(put_back)
-        with torch.no_grad():
-            tensor.set_(memory, offset, proxy.shape, proxy.stride())
-        self.storages.stands_for(tensor, storage, holds=True)
-
     def _adopt(self, tensor: Tensor) -> Tracked:
         spec = self.spec_of(tensor)
         kind, name = self._names.get(tensor._cdata, _NAMELESS)
         storage = self._foreign_storage(tensor, kind, name)
-        if storage in self._replaced:
-            proxy: Tensor | None = _make_proxy(tensor, spec, self._replaced[storage])
+        replaced = self._memory.replaced
+        if storage in replaced:
+            proxy: Tensor | None = make_proxy(tensor, spec, replaced[storage])
         elif self._needs_proxy(tensor, spec, kind):
-            self._replaced[storage] = None
-            proxy = _make_proxy(tensor, spec, None)
+            replaced[storage] = None
+            proxy = make_proxy(tensor, spec, None)
         else:
             proxy = None
         return self._enter(tensor, spec, storage, proxy, kind, name, None)
@@ -398,10 +256,11 @@ class TensorTable:
         name: str,
         producer: int | None,
     ) -> Tracked:
-        tracked = Tracked(tensor, len(self.records), spec, storage, proxy)
+        records = self.records
+        tracked = Tracked(tensor, len(records), spec, storage, proxy)
         self._tracked[id(tensor)] = tracked
-        self.records.append(TensorRecord(spec, storage, kind, name, producer))
-        self._share(tracked)
+        records.append(TensorRecord(spec, storage, kind, name, producer))
+        self._memory.add(tracked)
         if proxy is not None:
             self.storages.stands_for(proxy, storage)
         return tracked
@@ -415,72 +274,3 @@ class TensorTable:
         if is_new:
             self._foreign.add(storage)
         return storage
-
-
-def shape_of(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape, or of a nested tensor that of all elements in a row.
-
-    The shape of a nested tensor has symbols in it, or there is none.
-    """
-    if tensor.is_nested:
-        return (tensor.numel(),)
-    return tuple(tensor.shape)
-
-
-def has_strides(tensor: Tensor) -> bool:
-    """Return whether a tensor is dense and strided."""
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def kind_of(tensor: Tensor) -> str:
-    """Return how its elements are stored, in a word."""
-    if tensor.is_quantized:
-        return "quantized"
-    if tensor.is_nested:
-        return "nested"
-    return str(tensor.layout).removeprefix("torch.")
-
-
-def _span_of(tensor: Tensor) -> int:
-    """Return the number of elements between the first and the last one, both included."""
-    if not tensor.numel():
-        return 0
-    last = 0
-    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
-        last += (size - 1) * step
-    return last + 1
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor has dense memory with strides, and is not of a subclass."""
-    is_dense = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
-    return is_dense and type(tensor) in (Tensor, nn.Parameter)
-
-
-def same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
-    """Return the view of another storage that ``tensor`` is of its own."""
-    view = torch.empty(0, dtype=tensor.dtype, device=storage.device)
-    return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a meta tensor like this one, or of another type, which belongs to no graph."""
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta"
-    )
-
-
-def meta_tensor(spec: TensorSpec) -> Tensor:
-    """Return a meta tensor of this spec."""
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
-
-
-def _make_proxy(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
-    """Return a proxy tensor for ``tensor``: the same view of another storage, or a meta tensor.
-
-    Views of the model's tensors must be ordinary tensors, not those of inference mode.
-    """
-    with making_ordinary_tensors():
-        if storage is None:
-            return meta_tensor(spec)
-        return same_view(tensor, storage)

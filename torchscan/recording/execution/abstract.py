@@ -19,49 +19,38 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, kind_of
+from torchscan.recording.bookkeeping.tensor_layouts import (
+    CONCRETE_FLOATS,
+    CONCRETE_INTEGERS,
+    kind_of,
+)
 from torchscan.recording.execution.assumptions import Assumed
 from torchscan.recording.execution.balanced_routing import (
     BALANCED_INDICES,
     balanced_indices,
     picked_by,
 )
-from torchscan.recording.execution.calls import (
-    OpOutcome,
-    OpRequest,
-    describe_outcome,
-    protect_foreign,
-    tensors_of_result,
-)
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.meta_calls import (
+    assumed_number,
     call_on_cpu,
     call_on_meta,
     call_on_spec,
     masks_to_indices,
 )
 from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statistics_on_cpu
+from torchscan.recording.execution.op_traits import ALLOCATIONS, MAY_GROW
+from torchscan.recording.execution.outcomes import (
+    OpOutcome,
+    describe_outcome,
+    protect_foreign,
+    tensors_of_result,
+)
 from torchscan.recording.execution.plan_makers import make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
-
-#: operators whose result has no values yet
-_ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
-
-#: operators whose result can be larger than all their operands together
-_MAY_GROW = frozenset(
-    {
-        aten.new_zeros.default,
-        aten.new_ones.default,
-        aten.new_full.default,
-        aten.new_empty.default,
-        aten.repeat.default,
-        aten.tile.default,
-        aten.pad.default,
-        aten.constant_pad_nd.default,
-        aten.repeat_interleave.self_int,
-    }
-)
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.records import TensorKind
 
 
 class _Plan(NamedTuple):
@@ -220,12 +209,12 @@ class AbstractExecution:
 
     def _loses_values(self, request: OpRequest) -> bool:
         """Return whether the shapes of a call say that its result keeps no values."""
-        may_grow = request.traits.is_factory or request.op in _MAY_GROW
+        may_grow = request.traits.is_factory or request.op in MAY_GROW
         num_elements = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
         if not may_grow and num_elements <= CONCRETE_INTEGERS:
             return False
         signature = describe_outcome(request, call_on_meta(request)).signature
-        if request.op in _ALLOCATIONS and signature.outputs[0].is_arithmetic:
+        if request.op in ALLOCATIONS and signature.outputs[0].is_arithmetic:
             return True
         return not self._has_values(signature)
 
@@ -273,8 +262,3 @@ class AbstractExecution:
     ) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)
-
-
-def assumed_number(tensor: Tensor) -> float | int | bool:
-    """Return 1, the value that an optimizer reads when it asks for an unknown number."""
-    return torch.ones((), dtype=tensor.dtype).item()

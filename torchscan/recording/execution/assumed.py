@@ -20,7 +20,8 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.notes import Note
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumptions import About, Assumed
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.picks import (
@@ -109,6 +110,14 @@ class AssumedValues:
                     self._note(assumed.with_about(about), name_of_read(request.op))
         return met
 
+    def are_validated(self, request: OpRequest) -> bool:
+        """Return whether torch validates unknown values, which are then assumed to be in range."""
+        first, *_ = request.tracked
+        if first.is_concrete or not is_validation():
+            return False
+        self._assume(Note.of("distribution-arguments-valid"))
+        return True
+
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
@@ -128,7 +137,9 @@ class AssumedValues:
             choices = choices_asked_for(request, position, each)
             self._asked_for.get(each.call, set()).update(choices)
         known = [(about_after(request, position, each), each) for position, each in met]
-        drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
+        drawn = None
+        if any(tracked.is_concrete for tracked in made):
+            drawn = drawn_by(request)
         if drawn is not None:
             known.append((drawn, Assumed(drawn)))
         if not known:

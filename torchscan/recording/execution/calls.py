@@ -1,4 +1,4 @@
-"""One operator call on its way through the recorder: operands, key and outcome.
+"""One operator call on its way through the recorder: its operands and its key.
 
 Equal calls have the same key.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.packed_weights import packed_tensors
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
-from torchscan.recording.execution.aliases import alias_positions
-from torchscan.recording.execution.assumptions import Assumed
+from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.groups import NAMESPACES, with_groups
 from torchscan.recording.execution.op_traits import OpTraits
-from torchscan.torch_versions import OpOverload, aten
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.torch_versions import OpOverload
+from torchscan.trace.events import OpSignature, TensorSpec
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 _COMPARABLE = frozenset({float, bool, complex, torch.device})
+_ROWS = (list, tuple)
 #: marks in a flat key: ([1], 2) is not ([1, 2],)
 _OPEN, _CLOSE, _SAME = object(), object(), object()
 _TRAINING = 5  # the position of the flag that says whether running statistics are written
@@ -98,7 +98,7 @@ class OpRequest:
                 if tracked.proxy is not None:
                     self.has_proxy = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
-            elif kind is list or kind is tuple or isinstance(value, list | tuple):
+            elif isinstance(value, _ROWS):
                 if _PLAIN.issuperset(map(type, value)):
                     key.append(tuple(value))
                 else:
@@ -170,6 +170,7 @@ class OpRequest:
         first = [self.places[id(each)] for each in self.tracked]
         repeated = [position for position, earlier in enumerate(first) if earlier != position]
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
+        written_specs = tuple([self.table.find(tensor).spec for tensor in written])
         args = tuple(map(self._describe, self.args))
         if self.op.namespace in NAMESPACES:
             args = with_groups(self.op, self.args, args)
@@ -180,7 +181,7 @@ class OpRequest:
             outputs=outputs,
             is_view=is_view,
             repeated=tuple(repeated),
-            written=tuple([self.table.find(tensor).spec for tensor in written]),
+            written=written_specs,
         )
 
     def _describe(self, value: Any) -> Any:
@@ -217,63 +218,3 @@ class OpRequest:
         """Return the proxy tensor to compute with, or the tensor itself if it has none."""
         proxy = self.table.find(tensor).proxy
         return tensor if proxy is None else proxy
-
-
-class OpOutcome(NamedTuple):
-    """The result of a call, for the model, and its description, for the record."""
-
-    result: Any
-    signature: OpSignature
-    #: the tensors in the result, in order
-    outputs: Sequence[Tensor]
-    #: for each output the position of the operand whose memory it shares, None for new memory
-    alias_of: Sequence[int | None]
-    #: what the values of its integer outputs rest on
-    assumed: Assumed | None = None
-
-
-class Execution(Protocol):
-    """A way to run operators: for real, or on shapes alone."""
-
-    def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
-        """Return whether a tensor from outside the pass needs a meta tensor as its proxy."""
-
-    def begin_optimizer(self) -> None:
-        """Prepare for an optimizer's step: the gradients are there."""
-
-    def run(self, request: OpRequest) -> OpOutcome:
-        """Run one operator."""
-
-
-def tensors_of_result(result: Any) -> list[Tensor]:
-    """Return the tensors in a result of an operator."""
-    if isinstance(result, Tensor):
-        return [result]
-    if isinstance(result, list | tuple):
-        return [tensor for item in result for tensor in tensors_of_result(item)]
-    return []
-
-
-def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
-    """Describe what a call returned."""
-    outputs = [result] if type(result) is Tensor else tensors_of_result(result)
-    alias_of = alias_positions(outputs, [request.operand(tensor) for tensor in request.tensors])
-    changes_data = request.traits.written and torch.Tag.inplace_view not in request.op.tags
-    is_view = bool(outputs) and None not in alias_of and not changes_data
-    specs = tuple(request.table.spec_of(output) for output in outputs)
-    signature = request.describe(specs, is_view)
-    return OpOutcome(result, signature, outputs, alias_of)
-
-
-def protect_foreign(request: OpRequest, is_at_risk: Callable[[Tensor], bool] | None = None) -> bool:
-    """Let copies replace the memory that is not the pass's own, before a write.
-
-    Memory that is about to be shared is copied, too, and what is not at risk is not. Return whether
-    there are copies that were not there before.
-    """
-    written = request.written_tensors()
-    if request.op is aten.set_.source_Tensor:
-        written = request.tensors
-    at_risk = filter(is_at_risk or (lambda _: True), written)
-    # Not any(): every tensor needs its copy.
-    return sum(map(request.table.protect, at_risk)) > 0

@@ -50,7 +50,11 @@ def named_call(
         raise NeedsValuesError(f"{func.name()} runs on data only")
 
     def run(replace: Callable[[Tensor], Tensor]) -> Any:
-        operands = [replace(each) if isinstance(each, Tensor) else each for each in args]
+        operands = []
+        for each in args:
+            if isinstance(each, Tensor):
+                each = replace(each)
+            operands.append(each)
         return func(*operands, **kwargs)
 
     score_operators = _operators_in(function, query)

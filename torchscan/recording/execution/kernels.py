@@ -217,7 +217,9 @@ class _FusedRMSNorm(torch.autograd.Function):
                 again = torch.rms_norm(source, ctx.shape, weight, ctx.eps)
             inputs = list(itertools.compress((source, weight), wanted))
             found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
-            of_source, of_weight = (next(found) if is_wanted else None for is_wanted in wanted)
+            wants_source, wants_weight = wanted
+            of_source = next(found) if wants_source else None
+            of_weight = next(found) if wants_weight else None
             return of_source, None, of_weight, None
         of_source, of_weight = aten._fused_rms_norm_backward(
             gradient, source, ctx.shape, scales, weight, wanted

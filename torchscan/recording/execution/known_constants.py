@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_FLOATS, CONCRETE_INTEGERS
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.places import is_of_user
 from torchscan.torch_versions import without_tracing
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import meta_tensor
+from torchscan.recording.bookkeeping.tensor_layouts import meta_tensor
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.layouts import Rule
 from torchscan.recording.execution.operand_checks import check
@@ -109,3 +109,8 @@ def masks_to_indices(request: OpRequest) -> None:
             )
     request.args = (source, expanded)
     request.look_up()
+
+
+def assumed_number(tensor: Tensor) -> float | int | bool:
+    """Return 1, the value that an optimizer reads when it asks for an unknown number."""
+    return torch.ones((), dtype=tensor.dtype).item()

@@ -147,7 +147,13 @@ def batch_norm_backward(
     gradient = in_layout_of_images(source) if of_source else None
     if weight is None:
         return gradient, None, None
-    return gradient, *(meta_like(weight) if is_wanted else None for is_wanted in of_affine)
+    gradients = [gradient]
+    for is_wanted in of_affine:
+        of_parameter = None
+        if is_wanted:
+            of_parameter = meta_like(weight)
+        gradients.append(of_parameter)
+    return tuple(gradients)
 
 
 def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tensor, ...] | None:

@@ -25,6 +25,18 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
 #: what tolist() and numpy() call before they read
 RESOLVE = frozenset({aten.resolve_conj.default, aten.resolve_neg.default})
 
+#: operators whose result has no values yet
+ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
+
+# fmt: off
+_GROWING = (
+    "new_zeros", "new_ones", "new_full", "new_empty", "repeat", "tile", "pad", "constant_pad_nd",
+)
+# fmt: on
+#: operators whose result can be larger than all their operands together
+MAY_GROW = frozenset(getattr(aten, name).default for name in _GROWING)
+MAY_GROW |= {aten.repeat_interleave.self_int}
+
 _WRAPPER = "_c10d_functional._wrap_tensor_autograd.default"
 
 #: operators that need values without a tag that says so, by name: their library may not be there

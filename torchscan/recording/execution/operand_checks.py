@@ -77,10 +77,13 @@ def _attention(request: OpRequest) -> None:
 
 
 def _require_broadcast(mask: Sequence[int], scores: Sequence[int]) -> None:
-    pairs = zip(mask[::-1], scores[::-1], strict=False)
-    if len(mask) <= len(scores) and all(size in (1, full) for size, full in pairs):
-        return
-    raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
+    """Require that a mask broadcasts to the scores."""
+    does_fit = len(mask) <= len(scores)
+    for size, full in zip(mask[::-1], scores[::-1], strict=False):
+        if size not in (1, full):
+            does_fit = False
+    if not does_fit:
+        raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
 
 
 def check_norm_types(request: OpRequest) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
-from torchscan.recording.execution.calls import OpOutcome, OpRequest
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_tensor
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.meta_calls import META, call_on_meta
+from torchscan.recording.execution.outcomes import OpOutcome
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -19,10 +20,12 @@ Maker = Callable[[OpRequest], Any]
 
 def make_again(request: OpRequest, outcome: OpOutcome) -> Maker | None:
     """Return a function for calls like this one, or None if some results only are views."""
+    result = outcome.result
+    parts = result if type(result) in (list, tuple) else (result,)
     is_new = all(position is None for position in outcome.alias_of)
-    if is_new and _is_rebuildable(outcome.result):
+    if is_new and all(isinstance(each, Tensor) for each in parts):
         if all(map(_fills_its_memory, outcome.outputs)):
-            return make_results(outcome.result, outcome.signature.outputs)
+            return make_results(result, outcome.signature.outputs)
         return call_on_meta
     if None in outcome.alias_of:
         return None
@@ -37,13 +40,6 @@ def make_results(result: Any, specs: Sequence[TensorSpec]) -> Maker:
         return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=META)
     container = type(result)
     return lambda _: container([meta_tensor(spec) for spec in specs])
-
-
-def _is_rebuildable(result: Any) -> bool:
-    if isinstance(result, Tensor):
-        return True
-    is_sequence = type(result) in (list, tuple)
-    return is_sequence and all(isinstance(each, Tensor) for each in result)
 
 
 def _fills_its_memory(tensor: Tensor) -> bool:

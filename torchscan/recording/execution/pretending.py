@@ -14,13 +14,9 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import copy_arguments
-from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
-from torchscan.recording.execution.calls import (
-    OpOutcome,
-    OpRequest,
-    describe_outcome,
-    tensors_of_result,
-)
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_tensor
+from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.outcomes import OpOutcome, describe_outcome, tensors_of_result
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.torch_versions import WithoutData, aten, is_fake_type

@@ -53,17 +53,23 @@ TRUTH = frozenset({aten.is_nonzero.default, aten._local_scalar_dense.default, at
 
 def begins_deepcopy(request: OpRequest) -> bool:
     """Return whether a call makes the tensor into which ``copy.deepcopy`` copies memory unseen."""
-    return request.op is aten.new_empty.default and not request.args[1]
+    if request.op is not aten.new_empty.default:
+        return False
+    return not request.args[1]
 
 
 def is_mask(index: Tensor | None) -> bool:
     """Return whether an index is a mask, with one value per element."""
-    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+    if not isinstance(index, Tensor):
+        return False
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def may_read(request: OpRequest) -> bool:
     """Return whether a call may read the values of an operand."""
-    return request.traits.needs_values or request.op in READ_INTEGERS
+    if request.traits.needs_values:
+        return True
+    return request.op in READ_INTEGERS
 
 
 def reads(request: OpRequest, position: int) -> bool:

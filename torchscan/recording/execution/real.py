@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.calls import (
-    OpOutcome,
-    OpRequest,
-    describe_outcome,
-    protect_foreign,
-)
-from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.outcomes import OpOutcome, describe_outcome, protect_foreign
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.records import TensorKind
 
 
 class RealExecution:

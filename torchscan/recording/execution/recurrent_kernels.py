@@ -54,31 +54,23 @@ class _RecurrentCall(NamedTuple):
         return torch.dropout(output, self.dropout, self.train) if between else output
 
 
-def _padded_call(
-    source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]
+def _call_of(
+    source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any], *, takes_packed: bool
 ) -> _RecurrentCall | None:
-    """Return the call for sequences side by side in one tensor, given as torch's own layers do.
+    """Return the call, given as torch's own layers do, or None for other arguments.
 
-    Packed ones come with their batch sizes.
+    Sequences lie side by side in one tensor, or are packed into rows and come with batch sizes.
     """
-    if not has_no_data(source) or len(rest) != 8 or kwargs or _is_packed(rest):
+    if not has_no_data(source) or len(rest) != 8 or kwargs:
         return None
-    return _RecurrentCall(source, *rest)
-
-
-def _packed_call(
-    source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _RecurrentCall | None:
-    """Return the call for sequences packed into rows, given as torch's own layers do."""
-    if not has_no_data(source) or len(rest) != 8 or kwargs or not _is_packed(rest):
+    first, *others = rest
+    if not isinstance(first, Tensor) or first.is_floating_point():
+        return _RecurrentCall(source, *rest)
+    if not takes_packed:
         return None
     with without_tracing():
-        batch_sizes = rest[0].tolist()
-    return _RecurrentCall(*(source, *rest[1:], False, batch_sizes))
-
-
-def _is_packed(rest: Sequence[Any]) -> bool:
-    return bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
+        batch_sizes = first.tolist()
+    return _RecurrentCall(*(source, *others, False, batch_sizes))
 
 
 # -- on a CPU ------------------------------------------------------------------------------------
@@ -92,7 +84,7 @@ def recurrent_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        call = _padded_call(source, rest, kwargs)
+        call = _call_of(source, rest, kwargs, takes_packed=False)
         if call is None:
             return function(source, *rest, **kwargs)
         if function is not torch.lstm:
@@ -221,7 +213,7 @@ def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function to call on a GPU: cuDNN's kernel for all layers."""
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        call = _padded_call(source, rest, kwargs) or _packed_call(source, rest, kwargs)
+        call = _call_of(source, rest, kwargs, takes_packed=True)
         if call is None:
             return function(source, *rest, **kwargs)
         hidden, cell = call.state if function is torch.lstm else (call.state, None)

@@ -119,21 +119,16 @@ def summed(
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Return the result if the mask has the shape of the source or is broadcast to it."""
     missing = source.dim() - mask.dim()
-    if missing < 0:
+    if not has_floats(source) or missing < 0:
         return None
     for size, full_size in zip(mask.shape, source.shape[missing:], strict=True):
         if size not in (1, full_size):
             return None
-    if mask.dtype is not torch.bool or not _holds(source.dtype, value):
+    if mask.dtype is not torch.bool or isinstance(value, complex):
+        return None
+    if math.isfinite(value) and abs(value) > torch.finfo(source.dtype).max:
         return None
     return same_rows(source)
-
-
-def _holds(dtype: torch.dtype, value: Any) -> bool:
-    """Return whether a real number is infinite or in the range of this type."""
-    if isinstance(value, complex):
-        return False
-    return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
 
 
 def put_back(grad: Tensor, sizes: Sequence[int], *_where: Any) -> Tensor:

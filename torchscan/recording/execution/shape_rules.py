@@ -36,15 +36,15 @@ from torchscan.torch_versions import OpOverload, aten
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
     """Return the target, if it takes every operand: one of its shape and type, or a real number."""
-    if not all(_fits(other, target) for other in others) or 0 in target.stride():
+    for other in others:
+        if isinstance(other, Tensor):
+            if other.dtype != target.dtype or other.shape != target.shape:
+                return None
+        elif isinstance(other, complex):
+            return None
+    if 0 in target.stride() or not target.is_floating_point():
         return None
-    return target if target.is_floating_point() else None
-
-
-def _fits(other: Any, target: Tensor) -> bool:
-    if isinstance(other, Tensor):
-        return other.dtype == target.dtype and other.shape == target.shape
-    return not isinstance(other, complex)
+    return target
 
 
 def _like_both(left: Any, right: Any, *_rest: Any, **kwargs: Any) -> Tensor | None:

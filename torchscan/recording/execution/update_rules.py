@@ -27,15 +27,12 @@ def _each_written(targets: Sequence[Tensor], *others: Any, **_scalars: Any) -> t
     if not all(each.is_meta for each in targets):
         return None
     for each in others:
-        if _is_list_of_tensors(each) and not _are_alike(targets, each):
+        if not isinstance(each, list | tuple):
+            continue
+        has_tensors = any(isinstance(item, Tensor) for item in each)
+        if has_tensors and not _are_alike(targets, each):
             return None
     return ()
-
-
-def _is_list_of_tensors(argument: Any) -> bool:
-    if not isinstance(argument, list | tuple):
-        return False
-    return any(isinstance(item, Tensor) for item in argument)
 
 
 def _are_alike(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

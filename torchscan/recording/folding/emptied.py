@@ -10,10 +10,10 @@ from torch import nn
 
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameter_records import rank_share
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
 from torchscan.recording.folding.layer_folds import Fold
 from torchscan.recording.folding.thinned import UnfoldableError, above_in, copied
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from torchscan.recording.folding.left_out_layers import LeftOut
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.records import StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
 
 
@@ -21,7 +22,11 @@ class UnfoldedRecords:
         self._places = [each.at for each in left]
         self._more = [0, *accumulate(each.end - each.begin for each in left)]
         self.parameters = {each.path: each for each in thin.parameters}
-        self.tensors = [self._placed(each) for each in thin.tensors]
+        self.tensors: list[TensorRecord] = []
+        for tensor in thin.tensors:
+            if tensor.producer is not None:
+                tensor = tensor._replace(producer=self.op_at(tensor.producer))
+            self.tensors.append(tensor)
         self.storages = [self._lasting(each) for each in thin.storages]
         #: the tensors of parameters and buffers, by their names
         self.named: dict[str, int] = {}
@@ -36,11 +41,6 @@ class UnfoldedRecords:
     def num_inserted(self, num_layers: int) -> int:
         """Return the number of operators in the first of the layers that were left out."""
         return self._more[num_layers]
-
-    def _placed(self, tensor: TensorRecord) -> TensorRecord:
-        if tensor.producer is None:
-            return tensor
-        return tensor._replace(producer=self.op_at(tensor.producer))
 
     def _lasting(self, storage: StorageRecord) -> StorageRecord:
         born, died = storage.born, storage.died
@@ -112,15 +112,18 @@ class LayerCopy:
 
     def _module(self, call: ModuleCall, more: int, parent: int) -> ModuleCall:
         left = self._left
+        if call.index != left.model.index:
+            parent = (call.parent or 0) + more
+        end = None if call.end is None else left.moved(call.end)
         return call._replace(
             index=call.index + more,
             path=left.renamed(call.path) or call.path,
-            parent=parent if call.index == left.model.index else (call.parent or 0) + more,
+            parent=parent,
             children=tuple([each + more for each in call.children]),
             inputs=tuple(map(self.tensor, call.inputs)),
             outputs=tuple(map(self.tensor, call.outputs)),
             ops=tuple(map(left.moved, call.ops)),
-            end=None if call.end is None else left.moved(call.end),
+            end=end,
         )
 
     def tensor(self, tensor: int) -> int:
@@ -134,7 +137,10 @@ class LayerCopy:
         if record.kind in ("parameter", "buffer"):
             name = self._left.renamed(record.name)
         is_made = self._left.has(record.producer)
-        storage = self._storage(record.storage)
+        storage = self._storages.get(record.storage)
+        if storage is None:
+            storage = self._new_storage(record.storage)
+            self._storages[record.storage] = storage
         if name is not None and name in self._records.named:
             return self._records.named[name]
         if name is None and not is_made and storage == record.storage:
@@ -150,14 +156,8 @@ class LayerCopy:
             self._records.named[name] = len(tensors) - 1
         return len(tensors) - 1
 
-    def _storage(self, storage: int) -> int:
-        if storage not in self._storages:
-            self._storages[storage] = self._new_storage(
-                storage, self._records.thin.storages[storage]
-            )
-        return self._storages[storage]
-
-    def _new_storage(self, storage: int, record: StorageRecord) -> int:
+    def _new_storage(self, storage: int) -> int:
+        record = self._records.thin.storages[storage]
         name = self._left.renamed(record.name)
         if name is not None:
             return self._records.parameters[name].storages[0]

@@ -139,7 +139,10 @@ def _kind(layer: nn.Module, index: int, indices: Collection[tuple[str, str]]) ->
     key = []
     for path, module in layer.named_modules():
         attributes = _attributes(module, index, path, indices)
-        key.append((path, type(module), attributes, _tensors(module)))
+        tensors = []
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            tensors.append((name, None if tensor is None else _layout(tensor)))
+        key.append((path, type(module), attributes, tuple(tensors)))
     return tuple(key)
 
 
@@ -166,7 +169,12 @@ def _plain(value: Any, index: int) -> Hashable:
     if isinstance(value, _PLAIN):
         return type(value), value
     if type(value) in (tuple, list):
-        keys = [_INDEX if _is(each, index) else _plain(each, index) for each in value]
+        keys: list[Hashable] = []
+        for each in value:
+            if _is(each, index):
+                keys.append(_INDEX)
+            else:
+                keys.append(_plain(each, index))
         return type(value), tuple(keys)
     if type(value) is dict:
         return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
@@ -176,13 +184,6 @@ def _plain(value: Any, index: int) -> Hashable:
 
 
 _INDEX = object()
-
-
-def _tensors(module: nn.Module) -> Hashable:
-    key = []
-    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        key.append((name, None if tensor is None else _layout(tensor)))
-    return tuple(key)
 
 
 def _layout(tensor: Tensor) -> Hashable:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torchscan.once import once
 from torchscan.recording.folding.left_out_layers import LeftOut, left_out_of
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 

@@ -45,14 +45,19 @@ def shortened(
 
 
 def _leave_out(module: nn.Module, path: str, indices: set[int]) -> list[int]:
-    """Return the indices of the layers that are kept."""
+    """Leave layers out of a list and of the configs; return the indices of those that are kept."""
     above_path, _, name = path.rpartition(".")
     above = module.get_submodule(above_path)
     layers: Any = getattr(above, name)
     kept = [index for index in range(len(layers)) if index not in indices]
     above._modules[name] = nn.ModuleList([layers[index] for index in kept])
+    number = len(layers)
     for config in _configs_in(module):
-        _shorten(config, len(layers), kept)
+        for attribute, value in list(getattr(config, "__dict__", {}).items()):
+            if type(value) in (list, tuple) and len(value) == number:  # it has an entry per layer
+                vars(config)[attribute] = type(value)([value[index] for index in kept])
+            elif attribute == "num_hidden_layers" and value == number:
+                vars(config)[attribute] = len(kept)
     return kept
 
 
@@ -65,15 +70,6 @@ def _configs_in(module: nn.Module) -> list[Any]:
             if hasattr(value, "num_hidden_layers"):
                 configs[id(value)] = value
     return list(configs.values())
-
-
-def _shorten(config: Any, number: int, kept: Sequence[int]) -> None:
-    """Shorten the lists of a config with an entry per layer to the layers that are kept."""
-    for name, value in list(getattr(config, "__dict__", {}).items()):
-        if type(value) in (list, tuple) and len(value) == number:
-            vars(config)[name] = type(value)([value[index] for index in kept])
-        elif name == "num_hidden_layers" and value == number:
-            vars(config)[name] = len(kept)
 
 
 def _own_configs(module: nn.Module) -> None:

@@ -10,7 +10,8 @@ from itertools import accumulate
 from torchscan.recording.folding.layer_copies import LayerCopy, UnfoldedRecords
 from torchscan.recording.folding.left_out_layers import LeftOut, calls_inside, left_out_of
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, OpSignature, ParameterRecord
+from torchscan.trace.events import ModuleCall, OpCall, OpSignature
+from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
@@ -89,14 +90,18 @@ class _Unfolding:
 
     def _kept(self, call: ModuleCall) -> ModuleCall:
         last = calls_inside(self._thin, call)[-1]
+        parent = None if call.parent is None else self._numbers[call.parent]
+        end = call.end
+        if end is not None:
+            end += self._num_inserted(end, last)
         return call._replace(
             index=self._numbers[call.index],
-            parent=None if call.parent is None else self._numbers[call.parent],
+            parent=parent,
             children=tuple([self._numbers[each] for each in call.children]),
             inputs=tuple([self._at(each, call.index) for each in call.inputs]),
             outputs=tuple([self._at(each, last + 1) for each in call.outputs]),
             ops=tuple(map(self._records.op_at, call.ops)),
-            end=None if call.end is None else call.end + self._num_inserted(call.end, last),
+            end=end,
         )
 
     def _num_inserted(self, end: int, last: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import Slot
-from torchscan.recording.bookkeeping.tensors import has_strides, meta_copy
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, meta_copy
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.optimizer_steps import implementations_of, take_step

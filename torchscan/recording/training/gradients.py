@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 
 from torchscan.errors import Give, InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import kind_of
+from torchscan.recording.bookkeeping.tensor_layouts import kind_of
 from torchscan.recording.training.substitutes import Substitutes
 from torchscan.recording.undo import interruptible, run_at_end_of_pass
 from torchscan.torch_versions import (

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchscan.errors import TorchscanError
-from torchscan.recording.execution.abstract import assumed_number
+from torchscan.recording.execution.meta_calls import assumed_number
 from torchscan.recording.execution.update_rules import (
     UPDATE_RULES,
     UPDATES_WITHOUT_SHAPE_FUNCTION,

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.optimizers import like
 from torchscan.recording.training.small_step import (
@@ -33,7 +34,8 @@ from torchscan.recording.training.small_step import (
     StepPart,
     gradient_of,
 )
-from torchscan.trace.events import OpCall, TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.events import OpCall, TensorSpec
+from torchscan.trace.records import TensorKind, TensorRecord
 
 #: optimizers that loop over parameters and write to existing state; Rprop and ASGD recreate theirs
 _NAMES = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop")
@@ -68,7 +70,17 @@ class RepeatedStep:
         self._groups: list[list[Tensor]] = []
         for group in optimizer.param_groups:
             self._groups.append([each for each in group["params"] if each.grad is not None])
-        self._kinds = [list(map(self._kind_of, group)) for group in self._groups]
+        #: for each group the numbers of the kinds of its parameters
+        self._kinds: list[list[int]] = []
+        for parameters in self._groups:
+            kinds = []
+            for parameter in parameters:
+                gradient = gradient_of(parameter)
+                if not _is_simple(parameter) or not _is_simple(gradient):
+                    raise NotRepeatedError
+                kind = _Kind(self._table.spec_of(parameter), self._table.spec_of(gradient))
+                kinds.append(self._numbers.setdefault(kind, len(self._numbers)))
+            self._kinds.append(kinds)
         self._parts = self._learnt()
 
     @property
@@ -77,13 +89,6 @@ class RepeatedStep:
         for number, (group, kinds) in enumerate(zip(self._groups, self._kinds, strict=True)):
             for parameter, kind, following in zip(group, kinds, [*kinds[1:], None], strict=True):
                 yield parameter, self._parts[number, kind, following]
-
-    def _kind_of(self, parameter: Tensor) -> int:
-        gradient = gradient_of(parameter)
-        if not _is_simple(parameter) or not _is_simple(gradient):
-            raise NotRepeatedError
-        kind = _Kind(self._table.spec_of(parameter), self._table.spec_of(gradient))
-        return self._numbers.setdefault(kind, len(self._numbers))
 
     # -- a small step ----------------------------------------------------------------------------
 

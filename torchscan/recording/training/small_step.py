@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable
+from torchscan.recording.bookkeeping.tensor_layouts import NO_FLOATS
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.optimizer_steps import state_of, take_step

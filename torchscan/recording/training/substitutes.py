@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable, is_plain, meta_copy
+from torchscan.recording.bookkeeping.tensor_layouts import NO_FLOATS, is_plain, meta_copy
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.known_constants import answer_device_query, note_values

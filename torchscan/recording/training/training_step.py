@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torchscan.errors import Argument
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Slot
-from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, kind_of, meta_copy
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.blockwise_optimizers import is_in_pages
@@ -56,19 +57,16 @@ def name_gradients(
     """Name the parameters of gradients that stay in memory."""
     with without_torch_function():
         for name, tensor in tensors:
-            gradient = _gradient_of(tensor, substitutes)
+            known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
+            gradient = None
+            if known is not None and known.is_leaf:
+                gradient = known.grad
             if gradient is None:
                 continue
+            gradient = local_part(gradient)
             if gradient.layout is not torch.strided:
                 recorder.assume(Note.of("sparse-gradient", parameter=name))
-            recorder.table.name_gradient(gradient, name)
-
-
-def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
-    """Return this rank's part of a gradient."""
-    known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
-    gradient = known.grad if known is not None and known.is_leaf else None
-    return None if gradient is None else local_part(gradient)
+            recorder.table.storages.name_memory(gradient, "gradient", name)
 
 
 def optimize(

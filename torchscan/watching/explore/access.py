@@ -97,7 +97,9 @@ class Guard:
             return
         status, said = self._refusal(scope)
         if status:
-            await _refuse(status, said, send)
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), *_ENCODED]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": f"{said}\n".encode()})
         else:
             await self._app(scope, receive, _with_headers(send))
 
@@ -129,13 +131,6 @@ class Guard:
                 "printed",
             )
         return 0, ""
-
-
-async def _refuse(status: int, said: str, send: Send) -> None:
-    """Answer with the reason and end the connection."""
-    headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), *_ENCODED]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{said}\n".encode()})
 
 
 def _with_headers(send: Send) -> Send:

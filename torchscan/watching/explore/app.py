@@ -82,12 +82,13 @@ class _Server:
 
     async def heat(self, request: Request) -> Response:
         key = request.query_params.get("call", "")
-        return await self._answer(f"heat {key}", lambda: self._heat(key))
 
-    def _heat(self, key: str) -> dict[str, Any]:
-        answers = [each.heat(key) for each in self._runs]
-        histories = [history for answer in answers for history in answer["histories"]]
-        return {"histories": histories, "isWhole": all(answer["isWhole"] for answer in answers)}
+        def read() -> dict[str, Any]:
+            answers = [each.heat(key) for each in self._runs]
+            histories = [history for answer in answers for history in answer["histories"]]
+            return {"histories": histories, "isWhole": all(each["isWhole"] for each in answers)}
+
+        return await self._answer(f"heat {key}", read)
 
     async def figures(self, _: Request) -> Response:
         first, *others = self._runs

@@ -18,8 +18,9 @@ from torchscan.watching.explore.run_page import (
     wrong_in,
 )
 from torchscan.watching.explore.training import FollowedTraining
-from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun
 from torchscan.watching.processes import single_thread
+from torchscan.watching.rank_readers import readers_of
 from torchscan.watching.run_files import ranks_in
 from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Phase

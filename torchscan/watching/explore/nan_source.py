@@ -8,7 +8,8 @@ from typing import Any
 
 from torchscan.notes import Note
 from torchscan.report.paging.training_record import NanData
-from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.rank_readers import readers_of
 from torchscan.watching.run_files import ranks_in
 from torchscan.watching.schema import Distribution, RunEvent, Series
 from torchscan.watching.series_history import History
@@ -37,7 +38,11 @@ def describe_nan(run: WatchedRun, note: Note) -> NanData:
     infinity: then that is the first tensor of the same step with a value that is not finite.
     """
     step = note.values["step"]
-    tensor = _find_source(_not_finite_in(run, step), note.values["series"])
+    found = _not_finite_in(run, step)
+    label = note.values["series"]
+    tensor = next((each for each in found if each.label == label), None)
+    if tensor is None or tensor.kind in ("input", "output"):
+        tensor = next((each for each in found if each.kind == "output"), tensor)
     if tensor is None:
         return NanData(**{name: note.values[name] for name in NAN_VALUES})
     call = (tensor.path, tensor.invocation)
@@ -58,14 +63,6 @@ def describe_nan(run: WatchedRun, note: Note) -> NanData:
         numel=at_step.numel,
         **about_call,
     )
-
-
-def _find_source(found: Sequence[Series], label: str) -> Series | None:
-    """Return the first output that is not finite; for gradients and weights, the tensor itself."""
-    tensor = next((each for each in found if each.label == label), None)
-    if tensor is not None and tensor.kind not in ("input", "output"):
-        return tensor
-    return next((each for each in found if each.kind == "output"), tensor)
 
 
 def _not_finite_in(run: WatchedRun, step: int) -> list[Series]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import os
@@ -172,7 +171,7 @@ def main(arguments: Sequence[str]) -> None:
 def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], object]) -> None:
     import uvicorn
 
-    from torchscan.watching.explore.access import ANYWHERE, Hosts
+    from torchscan.watching.explore.access import ANYWHERE, Hosts, PatientProtocol
     from torchscan.watching.explore.app import app_of
     from torchscan.watching.explore.run_page import names_of
 
@@ -184,9 +183,10 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
     shown = f"[{ipaddress.ip_address(name)}]" if ":" in name else name
     say(f"http://{shown}:{port}/{token}/")
     followed = [_followed(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
+    PatientProtocol.max_connections = _CONNECTIONS
     config = uvicorn.Config(
         app_of(followed, token, Hosts(shown, is_anywhere=is_anywhere)),
-        http=_protocol(),
+        http=PatientProtocol,
         backlog=_BACKLOG,  # more are not accepted at once: a process has few file descriptors
         ws="none",
         log_level="error",
@@ -223,10 +223,3 @@ def _listening(host: str, port: int) -> socket.socket:
         raise InputError(
             f"listening on host {host!r} failed: {error}; give another host"
         ) from error
-
-
-def _protocol() -> type[asyncio.Protocol]:
-    from torchscan.watching.explore.access import PatientProtocol
-
-    PatientProtocol.max_connections = _CONNECTIONS
-    return PatientProtocol

@@ -22,7 +22,7 @@ from torchscan.watching.curves import Curves
 from torchscan.watching.distributions_over_steps import ends_of_columns
 from torchscan.watching.explore.layer_tree import LayerTree, RowFolder
 from torchscan.watching.explore.nan_source import describe_nan, first_nan
-from torchscan.watching.history import WatchedRun, readers_of
+from torchscan.watching.history import WatchedRun
 from torchscan.watching.layer_columns import (
     ColumnOfLayers,
     Span,
@@ -32,6 +32,7 @@ from torchscan.watching.layer_columns import (
 )
 from torchscan.watching.layers_over_steps import quantities_of
 from torchscan.watching.processes import single_thread
+from torchscan.watching.rank_readers import readers_of
 from torchscan.watching.run_files import has_worker, ranks_in
 from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import Series
@@ -83,10 +84,15 @@ class FollowedTraining:
         num_dropped = sum(lost.count for lost in run.lost)
         notes = [event.note for event in events]
         evaluation = _curve_data(run.curves("eval"))
+        # first, as a worker writes how the run ended before it ends
+        is_recording = any(map(has_worker, ranks_in(run.path)))
+        about = run.about
+        is_closed = about.get("closed", True) and about.get("raised") is None
+        state = "finished" if is_closed else "stopped"
         return TrainingRecord(
             run=run.path.name,
-            state=_state_of(run),
-            about=run.about,
+            state="recording" if is_recording else state,
+            about=about,
             num_dropped=num_dropped,
             train=_curve_data(train),
             evaluation=evaluation,
@@ -140,14 +146,6 @@ def findings_of(run: WatchedRun) -> tuple[Note, ...]:
     """Return the findings that the page of a run names, in the same order."""
     record = FollowedTraining(run).read()
     return () if record is None else tuple(find_all(record, thin_out(record.train)))
-
-
-def _state_of(run: WatchedRun) -> str:
-    if any(map(has_worker, ranks_in(run.path))):
-        return "recording"
-    about = run.about
-    is_closed = about.get("closed", True) and about.get("raised") is None
-    return "finished" if is_closed else "stopped"
 
 
 def _curve_data(curves: Curves) -> CurveData:

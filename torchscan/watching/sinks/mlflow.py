@@ -13,7 +13,7 @@ from torchscan.errors import InputError
 from torchscan.notes import Note
 from torchscan.watching.argument_checks import flag, quote
 from torchscan.watching.distributions import quantiles
-from torchscan.watching.schema import CurvePoint, Distribution, Phase
+from torchscan.watching.schema import CurvePoint, Phase
 from torchscan.watching.sinks.sink import (
     Sink,
     SinkData,
@@ -153,15 +153,11 @@ def _metrics(seen: SinkData) -> Iterator[Any]:
 
     milliseconds = int(seen.time * 1000)
     for series, found in seen.distributions.items():
-        values = to_statistics(found) | _quantiles(found)
+        values = to_statistics(found)
+        if number_of_finite(found):
+            extremes = (found.min, found.max)
+            values |= zip(_SHARES, quantiles(found.counts, _SHARES.values(), extremes), strict=True)
         for name, value in values.items():
             # MLflow has no parentheses in names: ``0 (2) output`` is ``0 _2_ output``.
             key = _NOT_IN_NAMES.sub("_", f"{seen.phase}/{series.label}/{name}")
             yield Metric(key, value, milliseconds, seen.step)
-
-
-def _quantiles(found: Distribution) -> dict[str, float]:
-    if not number_of_finite(found):
-        return {}
-    values = quantiles(found.counts, _SHARES.values(), (found.min, found.max))
-    return dict(zip(_SHARES, values, strict=True))

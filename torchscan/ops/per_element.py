@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchscan.ops.op_costs import Work, elements
-from torchscan.ops.registry import Formula, Operator, cost_of, pointwise
+from torchscan.ops.operator_names import Operator
+from torchscan.ops.registry import Formula, cost_of, pointwise
 from torchscan.trace.events import TensorSpec
 
 Output = TensorSpec | tuple[TensorSpec, ...]
@@ -56,12 +57,12 @@ def per_listed_element(flops: int, *operators: Operator) -> None:
 
 
 def first_output(out: Output) -> TensorSpec:
-    """The first result of an operator."""
+    """Return the first result of an operator."""
     return out[0] if isinstance(out, tuple) else out
 
 
 def real_parts(spec: TensorSpec) -> int:
-    """2 for complex numbers, else 1."""
+    """Return 2 for complex numbers, else 1."""
     return 2 if spec.dtype.is_complex else 1
 
 

@@ -1,0 +1,87 @@
+"""Entries of tensors in a pass, and which of them share memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.tensor_layouts import make_proxy
+from torchscan.trace.events import TensorSpec
+
+
+class Tracked:
+    """The state of one tensor object during a pass."""
+
+    __slots__ = (
+        "index",
+        "is_concrete",
+        "is_from_pass",
+        "is_produced",
+        "proxy",
+        "reference",
+        "shares_with",
+        "spec",
+        "storage",
+    )
+
+    def __init__(
+        self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, proxy: Tensor | None
+    ) -> None:
+        self.reference = weakref.ref(tensor)
+        self.index = index
+        #: whether an operator of the pass made it
+        self.is_produced = False
+        #: whether the pass made it in any way, also as an argument or a substitute
+        self.is_from_pass = False
+        self.spec = spec
+        self.storage = storage
+        #: another one with the same memory, if there was one before
+        self.shares_with: Tracked | None = None
+        #: computed with instead of the tensor itself; None: the tensor itself
+        self.proxy = proxy
+        #: whether there are values to compute with
+        self.is_concrete = not (tensor if proxy is None else proxy).is_meta
+
+    def replace(self, proxy: Tensor) -> None:
+        """From now on compute with ``proxy``."""
+        self.proxy = proxy
+        self.is_concrete = not proxy.is_meta
+
+
+class SharedMemory:
+    """The entries that share each block of memory, and the memory that replaces it."""
+
+    def __init__(self) -> None:
+        #: by memory, the tensor met last that looks into it
+        self._last: dict[int, Tracked] = {}
+        #: memory that is not computed with: the memory that stands in for it, None for meta tensors
+        self.replaced: dict[int, torch.UntypedStorage | None] = {}
+
+    def add(self, tracked: Tracked) -> None:
+        """Enter a tensor, which looks into its storage."""
+        tracked.shares_with = self._last.get(tracked.storage)
+        self._last[tracked.storage] = tracked
+
+    def sharing(self, storage: int) -> Iterator[Tracked]:
+        """Yield all tensors that share this memory."""
+        tracked: Tracked | None = self._last[storage]
+        while tracked is not None:
+            yield tracked
+            tracked = tracked.shares_with
+
+    def move(self, before: int, now: int) -> None:
+        """Let the tensors that share a block share another one."""
+        for tracked in self.sharing(before):
+            tracked.storage = now
+        self._last[now] = self._last.pop(before)
+
+    def replace(self, storage: int, by: torch.UntypedStorage | None) -> None:
+        """From now on compute with other memory, or with meta tensors."""
+        self.replaced[storage] = by
+        for tracked in self.sharing(storage):
+            original = tracked.reference()
+            if original is not None:
+                tracked.replace(make_proxy(original, tracked.spec, by))
