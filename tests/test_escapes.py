@@ -73,7 +73,7 @@ def test_errors_and_warnings_have_no_control_characters() -> None:
     assert "owned" in str(caught.value)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        torchscan.errors.warn_user(EVIL)
+        torchscan.user_warnings.warn_user(EVIL)
     assert is_harmless(str(seen[0].message))
 
 

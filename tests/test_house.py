@@ -21,7 +21,8 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "escapes"},
-    {"errors"},
+    {"wording"},
+    {"errors", "user_warnings"},
     {"hints"},
     {"wrong_arguments"},
     {
@@ -35,7 +36,8 @@ ROOMS = [
         "garbage",
         "torch_versions",
     },
-    {"progress", "results"},
+    {"progress", "formatters"},
+    {"results"},
     {"notes"},
     {"trace"},
     {"ops", "hardware"},
@@ -44,16 +46,20 @@ ROOMS = [
     {"observing"},
     {"inspecting"},
     {"report"},
+    {"pass_changes"},
     {"checkpointing", "suggestions", "size_search"},
     {"question"},
     {"recorded_pass"},
+    {"device_estimates"},
+    {"estimate_suggestions", "checkpoint_estimates"},
     {"scan"},
     {"expectation", "pages", "generation_setting"},
     {"generation_question", "inspection_run"},
     {"generation_session"},
     {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
-    {"metrics", "modules", "process", "utils"},
-    {"metric_limits"},
+    {"measures"},
+    {"metrics", "generation_metrics", "modules", "process", "utils"},
+    {"metric_limits", "plan_metrics"},
     {"budgets", "tables"},
     {"watching", "ranks"},
     {"parallel", "sinks"},
@@ -265,6 +271,9 @@ def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
         "observing",
         "plain",
         "results",
+        "formatters",
+        "user_warnings",
+        "wording",
     }
 
 

@@ -33,12 +33,13 @@ from torchscan import (
     record,
 )
 from torchscan.analyses.module_graph import module_graph
+from torchscan.formatters import register_formatters
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspecting.exchanges import Process
 from torchscan.inspecting.group_run import group_run_of
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
-from torchscan.results import Result, RowsResult, register_formatters
+from torchscan.results import Result, RowsResult
 
 SHAPE = (3, 8, 8)
 

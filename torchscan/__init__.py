@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from torchscan import hints, results
+from torchscan import formatters, hints
 from torchscan.garbage import collected_later
 
 
@@ -33,8 +33,10 @@ _SUBMODULES = ("parallel", "sinks", "types")
 #: without names of the standard library, which ``from torchscan import *`` must not hide
 __all__ = sorted({*_HOMES, *_SUBMODULES} - {"inspect", "types"})
 
-results.load_writers_by(lambda: _imported("torchscan.report.result_display"))
-results.load_writers_by(lambda: _imported("torchscan.watching.run_display"), "torchscan.watching")
+formatters.load_writers_by(lambda: _imported("torchscan.report.result_display"))
+formatters.load_writers_by(
+    lambda: _imported("torchscan.watching.run_display"), "torchscan.watching"
+)
 if hints.HintFinder not in sys.meta_path:
     sys.meta_path.append(hints.HintFinder)
 

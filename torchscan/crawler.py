@@ -14,7 +14,7 @@ from torchscan.analyses.module_costs import call_costs, operators_without_formul
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.receptive_field_result import Short
 from torchscan.analyses.totals import total_cost
-from torchscan.errors import RecordError, TorchscanError, warn_user
+from torchscan.errors import RecordError, TorchscanError
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.hints import PrintedSummary
 from torchscan.ops import OpCost
@@ -30,6 +30,7 @@ from torchscan.report.table import Cut, Table
 from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
+from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: what one module is called with: a tensor, its arguments in order, or its arguments by name

@@ -18,8 +18,8 @@ def printable(text: str) -> str:
     """Return a name or a line of text with line breaks and control characters replaced."""
     if text.isprintable():
         return text
-    signs = [sign if sign.isprintable() else _REPLACEMENT for sign in text]
-    return "".join(signs)
+    controls = [ord(sign) for sign in text if not sign.isprintable()]
+    return text.translate(dict.fromkeys(controls, _REPLACEMENT))
 
 
 def printable_text(text: str) -> str:

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from torchscan.errors import Argument, Give, InputError, TorchName
+from torchscan.errors import (
+    Argument,
+    Give,
+    InputError,
+    TorchName,
+)
 from torchscan.hardware.device_specs import device_named
 from torchscan.inspecting.checks import Check
 from torchscan.inspecting.nonfinite_guard import NonFiniteGuard

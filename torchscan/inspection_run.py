@@ -14,6 +14,7 @@ from torch import nn
 from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot
 from torchscan.errors import InputError, TorchscanError
 from torchscan.expectation import Expectation, expectation_of
+from torchscan.formatters import register_formatters
 from torchscan.inspecting.checks import Check
 from torchscan.inspecting.guarded_findings import GuardedFindings
 from torchscan.inspecting.inspector import Inspector
@@ -30,7 +31,7 @@ from torchscan.recording.module_calls import Begun
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.table import Table
-from torchscan.results import RowsResult, register_formatters
+from torchscan.results import RowsResult
 
 
 class Run(RowsResult, Inspected):

@@ -45,7 +45,10 @@ class Measured:
                 types[inner] = type_name
 
         keys: dict[Key, Key] = {}
-        calls = [_key(each["call"]) for each in self.histories]
+        calls: list[Key] = []
+        for history in self.histories:
+            outer, invocation, *_ = history["call"]
+            calls.append((str(outer), int(invocation)))
         for key in (*self.figures, *self.producers, *calls):
             outer, invocation = key
             inner = _inner(path, outer)
@@ -73,11 +76,6 @@ class Measured:
 def _with_keys(values: Mapping[Key, T], keys: Mapping[Key, Key]) -> Mapping[Key, T]:
     """Return the values whose keys have other ones, by these."""
     return {keys[key]: value for key, value in values.items() if key in keys}
-
-
-def _key(call: Sequence[Any]) -> Key:
-    path, invocation, *_ = call
-    return str(path), int(invocation)
 
 
 def _inner(outer: str, path: str) -> str | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from torchscan import units
 from torchscan.errors import Argument, InputError
-from torchscan.metrics import METRICS, Measure
+from torchscan.measures import Measure
+from torchscan.metrics import METRICS
 
 #: more than any model costs
 _ENDLESS = 10**30

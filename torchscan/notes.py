@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from torchscan.results import load_writers
+from torchscan.formatters import load_writers
 
 #: code -> the sentence, with the names of values in braces, or a function of the values; "text" is
 #: the code of sentences from files of older versions

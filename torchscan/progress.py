@@ -22,7 +22,9 @@ _telling = threading.Lock()
 @contextlib.contextmanager
 def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
     """Show on standard error what is being done until it is done; then remove the line."""
-    if not (is_shown and _is_seen() and _telling.acquire(blocking=False)):
+    # In files, a line cannot be removed again.
+    is_seen = is_shown and (is_terminal(sys.stderr) or is_of_notebook(sys.stderr))
+    if not is_seen or not _telling.acquire(blocking=False):
         yield
         return
     done = threading.Event()
@@ -49,11 +51,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 def is_of_notebook(stream: TextIO | None) -> bool:
     """Return whether a stream writes below a notebook cell."""
     return type(stream).__module__.startswith("ipykernel.")
-
-
-def _is_seen() -> bool:
-    """Return whether progress is visible at once: in files, lines cannot be removed again."""
-    return is_terminal(sys.stderr) or is_of_notebook(sys.stderr)
 
 
 def _tell(what: str, done: threading.Event) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import is_torch_device
+from torchscan.pass_changes import Change
 from torchscan.precisions import Precision, checked_precision
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import in_precision, with_channels_last
@@ -29,7 +30,6 @@ from torchscan.recording.training.recipe import (
     with_recipe,
 )
 from torchscan.signatures import spelled_out
-from torchscan.suggestions import Change
 from torchscan.torch_versions import is_offloaded
 from torchscan.units import bytes_of
 

@@ -165,7 +165,15 @@ class SizeSearch:
         if len(small) != len(large):
             small, large = (max(small),), (max(large),)
         room = self._device.room_bytes
-        bounds = [_bound(room, sizes, pair) for pair in zip(small, large, strict=True)]
+        less, more = sizes
+        bounds: list[int] = []
+        for few, many in zip(small, large, strict=True):
+            slope = (many - few) / (more - less)
+            at_zero = few - slope * less
+            if slope > 0:
+                bounds.append(int((room - at_zero) // slope))
+            else:
+                bounds.append(LARGEST_BATCH if at_zero <= room else 0)
         return max(min(bounds, default=0), 0)
 
     @once
@@ -184,11 +192,3 @@ class SizeSearch:
 
 def _fit_of(placement: Placement) -> _Fit:
     return _Fit(placement.required_bytes, placement.excess_bytes, placement.excess_within_margin)
-
-
-def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:
-    slope = (needed[1] - needed[0]) / (sizes[1] - sizes[0])
-    at_zero = needed[0] - slope * sizes[0]
-    if slope <= 0:
-        return LARGEST_BATCH if at_zero <= room else 0
-    return int((room - at_zero) // slope)

@@ -176,24 +176,15 @@ def _common(
 
 def parse_count(text: str) -> float:
     """Read a count with a decimal prefix, and optionally a unit: ``"4.2 GMACs" -> 4.2e9``."""
-    found = _COUNT.fullmatch(text.strip())
-    if found is None:
-        raise InputError(
-            f"{text!r} is not a valid count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, "
-            "P, E)"
-        )
+    found = _match(_COUNT, text, "count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
     prefix = (found["prefix"] or "").replace("K", "k").replace("B", "G")
     return _number(found["number"]) * 1000.0 ** _DECIMAL.index(prefix)
 
 
 def parse_memory(text: str) -> float:
     """Read bytes: ``"1.5 GiB" -> 1610612736``; ``GB`` are 1000³, ``GiB`` 1024³."""
-    found = _MEMORY.fullmatch(text.strip())
-    if found is None:
-        raise InputError(
-            f"{text!r} is not a valid amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a "
-            "number of bytes"
-        )
+    problem = "amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
+    found = _match(_MEMORY, text, problem)
     prefix = (found["prefix"] or "").replace("K", "k")
     base = 1024.0 if found["binary"] else 1000.0
     return _number(found["number"]) * base ** _DECIMAL.index(prefix)
@@ -204,9 +195,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 def parse_duration(text: str) -> float:
     """Read seconds: ``"12.5 ms" -> 0.0125``."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise InputError(f"{text!r} is not a valid duration: give 12.5ms, 80us or 2s")
+    found = _match(_DURATION, text, "duration: give 12.5ms, 80us or 2s")
     return _number(found["number"]) * _SECONDS[found["unit"]]
 
 
@@ -226,9 +215,7 @@ def checked_seconds(name: str, seconds: float) -> float:
 
 def parse_tokens(text: str) -> float:
     """Read tokens, of which k are 1024, as lengths of contexts are given: ``"32k" -> 32768``."""
-    found = _TOKENS.fullmatch(text.strip())
-    if found is None:
-        raise InputError(f"{text!r} is not a valid number of tokens: give 8192 or 8k (8 · 1024)")
+    found = _match(_TOKENS, text, "number of tokens: give 8192 or 8k (8 · 1024)")
     return _number(found["number"]) * (1024 if found["prefix"] else 1)
 
 
@@ -268,10 +255,16 @@ def _whole_number(
 
 def parse_share(text: str) -> float:
     """Read a share: ``"2.5%" -> 0.025``, ``"0.025"`` too."""
-    found = _SHARE.fullmatch(text.strip())
-    if found is None:
-        raise InputError(f"{text!r} is not a valid share: give 2.5% or 0.025")
+    found = _match(_SHARE, text, "share: give 2.5% or 0.025")
     return _number(found["number"]) / (100 if found["percent"] else 1)
+
+
+def _match(form: re.Pattern[str], text: str, expected: str) -> re.Match[str]:
+    """Return the parts of a text, or raise an InputError if it does not have this form."""
+    found = form.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is not a valid {expected}")
+    return found
 
 
 def _number(text: str) -> float:

@@ -22,8 +22,8 @@ from torchscan import (
 )
 from torchscan.budgets import check_budget, read_budgets
 from torchscan.cli.main import main
+from torchscan.generation_metrics import OF_GENERATION
 from torchscan.hardware.device_specs import device_named
-from torchscan.metrics import OF_GENERATION
 from torchscan.types import Generation
 
 CARD = "NVIDIA L4"

@@ -16,8 +16,8 @@ import pytest
 
 from tests.test_signatures import public_values
 from torchscan.cli.main import main, parser
-from torchscan.cli.option_table import RENAMED_OPTIONS
 from torchscan.cli.options import parsers_by_command
+from torchscan.cli.renamed import RENAMED_OPTIONS
 from torchscan.recording.arguments import RecipeArguments
 from torchscan.recording.training.recipe import Recipe
 

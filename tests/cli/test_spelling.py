@@ -33,11 +33,10 @@ from torchscan.errors import (
     RecordError,
     TorchName,
     TorchscanError,
-    TorchscanWarning,
     Value,
     naming,
-    warn_user,
 )
+from torchscan.user_warnings import TorchscanWarning, warn_user
 
 PACKAGE = Path(torchscan.__file__).parent
 NETS = """

@@ -11,9 +11,10 @@ from torchscan.analyses.collectives import Collective
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
+from torchscan.formatters import table_of
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import Result, table_of
+from torchscan.results import Result
 from torchscan.trace.trace import Trace
 from torchscan.units import count, memory
 

@@ -12,10 +12,11 @@ from typing import get_args
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
-from torchscan.errors import Give, InputError, MissingFormulaError, write_choices
+from torchscan.errors import Give, InputError, MissingFormulaError
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
+from torchscan.wording import write_choices
 from torchscan.wrong_arguments import explain_wrong_types
 
 

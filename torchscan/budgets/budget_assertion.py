@@ -12,13 +12,14 @@ from torchscan.budgets.generation_limits import GenerationLimits
 from torchscan.budgets.plan_limits import PlanLimits
 from torchscan.budgets.result_kinds import kind_of
 from torchscan.budgets.result_limits import LimitedResult, check_result, numbers_of
-from torchscan.errors import Argument, BudgetError, InputError, warn_user
+from torchscan.errors import Argument, BudgetError, InputError
 from torchscan.metrics import METRICS
 from torchscan.question import DEFAULTS
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
+from torchscan.user_warnings import warn_user
 
 
 class Limits(TypedDict, total=False):

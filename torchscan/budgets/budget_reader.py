@@ -22,8 +22,10 @@ from torchscan.budgets.budget_definition import (
     StepLimit,
 )
 from torchscan.errors import InputError
+from torchscan.generation_metrics import OF_GENERATION
+from torchscan.measures import Measure
 from torchscan.metric_limits import limits_in, limits_of
-from torchscan.metrics import METRICS, OF_GENERATION, PER_SAMPLE, Measure
+from torchscan.metrics import METRICS, PER_SAMPLE
 from torchscan.precisions import checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from torchscan.errors import PYTHON, TorchName
+from torchscan.errors import TorchName
+from torchscan.wording import PYTHON
 
 #: argument in Python -> the key with another name
 _KEY_BY_ARGUMENT = {"input_shape": "input"}

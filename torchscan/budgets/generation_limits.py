@@ -12,7 +12,7 @@ from torchscan.budgets.budget_definition import Budget, GenerationBudget
 from torchscan.budgets.excess_layers import Layers, launch_overhead, slowest_layers
 from torchscan.budgets.outcome import Outcome, compare_with_limits
 from torchscan.generation import analyze_generation
-from torchscan.metrics import OF_GENERATION
+from torchscan.generation_metrics import OF_GENERATION
 from torchscan.notes import Note
 from torchscan.targets import Built
 from torchscan.units import Tokens

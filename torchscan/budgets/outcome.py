@@ -9,15 +9,11 @@ from typing import Any, TypeVar
 from torchscan.budgets.excess_layers import Layers
 from torchscan.errors import Give, MissingFormulaError
 from torchscan.escapes import printable
-from torchscan.metrics import (
-    METRICS,
-    OF_GENERATION,
-    OF_PLAN,
-    PER_SAMPLE,
-    Measure,
-    range_of,
-)
+from torchscan.generation_metrics import OF_GENERATION
+from torchscan.measures import Measure, range_of
+from torchscan.metrics import METRICS, PER_SAMPLE
 from torchscan.notes import Note
+from torchscan.plan_metrics import OF_PLAN
 from torchscan.report.comparison import growth
 
 Answer = TypeVar("Answer")

@@ -20,9 +20,12 @@ from torchscan.budgets.excess_layers import (
 )
 from torchscan.budgets.generation_limits import layers_of_generation, warnings_of_generation
 from torchscan.budgets.plan_limits import layers_of_plan
-from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Answer, Measure, activation_bytes
+from torchscan.generation_metrics import OF_GENERATION
+from torchscan.measures import Answer, Measure
+from torchscan.metrics import METRICS, activation_bytes
 from torchscan.notes import Note
 from torchscan.plain import from_plain
+from torchscan.plan_metrics import OF_PLAN
 from torchscan.report.info_data import data_of
 
 

@@ -13,8 +13,9 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.budgets.outcome import Outcome, basis_of, compare_with_limits
 from torchscan.budgets.result_kinds import RESULT_KINDS, ResultKind
 from torchscan.errors import Argument, Give, InputError
+from torchscan.measures import Measure
 from torchscan.metric_limits import limits_in, limits_of
-from torchscan.metrics import PER_SAMPLE, Measure
+from torchscan.metrics import PER_SAMPLE
 from torchscan.report.data import require_info
 
 #: what a budget takes in place of a model

@@ -5,25 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torchscan.cli.options import (
-    INPUTS,
-    TARGETS,
-    add_command,
-    add_inputs,
-    add_output,
-    first_given,
-    on_one_of_several,
-    put_table,
-    to_complete_json,
-)
+from torchscan.cli.answers import put_table, to_complete_json
+from torchscan.cli.on_targets import on_one_of_several
+from torchscan.cli.options import INPUTS, TARGETS, add_command, add_inputs, add_output, first_given
 from torchscan.errors import InputError
-
-if TYPE_CHECKING:
-    from torchscan.inspecting.run import RunFacts
-    from torchscan.report.info import Info
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
@@ -51,6 +40,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.comparison import compare
     from torchscan.report.comparison_table import comparison_table, format_comparison
+    from torchscan.report.run_data import open_run_or_report
 
     useless = first_given(options, "input", "dtype", "mode", "batch_size")
     if useless and _is_report(options.before) and _is_report(options.after):
@@ -58,7 +48,13 @@ def _run(options: argparse.Namespace) -> None:
             f"{useless} is for a TARGET, and {options.before} and {options.after} are reports: "
             "leave it out"
         )
-    sides: list[Any] = [_info(given, options) for given in (options.before, options.after)]
+    sides: list[Any] = []
+    for given in (options.before, options.after):
+        if _is_report(given):
+            sides.append(open_run_or_report(Path(given)))
+        else:
+            describe = methodcaller("describe", receptive_field=False)
+            sides.append(on_one_of_several(options, given, describe))
     comparison = compare(*sides)
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)
@@ -69,14 +65,6 @@ def _run(options: argparse.Namespace) -> None:
         markdown=markdown,
         json=partial(to_complete_json, comparison),
     )
-
-
-def _info(given: str, options: argparse.Namespace) -> Info | RunFacts:
-    from torchscan.report.run_data import open_run_or_report
-
-    if _is_report(given):
-        return open_run_or_report(Path(given))
-    return on_one_of_several(options, given, lambda scan: scan.describe(receptive_field=False))
 
 
 def _is_report(given: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,43 @@ _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 _MODEL = re.compile(
     r'^@register_model\((?:name="(\w+)")?\).*?^def (\w+)\(', re.MULTILINE | re.DOTALL
 )
+
+#: completes a command line; doubled braces are single ones in the script
+_BASH_FUNCTION = """\
+_torchscan() {{
+    local at=$COMP_CWORD current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}}
+    local start= words= choices= bare= inner= name
+    local targets="{collections}"
+    # bash takes the colon for a separate word, and completes what follows it
+    if [ "$current" = : ]; then at=$((at-1)); start=${{COMP_WORDS[at]}}:; current=$start
+    elif [ "$at" -gt 2 ] && [ "${{COMP_WORDS[at-1]}}" = : ]; then
+        at=$((at-2)); start=${{COMP_WORDS[at]}}:; current=$start$current
+    fi
+    local before=${{COMP_WORDS[at-1]}}
+    if [[ "$current" == *:* ]]; then targets="{models}"; fi
+    COMPREPLY=()
+    if [ "$at" -eq 1 ]; then {offer_commands}; return; fi
+    case "$command" in {groups}esac
+    if [ -n "$inner" ]; then
+        if [ "$at" -eq 2 ]; then COMPREPLY=($(compgen -W "$inner --help" -- "$current")); return; fi
+        command="$command ${{COMP_WORDS[2]}}"
+    fi
+    if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then {offer_files}; return; fi
+    case "$before" in
+        {files}) {offer_files}; return ;;
+        --columns) name=${{current##*,}}
+            COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{columns}" -- "$name")); return ;;
+        --device|-d) _torchscan_devices "$current"; return ;;
+    esac
+    case "$command" in
+{cases}
+    esac
+    if [ -n "$choices" ]; then COMPREPLY=($(compgen -W "$choices" -- "$current"))
+    elif [[ "$current" == -* ]]; then COMPREPLY=($(compgen -W "$words" -- "$current"))
+    elif [ "$command" = devices ]; then _torchscan_devices "$current"
+    else COMPREPLY=($(compgen -W "$bare" -- "$current") $(compgen -f -- "$current")); fi
+    COMPREPLY=("${{COMPREPLY[@]#"$start"}}")
+}}"""
 
 
 def add_to(commands: Any) -> None:
@@ -80,50 +116,22 @@ def _zsh(commands: Any) -> str:
 
 
 def _bash_words(commands: Any) -> str:
-    groups = "".join(
-        f'{name}) inner="{" ".join(inner.choices)}" ;; '
-        for name, inner in command_groups(commands).items()
-    )
-    parsers = parsers_by_command(commands)
-    cases = "\n".join(_bash_case(name, parser) for name, parser in parsers.items())
-    columns = " ".join(COLUMNS)
+    groups = ""
+    for name, inner in command_groups(commands).items():
+        groups += f'{name}) inner="{" ".join(inner.choices)}" ;; '
     names = " ".join(commands.choices)
-    offer = partial('COMPREPLY=($(compgen {} -- "$current"))'.format)
-    return f"""\
-_torchscan() {{
-    local at=$COMP_CWORD current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}}
-    local start= words= choices= bare= inner= name
-    local targets="{" ".join(_COLLECTIONS)}"
-    # bash takes the colon for a separate word, and completes what follows it
-    if [ "$current" = : ]; then at=$((at-1)); start=${{COMP_WORDS[at]}}:; current=$start
-    elif [ "$at" -gt 2 ] && [ "${{COMP_WORDS[at-1]}}" = : ]; then
-        at=$((at-2)); start=${{COMP_WORDS[at]}}:; current=$start$current
-    fi
-    local before=${{COMP_WORDS[at-1]}}
-    if [[ "$current" == *:* ]]; then targets="{" ".join(_torchvision_models())}"; fi
-    COMPREPLY=()
-    if [ "$at" -eq 1 ]; then {offer(f'-W "{names} --help --version"')}; return; fi
-    case "$command" in {groups}esac
-    if [ -n "$inner" ]; then
-        if [ "$at" -eq 2 ]; then {offer('-W "$inner --help"')}; return; fi
-        command="$command ${{COMP_WORDS[2]}}"
-    fi
-    if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then {offer("-f")}; return; fi
-    case "$before" in
-        {"|".join(_FILES)}) {offer("-f")}; return ;;
-        --columns) name=${{current##*,}}
-            COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{columns}" -- "$name")); return ;;
-        --device|-d) _torchscan_devices "$current"; return ;;
-    esac
-    case "$command" in
-{cases}
-    esac
-    if [ -n "$choices" ]; then {offer('-W "$choices"')}
-    elif [[ "$current" == -* ]]; then {offer('-W "$words"')}
-    elif [ "$command" = devices ]; then _torchscan_devices "$current"
-    else COMPREPLY=($(compgen -W "$bare" -- "$current") $(compgen -f -- "$current")); fi
-    COMPREPLY=("${{COMPREPLY[@]#"$start"}}")
-}}"""
+    offer = 'COMPREPLY=($(compgen {} -- "$current"))'.format
+    parsers = parsers_by_command(commands)
+    return _BASH_FUNCTION.format(
+        collections=" ".join(_COLLECTIONS),
+        models=" ".join(_torchvision_models()),
+        offer_commands=offer(f'-W "{names} --help --version"'),
+        offer_files=offer("-f"),
+        groups=groups,
+        files="|".join(_FILES),
+        columns=" ".join(COLUMNS),
+        cases="\n".join(_bash_case(name, parser) for name, parser in parsers.items()),
+    )
 
 
 def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:

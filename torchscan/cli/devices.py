@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from torchscan.cli.answers import terminal_width
 from torchscan.cli.option_table import add_option
-from torchscan.cli.options import add_command, terminal_width
+from torchscan.cli.options import add_command
 from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_table import add_option
-from torchscan.cli.options import model_command, on_scan
+from torchscan.cli.options import model_command
 from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 from torchscan.files import write_text

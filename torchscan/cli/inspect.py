@@ -9,33 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.inspect_results import USUAL_DEPTH, put_run
+from torchscan.cli.on_targets import require_step_for_optimizer
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import (
-    add_output,
-    first_given,
-    model_command,
-    put_table,
-    require_step_for_optimizer,
-    to_complete_json,
-)
-from torchscan.cli.output import (
-    INVALID_USE,
-    PROBLEM_FOUND,
-    SUCCESS,
-    print_remark,
-    report_internal_error,
-)
-from torchscan.cli.spelling import ShellSpelling
-from torchscan.errors import InputError, NonFiniteError, TorchscanError
+from torchscan.cli.options import add_output, model_command
+from torchscan.errors import InputError, NonFiniteError
 from torchscan.progress import progress
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from torchscan.inspecting.largest_module import LargestModule
-    from torchscan.inspecting.nonfinite_guard import NonFiniteGuard
     from torchscan.inspecting.run import RunFacts
-    from torchscan.inspection_run import Run
     from torchscan.targets import Built
 
 _USAGE = """\
@@ -68,11 +50,6 @@ call at fault is repeated; a NaN that reaches none of these is not reported. Wit
 warn they are also reported at once; with raise the step ends there, in a script by an exception,
 and the exit status is 1."""
 
-#: seconds that the first process waits for what the others save
-_PATIENCE = 10.0
-#: how deep modules are shown, unless it is said; data and pages have all
-_USUAL_DEPTH = 3
-
 
 def add_to(commands: Any) -> None:
     """Register the command."""
@@ -81,7 +58,7 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "inspect", *texts, run=_run, models="?", step=True)
     parser.usage = _USAGE
     add_options(parser, "run_on", "steps", "on_nonfinite")
-    help_ = f"Leave out deeper modules (default: {_USUAL_DEPTH}; csv, json and html: all)"
+    help_ = f"Leave out deeper modules (default: {USUAL_DEPTH}; csv, json and html: all)"
     add_option(parser, "max_depth", help=help_)
     add_output(parser)
     add_options(parser.add_argument_group("files"), "save", "trace")
@@ -100,7 +77,9 @@ def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
 
 def _run(options: argparse.Namespace) -> int | None:
     if options.program is not None:
-        return _of_program(options)
+        from torchscan.cli.inspect_script import inspect_script
+
+        return inspect_script(options)
     if options.target is None:
         raise InputError(
             "there is nothing to inspect: give a TARGET, or a script after --, as in torchscan "
@@ -112,62 +91,7 @@ def _run(options: argparse.Namespace) -> int | None:
             f"torchscan inspect -- python {options.target}"
         )
     facts, error = _of_target(options)
-    return _put(facts, error, options)
-
-
-def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
-    """Print the results and the error, write files, and return the exit status."""
-    from torchscan.report.run_table import run_table
-
-    # The table of all ranks has a verdict on all.
-    is_alone = facts.process is None or options.save is None
-    has_verdict = is_alone or not _is_text(options)
-    table = run_table(facts, max_depth=_depth(options), has_verdict=has_verdict)
-    # Other ranks would write into the output of rank 0 and over its files.
-    is_first = facts.process is None or facts.process.rank == 0
-    try:
-        if options.save is not None:
-            facts.save(options.save)
-        if options.trace is not None and is_first:
-            facts.save_trace(options.trace)
-    finally:  # steps are not taken again for a file that cannot be written
-        if is_first:
-            put_table(table, options, json=partial(to_complete_json, facts))
-    if is_first and facts.process is not None:
-        _put_group(facts, options)
-    if error is not None:
-        print_remark(error.write(ShellSpelling(options)))
-        return PROBLEM_FOUND
-    return SUCCESS
-
-
-def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
-    """Print the table of all ranks if they save their results, else a note about ``--save``."""
-    from torchscan.report.group_table import group_table
-    from torchscan.watching.opening import await_group
-
-    assert facts.process is not None  # noqa: S101 - it is one of several
-    if options.save is None:
-        print_remark(
-            f"note: this is rank 0 of {facts.process.num_ranks}; --save FOLDER also reports which "
-            "rank the others wait for"
-        )
-    elif _is_text(options):
-        table = group_table(await_group(options.save, facts, _PATIENCE))
-        print(table)  # noqa: T201 - the answer
-
-
-def _is_text(options: argparse.Namespace) -> bool:
-    """Return whether the answer is printed as text."""
-    return options.output is None and options.format == "text"
-
-
-def _depth(options: argparse.Namespace) -> int | None:
-    """Return the depth of the table. Formats for programs, and foldable ones, have all modules."""
-    if options.max_depth is None and options.format not in ("csv", "json", "html"):
-        return _USUAL_DEPTH
-    depth: int | None = options.max_depth
-    return depth
+    return put_run(facts, error, options)
 
 
 def _of_target(options: argparse.Namespace) -> tuple[RunFacts, NonFiniteError | None]:
@@ -208,78 +132,3 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     except NonFiniteError as found:
         error = found
     return run.facts, error
-
-
-# -- a script ------------------------------------------------------------------------------------
-
-
-def _of_program(options: argparse.Namespace) -> int | None:
-    """Run a script and print the results. Its exit status is kept, unless it is 0."""
-    from torchscan.inspecting.largest_module import LargestModule
-    from torchscan.inspecting.script import program_of, run_program
-    from torchscan.inspection import guard_of
-
-    _refuse_what_is_for_targets(options)
-    program = program_of(options.program)
-    errors = sys.stderr  # a script may put another in its place, and close it
-    guard = guard_of(options.on_nonfinite)
-    with LargestModule(partial(_watch, options, guard), guard) as largest:
-        status = run_program(program, is_last=options.is_last, explain=largest.explain)
-    if not largest.is_of_this_process:
-        return status
-    sys.stdout.flush()
-    with contextlib.redirect_stdout(errors), contextlib.redirect_stderr(errors):
-        shown = _show(largest, options)
-    return status or shown
-
-
-def _watch(
-    options: argparse.Namespace, guard: NonFiniteGuard, module: nn.Module, trains: bool
-) -> Run:
-    from torchscan.inspection import inspect_within
-
-    run = inspect_within(guard, module, steps=options.steps, on_nonfinite=options.on_nonfinite)
-    if not trains:
-        run.expect_evaluation()
-    return run
-
-
-def _show(largest: LargestModule, options: argparse.Namespace) -> int:
-    """Print the results of a script, and return the exit status."""
-    try:
-        if largest.internal_error is not None:
-            report_internal_error(largest.internal_error)
-            return SUCCESS
-        facts, error = _facts_of(largest)
-        if facts is None:
-            print_remark(
-                "the script called no torch module in this process, so there is nothing to show"
-            )
-            return SUCCESS
-        if not largest.trains:
-            print_remark(
-                "note: no module of the script trains, so this is the largest that it calls"
-            )
-        return _put(facts, error, options)
-    except TorchscanError as error:
-        print_remark(error.write(ShellSpelling(options)))
-        return INVALID_USE
-
-
-def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
-    """Return the results, and the error of the last step, which may only be raised now."""
-    try:
-        return largest.facts(), largest.found_last
-    except NonFiniteError as error:
-        return largest.facts(), error
-
-
-def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
-    inputs = ("input", "dtype", "mode", "batch_size")
-    steps = ("training", "optimizer", "precision", "run_on")
-    useless = first_given(options, *inputs, *steps, "target")
-    if useless:
-        raise InputError(
-            f"{useless} is for a TARGET, not for a script: leave it out, or put it after the "
-            "script's name"
-        )

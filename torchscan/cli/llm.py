@@ -7,16 +7,11 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from torchscan.cli.answers import put_table, to_complete_json
+from torchscan.cli.on_targets import on_generating
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.option_values import to_counts
-from torchscan.cli.options import (
-    add_command,
-    add_command_group,
-    add_output,
-    on_generating,
-    put_table,
-    to_complete_json,
-)
+from torchscan.cli.options import add_command, add_command_group, add_output
 from torchscan.errors import InputError
 
 _MESHES = ("ranks/meshes.py",)

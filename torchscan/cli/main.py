@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import os
-import re
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,7 +28,8 @@ from torchscan.cli import (
     runs,
     summary,
 )
-from torchscan.cli.options import choose_format, parsers_by_command
+from torchscan.cli.answers import choose_format
+from torchscan.cli.options import parsers_by_command
 from torchscan.cli.output import (
     INVALID_USE,
     SUCCESS,
@@ -39,10 +37,12 @@ from torchscan.cli.output import (
     print_remark,
     report_internal_error,
 )
-from torchscan.cli.renamed import describe_renamed, describe_unknown
+from torchscan.cli.renamed import describe_renamed
 from torchscan.cli.spelling import ShellSpelling
-from torchscan.errors import TorchscanError, TorchscanWarning
+from torchscan.cli.unknown_words import describe_command, describe_options
+from torchscan.errors import TorchscanError
 from torchscan.files import shortened
+from torchscan.user_warnings import TorchscanWarning
 
 #: warnings that are meant for authors of libraries
 _WARNINGS_FOR_AUTHORS = (
@@ -91,11 +91,6 @@ examples
 
 Run torchscan COMMAND --help for details. Exit status: 0 success; 1 a budget is exceeded, or inspect
 --on-nonfinite raise found a NaN; 2 invalid arguments; 3 internal error."""
-
-
-#: a shape as people write it: 3,224,224 or (3, 224, 224)
-_SHAPE = re.compile(r"\d+(, *\d+)*,?|\(\d+(, *\d+)*,?\)|\[\d+(, *\d+)*,?\]")
-_PYTHON = re.compile(r"pythonw?(\d+(\.\d+)*)?(\.exe)?")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,12 +142,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_remark(renamed)
         return INVALID_USE
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        top.error(describe_unknown(words[0], commands.choices))
+        top.error(describe_command(words[0], commands.choices))
     words = runs.with_default_command(words)
     given = argparse.Namespace(program=program, is_last=arguments is None)
     options, unknown = top.parse_known_args(words, given)
     if unknown:
-        options.parser.error(_describe_unknown(options, unknown, words))
+        options.parser.error(describe_options(options, unknown, words))
     choose_format(options)
     return _run_command(options)
 
@@ -204,58 +199,6 @@ def _run_command(options: argparse.Namespace) -> int:
         return INVALID_USE
     except Exception as error:
         return report_internal_error(error)
-
-
-def _describe_unknown(
-    options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
-) -> str:
-    """Return an error about words that are not options, with what was probably meant."""
-    named = [word for word in unknown if word.startswith("-")] or list(unknown)
-    verb = "is not an option" if len(named) == 1 else "are not options"
-    problem = f"{' '.join(named)} {verb}"
-    target = str(getattr(options, "target", None))
-    is_python = _PYTHON.fullmatch(os.path.basename(target)) is not None
-    if options.command == "inspect" and (target.endswith(".py") or is_python):
-        index = list(words).index(target)
-        script = shlex.join(["torchscan", *words[:index], "--", *words[index:]])
-        return f"{problem}: give a script after --, {script}"
-    quoted = _quote_device(options, unknown, words)
-    if quoted is not None:
-        return f"{problem}: quote a name with spaces, {quoted}"
-    inputs = _to_inputs(unknown, words) if hasattr(options, "input") else ""
-    if inputs:
-        return f"{problem}: give a shape as {inputs}"
-    nearest = difflib.get_close_matches(named[0], options.parser._option_string_actions, 1)
-    return f"{problem}: did you mean {nearest[0]}?" if nearest else problem
-
-
-def _quote_device(
-    options: argparse.Namespace, unknown: Sequence[str], words: Sequence[str]
-) -> str | None:
-    """Return ``-d "RTX 4090"`` if the words after a device complete its name."""
-    device = getattr(options, "device", None)
-    for index, word in enumerate(words[:-1]):
-        is_device = word in ("-d", "--device") and words[index + 1] == device
-        if is_device and list(words[index + 2 :][: len(unknown)]) == list(unknown):
-            return f'{word} "{" ".join([str(device), *unknown])}"'
-    return None
-
-
-def _to_inputs(unknown: Sequence[str], words: Sequence[str]) -> str:
-    """Return ``--input 3,32,32`` for unknown words that are sizes or shapes, or else ""."""
-    if not all(map(str.isdecimal, unknown)):
-        if not all(map(_SHAPE.fullmatch, unknown)):
-            return ""
-        shapes = [re.sub(r"[^\d,]", "", each).strip(",") for each in unknown]
-        return " ".join(f"--input {each}" for each in shapes)
-    # One shape, written with spaces: of --input 3 32 32, the words 32 32 are unknown.
-    sizes = list(unknown)
-    for index, word in enumerate(words[:-1]):
-        first = word.removeprefix("--input=")
-        if first.isdecimal() and list(words[index + 1 :][: len(sizes)]) == sizes:
-            sizes.insert(0, first)
-            break
-    return f"--input {','.join(sizes)}"
 
 
 @contextlib.contextmanager

@@ -8,19 +8,16 @@ import sys
 from functools import partial
 from typing import Any
 
-from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import (
-    add_output,
-    add_recipe,
+from torchscan.cli.answers import (
     colours_of,
-    first_given,
-    model_command,
-    on_scan,
     put_checkpoints,
     put_suggestions,
     put_table,
     to_complete_json,
 )
+from torchscan.cli.on_targets import on_scan
+from torchscan.cli.option_table import add_option, add_options
+from torchscan.cli.options import add_output, add_recipe, first_given, model_command
 from torchscan.errors import Argument, Give, InputError
 from torchscan.progress import progress
 

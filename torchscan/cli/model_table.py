@@ -6,8 +6,10 @@ import argparse
 from functools import partial
 from typing import Any
 
+from torchscan.cli.answers import put_table
+from torchscan.cli.on_targets import on_one_of_several
 from torchscan.cli.option_table import add_option
-from torchscan.cli.options import add_output, model_command, on_one_of_several, put_table
+from torchscan.cli.options import add_output, model_command
 
 _METRICS = """\
 Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
@@ -35,16 +37,14 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.tables import chosen_metrics, read, table_of
 
     metrics = chosen_metrics(options.metrics, options.device)
-    called = {target: _name(target, options.target) for target in options.target}
+    called: dict[str, str] = {}
+    for target in options.target:
+        _, _, name = target.rpartition(":")
+        is_unique = sum(other.endswith(f":{name}") for other in options.target) == 1
+        # Names have no collection or module, unless several models share one.
+        called[target] = name if is_unique else target
     scans = {
         name: on_one_of_several(options, target, partial(read, metrics=metrics))
         for target, name in called.items()
     }
     put_table(table_of(scans, metrics), options)
-
-
-def _name(target: str, others: list[str]) -> str:
-    """Return the name without its collection or module, unless another model has the same."""
-    _, _, name = target.rpartition(":")
-    is_unique = sum(other.endswith(f":{name}") for other in others) == 1
-    return name if is_unique else target

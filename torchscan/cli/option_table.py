@@ -1,19 +1,13 @@
-"""The options of all commands, each generated from the Python argument of the same name.
-
-Explanations, defaults and choices are read from the source text of the package: importing it would
-make ``torchscan --help`` wait for torch.
-"""
+"""The options of all commands."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
-import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from torchscan.cli.option_definition import Option
 from torchscan.cli.option_values import (
     to_bytes,
     to_checkpoint,
@@ -28,74 +22,12 @@ from torchscan.cli.option_values import (
 )
 from torchscan.report.table import FORMATS
 
-_PACKAGE = Path(__file__).parent.parent
 _GENERATION = ("generation.py",)
 _INSPECT = ("inspection.py",)
 _MESHES = ("ranks/meshes.py",)
 _PASS = ("recording/arguments.py", "recording/request.py")
 _RECIPE = ("recording/arguments.py", "recording/training/recipe.py")
 _SUMMARY = ("crawler.py",)
-
-
-class Option(NamedTuple):
-    """An option of the shell, and what it takes from the argument in Python."""
-
-    #: sentence, without its period; "{}" is the first clause of the explanation in ``files``
-    help: str
-    metavar: str | None = None
-    type: Callable[[str], Any] | None = None
-    #: where the argument is explained and has its default
-    files: Sequence[str] = ()
-    short: str | None = None
-    #: the values, or the file and name of the ``Literal`` that has them
-    choices: Sequence[str] | str | None = None
-    #: None: as in Python
-    default: Any = None
-    #: name of the argument in Python, or None if it is that of the option
-    python: str | None = None
-    action: Any = None
-    required: bool | None = None
-
-    def default_of(self, argument: str) -> Any:
-        """Return the default of this argument, or None if it has none."""
-        if self.action is not None or self.default is not None:
-            return self.default
-        pattern = rf"^    {argument}: [^=\n]+ = (.+?),?$"
-        value = re.search(pattern, _read(self.files), re.MULTILINE)
-        return None if value is None else ast.literal_eval(value[1])
-
-    def values(self) -> Sequence[str] | None:
-        """Return the choices, or None if any value will do."""
-        if not isinstance(self.choices, str):
-            return self.choices
-        file, name = self.choices.split(":")
-        pattern = rf"^{name} = Literal\[(.*?)\]"
-        (values,) = re.findall(pattern, _read((file,)), re.MULTILINE | re.DOTALL)
-        return re.findall(r'"(.*?)"', values)
-
-    def sentence(self, argument: str, default: Any) -> str:
-        """Return the help text, completed with the explanation of this argument and the default."""
-        text = self.help
-        if "{}" in text:
-            text = text.format(self._explanation(argument))
-        if isinstance(default, tuple):
-            default = ",".join(map(str, default))
-        if default and "(default" not in text:
-            text = f"{text} (default: {default})"
-        return f"{text[0].upper()}{text[1:]}."
-
-    def _explanation(self, argument: str) -> str:
-        """Return the first clause of the argument's explanation, in the words of a shell."""
-        sections = re.findall(r"^    Args:\n((?: {8}.*\n)+)", _read(self.files), re.MULTILINE)
-        pattern = rf"^ +{argument}: (.*(?:\n {{12}}.*)*)"
-        (entry, *_) = re.findall(pattern, "".join(sections), re.MULTILINE)
-        clause, *_ = re.split(r"[.:;](?: |$)", " ".join(entry.split()))
-
-        def name_option(code: re.Match[str]) -> str:
-            name = _OPTION_BY_ARGUMENT.get(code[1], code[1])
-            return to_flag(name) if hasattr(_Options, name) else name
-
-        return re.sub(r"``(.+?)``", name_option, clause)
 
 
 def add_options(parser: Any, *names: str) -> None:
@@ -117,19 +49,20 @@ def add_option(parser: Any, name: str, **changes: Any) -> None:
         given |= {"choices": None, "metavar": f"{{{','.join(values)}}}"}
         given["type"] = functools.partial(to_choices, choices=values)
     given = {key: value for key, value in given.items() if value is not None}
-    help_ = option.sentence(argument, default)
+    help_ = option.sentence(argument, default, _name_option)
     action = parser.add_argument(*flags, dest=name, help=help_, **given)
     action.parameter, action.words = argument, values
+
+
+def _name_option(argument: str) -> str:
+    """Return the option of an argument, or the name itself if there is none."""
+    name = _OPTION_BY_ARGUMENT.get(argument, argument)
+    return to_flag(name) if hasattr(_Options, name) else name
 
 
 def to_flag(name: str) -> str:
     """Return how the option of an argument is spelled."""
     return f"--{name.replace('_', '-')}"
-
-
-@functools.lru_cache(maxsize=16)
-def _read(files: Sequence[str]) -> str:
-    return "\n".join((_PACKAGE / file).read_text(encoding="utf-8") for file in files)
 
 
 _flag = functools.partial(Option, action="store_true")
@@ -285,28 +218,4 @@ _OPTION_BY_ARGUMENT = {
     option.python: name
     for name, option in vars(_Options).items()
     if isinstance(option, Option) and option.python and not hasattr(_Options, option.python)
-}
-
-
-#: options by their old spellings and by those of other tools, which are refused; with the value
-#: that an old option stood for
-RENAMED_OPTIONS = {
-    "-i": "--input",
-    "--backward": "--training",
-    "--batch": "--batch-size",
-    "--context": "--cuda-context",
-    "--depth": "--max-depth",
-    "--eager": "--engine transformers",
-    "--device": "--run-on",
-    "--filter": "--match",
-    "--global-batch": "--global-batch-size",
-    "--gpu": "--device",
-    "--gpus": "--num-gpus",
-    "--input-shape": "--input",
-    "--input-size": "--input",
-    "--network": "--network-gbs",
-    "--remedies": "--suggestions",
-    "--rf": "--receptive-field",
-    "--train": "--training",
-    "--wrap": "--wrap-mode",
 }

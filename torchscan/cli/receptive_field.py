@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from torchscan.cli.answers import put_table
+from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_table import add_options
-from torchscan.cli.options import add_output, model_command, on_scan, put_table
+from torchscan.cli.options import add_output, model_command
 
 _EXAMPLES = """\
 examples

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Collection, Mapping, Sequence
-
-from torchscan.cli.option_table import RENAMED_OPTIONS
+from collections.abc import Mapping, Sequence
 
 _COMMANDS = {
     "flops": "summary TARGET --by operator",
     "train": "llm train",
     "explore": "runs open",
     "merge": "runs merge",
+}
+#: options by their old spellings and by those of other tools, which are refused; with the value
+#: that an old option stood for
+RENAMED_OPTIONS = {
+    "-i": "--input",
+    "--backward": "--training",
+    "--batch": "--batch-size",
+    "--context": "--cuda-context",
+    "--depth": "--max-depth",
+    "--eager": "--engine transformers",
+    "--device": "--run-on",
+    "--filter": "--match",
+    "--global-batch": "--global-batch-size",
+    "--gpu": "--device",
+    "--gpus": "--num-gpus",
+    "--input-shape": "--input",
+    "--input-size": "--input",
+    "--network": "--network-gbs",
+    "--remedies": "--suggestions",
+    "--rf": "--receptive-field",
+    "--train": "--training",
+    "--wrap": "--wrap-mode",
 }
 
 
@@ -36,14 +56,6 @@ def describe_renamed(
         return f"there is no command {command!r}: did you mean {nearest[0]}?"
     choices = " or ".join(f"torchscan {name} {second}" for name in inner)
     return f"there is no command {command!r}: write {choices}"
-
-
-def describe_unknown(command: str, commands: Collection[str]) -> str:
-    """Return an error about a command that does not exist, with the nearest."""
-    nearest = difflib.get_close_matches(command, commands, 1)
-    if nearest:
-        return f"there is no command {command!r}: did you mean {nearest[0]}?"
-    return f"there is no command {command!r}: choose from {', '.join(commands)}"
 
 
 def _describe_option(

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.on_targets import on_model
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import model_command, on_model
+from torchscan.cli.options import model_command
 from torchscan.cli.output import INVALID_USE, SUCCESS, print_answer, print_remark
 from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import RecordError, TorchscanError

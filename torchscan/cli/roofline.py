@@ -6,17 +6,10 @@ import argparse
 from functools import partial
 from typing import Any
 
+from torchscan.cli.answers import put_checkpoints, put_suggestions, put_table, to_complete_json
+from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import (
-    add_output,
-    add_recipe,
-    model_command,
-    on_scan,
-    put_checkpoints,
-    put_suggestions,
-    put_table,
-    to_complete_json,
-)
+from torchscan.cli.options import add_output, add_recipe, model_command
 
 _EXAMPLES = """\
 examples

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torchscan.cli.answers import put_table
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import add_command, add_command_group, add_output, put_table
+from torchscan.cli.options import add_command, add_command_group, add_output
 from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 

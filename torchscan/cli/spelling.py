@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from torchscan.errors import PYTHON, TorchName
+from torchscan.errors import TorchName
+from torchscan.wording import PYTHON
 
 
 class ShellSpelling:

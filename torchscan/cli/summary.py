@@ -7,16 +7,10 @@ import sys
 from functools import partial
 from typing import Any
 
+from torchscan.cli.answers import put_table, to_complete_json
+from torchscan.cli.on_targets import on_generating, on_scan
 from torchscan.cli.option_table import add_option, add_options
-from torchscan.cli.options import (
-    add_output,
-    first_given,
-    model_command,
-    on_generating,
-    on_scan,
-    put_table,
-    to_complete_json,
-)
+from torchscan.cli.options import add_output, first_given, model_command
 from torchscan.cli.output import print_error
 from torchscan.errors import InputError, RecordError
 

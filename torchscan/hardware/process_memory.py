@@ -14,9 +14,9 @@ from typing import Literal
 
 import torch
 
-from torchscan.errors import warn_user
 from torchscan.hardware.gpu_processes import GpuProcesses, ask_gpus
 from torchscan.notes import Note
+from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types
 
 MIB = 2**20

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
+from torchscan.formatters import table_of
 from torchscan.inspecting.run import RunFacts
 from torchscan.inspecting.stragglers import Straggler, lateness, stragglers
 from torchscan.inspecting.verdicts import find_group_verdict
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import RowsResult, table_of
+from torchscan.results import RowsResult
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
+from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError
 from torchscan.inspecting.checks import CheckResult
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.values import Listener
+from torchscan.user_warnings import warn_user
 
 Reaction = Literal["record", "warn", "raise"]
 

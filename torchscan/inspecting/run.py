@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.formatters import table_of
 from torchscan.inspecting.call_run import (
     CallRun,
     DeviceRun,
@@ -38,7 +39,7 @@ from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.observing.compiling import Compilation
 from torchscan.plain import to_plain
-from torchscan.results import RowsResult, table_of
+from torchscan.results import RowsResult
 
 if TYPE_CHECKING:
     from torchscan.report.table import Table

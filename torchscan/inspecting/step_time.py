@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torchscan import units
-from torchscan.errors import BudgetError, InputError, warn_user
+from torchscan.errors import BudgetError, InputError
 from torchscan.hardware.device_names import is_part
+from torchscan.user_warnings import warn_user
 
 #: a call by its name, and what it took
 Named = tuple[str, float]

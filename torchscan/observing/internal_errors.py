@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from torchscan.errors import TorchscanError, warn_or_print
+from torchscan.errors import TorchscanError
+from torchscan.user_warnings import warn_or_print
 
 #: characters of an internal error that are shown
 _MAX_MESSAGE = 300

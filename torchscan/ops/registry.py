@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, TypeVar
 
 import torch
 
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import InputError
 from torchscan.ops.formula_calls import apply_formula
 from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
 from torchscan.ops.operator_names import Operator, name_of, names_to_find
@@ -33,6 +32,7 @@ from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import OpSignature
+from torchscan.user_warnings import warn_user
 
 #: returns None if the cost of a call does not follow from shapes
 Formula = Callable[..., Work | None]
@@ -46,7 +46,7 @@ _NOTHING = OpCost()
 _UNKNOWN_COST = CallCost("unknown", OpCost(is_complete=False))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Entry:
     """The formula that is registered for the name of an operator."""
 

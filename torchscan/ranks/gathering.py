@@ -178,7 +178,12 @@ def _in_all(work: Callable[[], _T]) -> _T:
     """
     import torch.distributed as distributed
 
-    found, error = _tried(work)
+    found: _T | None = None
+    error: Exception | None = None
+    try:
+        found = work()
+    except Exception as raised:
+        error = raised
     failed: list[str | None] = [None] * distributed.get_world_size()
     own = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
     distributed.all_gather_object(failed, own)
@@ -191,13 +196,6 @@ def _in_all(work: Callable[[], _T]) -> _T:
             f"recording failed in {len(others)} of {len(failed)} ranks: rank {rank}: {reason}"
         )
     return cast("_T", found)
-
-
-def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
-    try:
-        return work(), None
-    except Exception as error:
-        return None, error
 
 
 def _gathered(own: RankPlan) -> list[RankPlan]:

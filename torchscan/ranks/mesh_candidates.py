@@ -107,7 +107,10 @@ class CandidateQuestion:
         sequences = self._sequences_of_copy(layout)
         if layout.pp > self._max_stages:
             raise InputError(f"{self.num_layers} layers cannot be divided among pp {layout.pp}")
-        parts = self._parts_of_sequence(layout)
+        # Two parts for each "cp" rank, each divided along "tp".
+        parts = 2 * layout.cp if layout.cp > 1 else 1
+        if self.sequence_parallel:
+            parts *= layout.tp
         if self.length % parts:
             raise InputError(
                 f"{self.length:,} tokens cannot be divided into {parts} parts: give a multiple as ",
@@ -151,11 +154,6 @@ class CandidateQuestion:
         if layout.pp > 1 and "fsdp2" in found:
             found = [each for each in found if each != "zero2"]
         return tuple(found)
-
-    def _parts_of_sequence(self, layout: MeshLayout) -> int:
-        """Return the number of parts of a sequence: two per "cp" rank, each divided along "tp"."""
-        parts = 2 * layout.cp if layout.cp > 1 else 1
-        return parts * layout.tp if self.sequence_parallel else parts
 
     def _sequences_of_copy(self, layout: MeshLayout) -> int:
         """Return the sequences of one copy of the model."""

@@ -10,19 +10,21 @@ from torch import nn
 
 from torchscan.analyses.fsdp_times import DerivedSharding
 from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
-from torchscan.analyses.mesh_layout import MeshLayout, format_mesh
-from torchscan.analyses.mesh_search import MeshChoice, MeshSearch
+from torchscan.analyses.mesh_layout import MeshLayout
+from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.model_products import FlopsConvention
 from torchscan.analyses.pipeline_schedule import Schedule
-from torchscan.errors import Argument, InputError, TorchscanError
+from torchscan.errors import TorchscanError
 from torchscan.notes import Note
 from torchscan.precisions import Precision
 from torchscan.progress import progress as told
 from torchscan.question import asking
+from torchscan.ranks.best_steps import BestSteps, sort_key
 from torchscan.ranks.mesh_candidates import CandidateQuestion
 from torchscan.ranks.mesh_choices import DerivedChoices, RankedStep, RecordedChoices
 from torchscan.ranks.mesh_options import MeshOptions
 from torchscan.ranks.mesh_question import MeshQuestion, require_tokens
+from torchscan.ranks.mesh_refusals import Refusals
 from torchscan.ranks.short_models import LayeredModel
 from torchscan.recording.adapters import ADAPTERS_AS_IN_PEFT
 from torchscan.recording.arguments import ChangeArguments
@@ -33,18 +35,8 @@ from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import Checkpoint
 from torchscan.units import Tokens
 
-#: number of best choices that are recorded on their mesh
-_NUM_RECORDED = 3
-#: memory, as a share of the device's, up to which a fast step that seems not to fit is recorded
-_CLOSE = 1.1
-#: steps that seem not to fit and are recorded, at most
-_NUM_CLOSE = 2
 #: time relative to the best from which on a step is left out
 _SLOW = 1.25
-#: factor by which all layers need at most more memory than few layers suggest
-_ROOM = 1.15
-#: steps that are recorded, at most
-_MAX_RECORDED = 6
 
 
 @asking
@@ -193,19 +185,21 @@ class _MeshComparison:
         self._candidates = candidates
         self._derived = DerivedChoices(question, candidates)
         self._recorded = RecordedChoices(question)
-        self._refused: dict[str, Note] = {}
-        self._errors: list[TorchscanError] = []
+        self._refusals = Refusals()
+        self._best = BestSteps(
+            question, self._recorded, self._refusals, compares_given=compares_given
+        )
 
     def answer(self, layouts: Sequence[MeshLayout], num_gpus: int) -> MeshSearch:
         """Return the result. Raise an InputError if no mesh is possible."""
         question = self._question
         if question.apply is None:
-            ranked = self._record_best(self._derive(layouts))
+            ranked = self._best.record(self._derive(layouts))
         else:
             ranked = self._record_all(layouts)
         if not ranked:
-            raise self._explain_refusals()
-        ranked = self._complete_best(ranked)
+            raise self._refusals.explain()
+        ranked = self._best.complete(ranked)
         assumptions = {**self._derived.passes.assumptions, **self._recorded.assumptions}
         assumptions[OUTPUT_DROPPED] = None
         if question.keeps_sequences and any(each.tp > 1 for each in layouts):
@@ -231,24 +225,11 @@ class _MeshComparison:
             error_margin=self._recorded.error_margin or self._derived.passes.error_margin,
             params=sum(each.numel() for each in parameters),
             choices=choices,
-            refused=self._refused,
+            refused=self._refusals.reasons,
             num_steps=self._derived.num_steps or len(ranked),
             num_traces=self._derived.passes.num_traces + self._recorded.num_traces,
             assumptions=tuple(assumptions),
         )
-
-    def _explain_refusals(self) -> TorchscanError:
-        """Return the error if no mesh is possible. If an option is wrong for all, it is about that.
-
-        Such an error begins with the name of the option.
-        """
-        if not self._errors:
-            return InputError("no mesh is possible: there is none to compare")
-        first, *others = self._errors
-        is_of_option = isinstance(first.parts[0], Argument)
-        if is_of_option and all(each.problem == first.problem for each in others):
-            return first
-        return InputError("no mesh is possible: ", first)
 
     def _derive(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
         """Return the best step on each mesh, for each choice of checkpoint.
@@ -262,14 +243,14 @@ class _MeshComparison:
             try:
                 steps = self._derived.best_on(layout, max_time)
             except TorchscanError as error:
-                self._refuse(layout, error)
+                self._refusals.add(layout, error)
                 continue
             if not steps:
-                self._refused[format_mesh(layout.mesh)] = Note.of("mesh-slow", factor=_SLOW)
+                self._refusals.add_slow(layout, _SLOW)
             ranked += steps
             times = (each.choice.time_estimate for each in steps if each.choice.fits)
             best = min((best, *times))
-        return sorted(ranked, key=_sort_key)
+        return sorted(ranked, key=sort_key)
 
     def _record_all(self, layouts: Sequence[MeshLayout]) -> list[RankedStep]:
         """Return the recorded steps on all meshes, because a user's ``apply`` cannot be derived."""
@@ -279,73 +260,5 @@ class _MeshComparison:
                 steps = list(self._candidates.steps(layout))
                 ranked += [RankedStep(step, self._recorded.record(step)) for step in steps]
             except TorchscanError as error:
-                self._refuse(layout, error)
-        return sorted(ranked, key=_sort_key)
-
-    def _refuse(self, layout: MeshLayout, error: TorchscanError) -> None:
-        self._refused[format_mesh(layout.mesh)] = Note.of("mesh-refused", error=error.problem)
-        self._errors.append(error)
-
-    def _record_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps, with the best three recorded, and also fast steps that nearly fit.
-
-        A recorded step may turn out slower or larger than derived. Then the next one is recorded.
-        """
-        for each in self._nearly_fitting(ranked):
-            self._record(ranked, each)
-        while True:
-            ranked.sort(key=_sort_key)
-            can_record = self._recorded.can_record
-            best = [each for each in ranked if can_record(each.step)][:_NUM_RECORDED]
-            left = next((each for each in best if self._is_left(each)), None)
-            is_enough = sum(each.choice.is_recorded for each in ranked) >= _MAX_RECORDED
-            if left is None or is_enough:
-                return ranked
-            self._record(ranked, left)
-
-    def _nearly_fitting(self, ranked: Sequence[RankedStep]) -> list[RankedStep]:
-        limit = _CLOSE * self._question.device.memory_bytes
-        times = [each.choice.time_estimate for each in ranked if each.choice.fits]
-        best = min(times, default=math.inf)
-        close: list[RankedStep] = []
-        for each in ranked:
-            choice = each.choice
-            if choice.fits or choice.needed_bytes > limit or not self._is_left(each):
-                continue
-            if not times or choice.time_estimate < best:
-                close.append(each)
-        return sorted(close, key=lambda each: each.choice.time_estimate)[:_NUM_CLOSE]
-
-    def _is_left(self, ranked: RankedStep) -> bool:
-        return not ranked.choice.is_recorded and self._recorded.can_record(ranked.step)
-
-    def _record(self, ranked: list[RankedStep], one: RankedStep) -> None:
-        """Replace a step by its recorded version, or leave it out if it cannot be recorded."""
-        ranked.remove(one)
-        try:
-            ranked.append(RankedStep(one.step, self._recorded.record(one.step, one.choice)))
-        except TorchscanError as error:
-            self._refuse(one.step.layout, error)
-
-    def _complete_best(self, ranked: list[RankedStep]) -> list[RankedStep]:
-        """Return the steps, with the best step estimated with the memory of all layers.
-
-        Few layers leave smaller gaps between blocks than all of them, so a step may turn out not to
-        fit. Then the next one is the best. All layers are recorded only if none can be repeated.
-        """
-        ranked.sort(key=_sort_key)
-        while self.needs_all_layers(ranked[0].choice):
-            step, choice = ranked[0]
-            ranked[0] = RankedStep(step, self._recorded.record_all_layers(step, choice))
-            ranked.sort(key=_sort_key)
-        return ranked
-
-    def needs_all_layers(self, choice: MeshChoice) -> bool:
-        """Return whether to record all layers: meshes are given, or the GPU is nearly full."""
-        close = choice.needed_bytes * _ROOM > self._question.device.memory_bytes
-        is_useful = close or self._compares_given
-        return is_useful and choice.fits and choice.is_recorded and not choice.is_replayed
-
-
-def _sort_key(ranked: RankedStep) -> tuple[bool, float]:
-    return ranked.sort_key
+                self._refusals.add(layout, error)
+        return sorted(ranked, key=sort_key)

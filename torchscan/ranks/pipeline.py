@@ -89,7 +89,10 @@ def pipeline(
         progress: show what takes more than a second, in a terminal or a notebook.
     """
     stages = list(stages)
-    _require_stages(stages)
+    if not stages:
+        raise InputError("there are no stages: give the parts of a model, in their order")
+    for stage in stages:
+        require_module(stage)
     number = len(stages) if num_ranks is None else num_ranks
     _require_schedule(schedule, microbatches, number, len(stages))
     _require_both(mesh, apply)
@@ -111,25 +114,19 @@ def pipeline(
     with told(f"torchscan: {len(stages)} stages", is_shown=progress):
         plans = recorder.record(asked, loss)
     assumptions, warnings = _notes_of(plans)
+    sizes = None if mesh is None else dict(mesh)
     return plan_of_stages(
         schedule,
         microbatches,
         plans,
         number,
         gpu.memory_bytes,
-        batch_size=batch_size if input_shape is not None else None,
+        batch_size=None if input_shape is None else batch_size,
         device=gpu.name,
-        mesh=None if mesh is None else dict(mesh),
+        mesh=sizes,
         assumptions=(*assumptions, *_ASSUMPTIONS),
         warnings=tuple(warnings),
     )
-
-
-def _require_stages(stages: Sequence[nn.Module]) -> None:
-    if not stages:
-        raise InputError("there are no stages: give the parts of a model, in their order")
-    for each in stages:
-        require_module(each)
 
 
 def _require_both(mesh: Mapping[str, int] | None, apply: Apply | None) -> None:

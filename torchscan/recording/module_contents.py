@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import warn_user
 from torchscan.recording.bookkeeping.containers import (
     ATOMS,
     LARGEST_CONTAINER,
@@ -41,6 +40,7 @@ from torchscan.recording.plain_state import (
     steps_for,
 )
 from torchscan.recording.tensor_state import TensorState
+from torchscan.user_warnings import warn_user
 
 #: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
 _MAX_COPIED = 2**28

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchscan._version import __version__
-from torchscan.errors import Give, warn_user
+from torchscan.errors import Give
 from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.recording.bookkeeping.inventory import Inventory
@@ -26,6 +26,7 @@ from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.provenance import Processes, Provenance
 from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
+from torchscan.user_warnings import warn_user
 
 
 def build_trace(run: PassRun) -> Trace:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from torchscan.formatters import table_of
 from torchscan.hints import HintedDict
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.results import PlotSize, Result, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

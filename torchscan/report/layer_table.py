@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
-from torchscan.errors import Give, InputError, Text, write_choices
+from torchscan.errors import Give, InputError, Text
 from torchscan.report.column_choice import check_columns, check_estimates, usual_columns
 from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn
 from torchscan.report.html import part_of
@@ -15,6 +15,7 @@ from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Column, Cut, Table, check_width
 from torchscan.report.table_rows import Cell, Row
+from torchscan.wording import write_choices
 from torchscan.wrong_arguments import explain_wrong_types
 
 _NAME = Column(key="layer", heading="Layer", is_number=False, min_width=20)

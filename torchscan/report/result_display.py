@@ -20,6 +20,7 @@ from torchscan.analyses.plan_result import Plan
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.suggestions_result import Suggestions
+from torchscan.formatters import register_formatters, register_page_writer
 from torchscan.hardware.device_specs import Device
 from torchscan.inspecting.group_run import GroupRun
 from torchscan.inspecting.run import RunFacts
@@ -78,7 +79,7 @@ from torchscan.report.serving_table import serving_table
 from torchscan.report.snapshot_table import all_places_table, snapshot_table
 from torchscan.report.suggestions_table import suggestions_table
 from torchscan.report.table import Cut, ModelTable, Table
-from torchscan.results import Result, register_formatters, register_page_writer
+from torchscan.results import Result
 from torchscan.trace.trace import Trace
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import Argument, InputError
+from torchscan.formatters import load_writers
 from torchscan.report.table_rows import NONE, Cell, Row
-from torchscan.results import PlotSize, Result, draw, load_writers
+from torchscan.results import PlotSize, Result, draw
 from torchscan.units import Scale
 
 if TYPE_CHECKING:

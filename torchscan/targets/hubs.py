@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import InputError
 from torchscan.targets.built import Built
 from torchscan.targets.hub_access import (
     cached_config,
@@ -18,6 +18,7 @@ from torchscan.targets.hub_access import (
 from torchscan.targets.importing import imported, near, path_of
 from torchscan.targets.inputs import InputSpec
 from torchscan.targets.parsing import Target
+from torchscan.user_warnings import warn_user
 
 _TOKENS = 512
 

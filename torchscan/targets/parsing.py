@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torchscan.errors import InputError, Subject
+from torchscan.errors import InputError
+from torchscan.wording import Subject
 
 Kind = Literal["module", "file", "torchvision", "timm", "hf"]
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchscan.escapes import printable
+from torchscan.formatters import table_of
 from torchscan.notes import Note
-from torchscan.results import RowsResult, table_of
+from torchscan.results import RowsResult
 from torchscan.trace.events import ModuleCall, OpCall
 from torchscan.trace.provenance import Provenance
 from torchscan.trace.records import ParameterRecord, StorageRecord, TensorRecord

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.files import path_of
+from torchscan.formatters import formatters_of, table_of
 from torchscan.measured import Measured
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import PlotSize, Result, draw, formatters_of, table_of
+from torchscan.results import PlotSize, Result, draw
 from torchscan.watching.curves import Curves, curves_of
 from torchscan.watching.lost_steps import LostSteps, lost_in, note_of_lost, settled_about
 from torchscan.watching.merging import last_measured

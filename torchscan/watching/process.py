@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.errors import InputError, warn_or_print
+from torchscan.errors import InputError
 from torchscan.notes import Note
+from torchscan.user_warnings import warn_or_print
 from torchscan.watching.call_sites import SeriesNumbers
 from torchscan.watching.channel import Outlet
 from torchscan.watching.earlier_sessions import EarlierSessions, settle_session

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import warn_or_print
 from torchscan.observing.backward_watch import BackwardPass, BackwardWatch
 from torchscan.observing.compiling import CompileWatch
 from torchscan.observing.model_hook import ModelHook
@@ -29,6 +28,7 @@ from torchscan.torch_versions import (
     without_torch_function,
     without_transforms,
 )
+from torchscan.user_warnings import warn_or_print
 from torchscan.watching.about import inputs_of
 from torchscan.watching.curve_log import CurveLog
 from torchscan.watching.followed_thread import FollowedThread

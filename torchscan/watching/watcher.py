@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, warn_or_print
+from torchscan.errors import InputError
 from torchscan.notes import Note
 from torchscan.torch_versions import without_torch_function
+from torchscan.user_warnings import warn_or_print
 from torchscan.watching.argument_checks import quote
 from torchscan.watching.process import WriterProcess
 from torchscan.watching.step_follower import StepFollower

@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchscan.errors import InputError, warn_or_print
+from torchscan.errors import InputError
 from torchscan.notes import Note
+from torchscan.user_warnings import warn_or_print
 from torchscan.watching.channel import Outlet
 from torchscan.watching.earlier_sessions import LOOK, PATIENCE, Reminder
 from torchscan.watching.guests import Guest

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchscan.analyses.receptive_field.sights import Reason
 from torchscan.errors import InputError
-from torchscan.results import PlotSize, Result, draw, table_of
+from torchscan.formatters import table_of
+from torchscan.results import PlotSize, Result, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchscan.analyses.roofline.error_margin import ErrorMargin
 from torchscan.analyses.roofline.number_formats import Format
 from torchscan.analyses.suggestions_result import NOBODY, Asker, Suggestions
+from torchscan.formatters import table_of
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.results import Result, table_of
+from torchscan.results import Result
 from torchscan.trace.events import Phase
 
 if TYPE_CHECKING:

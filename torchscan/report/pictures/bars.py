@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan.errors import InputError
+from torchscan.formatters import table_of
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.table import Table
 from torchscan.report.table_rows import Row
-from torchscan.results import Result, table_of
+from torchscan.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

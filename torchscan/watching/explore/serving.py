@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from torchscan.errors import InputError, warn_or_print
+from torchscan.errors import InputError
 from torchscan.files import path_of
+from torchscan.user_warnings import warn_or_print
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+"""Work on the model that a TARGET names: built, with the inputs of the options."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from torchscan.errors import Argument, Give, InputError, naming
+from torchscan.progress import progress
+
+if TYPE_CHECKING:
+    from torchscan.scan import Scan
+    from torchscan.targets import Built
+
+Result = TypeVar("Result")
+
+
+def on_model(
+    options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
+) -> Result:
+    """Return what ``function`` returns for the named model and the scan of the options."""
+    from torchscan.question import DEFAULTS
+    from torchscan.scan import Scan
+    from torchscan.targets import inputs_of, parse_input, parse_target, with_model
+
+    require_step_for_optimizer(options)
+    specs = [parse_input(text) for text in options.input]
+    asked = {name: value for name, value in vars(options).items() if name in DEFAULTS}
+
+    def ask(found: Built) -> Result:
+        built = found.converted(options.dtype)
+        inputs = inputs_of(target, built, specs, options.dtype)
+        return function(built, Scan(built.module, **{**asked, **inputs}))
+
+    # what a model prints while being built is not part of the answer
+    with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
+        return with_model(parse_target(target), ask)
+
+
+def on_generating(target: str, function: Callable[[Built], Result]) -> Result:
+    """Return what ``function`` returns for the named language model, whose inputs are tokens."""
+    from torchscan.targets import parse_target, with_model
+
+    # what a model prints while being built is not part of the answer
+    with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
+        return with_model(replace(parse_target(target), is_language_model=True), function)
+
+
+def require_step_for_optimizer(options: argparse.Namespace) -> None:
+    """Refuse an optimizer for an inference, which has no optimizer's step."""
+    if getattr(options, "optimizer", None) is not None and not options.training:
+        raise InputError(
+            Argument("optimizer"), " belongs to a training step: give ", Give("training", True)
+        )
+
+
+def on_one_of_several(
+    options: argparse.Namespace, target: str, function: Callable[[Scan], Result]
+) -> Result:
+    """Return what ``function`` returns for the scan of this model; errors name the model."""
+    with naming(target):
+        return on_model(options, target, lambda _, scan: function(scan))
+
+
+def on_scan(options: argparse.Namespace, function: Callable[[Scan], Result]) -> Result:
+    """Return what ``function`` returns for the scan of the only model."""
+    return on_model(options, options.target, lambda _, scan: function(scan))

@@ -1,0 +1,125 @@
+"""Autograd: the backward pass that runs, the nodes of its graph and their hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchscan.torch_versions.dispatch_modes import making_ordinary_tensors, without_dispatch
+
+_C: Any = torch._C
+
+NO_BACKWARD_PASS = -1
+#: returns the number of the backward pass that this thread works on, or :data:`NO_BACKWARD_PASS`
+backward_pass: Callable[[], int] = _C._current_graph_task_id
+#: returns the node of the graph whose gradient this thread computes
+current_node: Callable[[], Any] = _C._current_autograd_node
+#: returns the number that autograd gives the next node of a graph made in this thread
+next_node: Callable[[], int] = _C._autograd._get_sequence_nr
+#: the type of the nodes that add gradients to leaves, such as parameters
+LEAF_NODE: Any = _C._functions.AccumulateGrad
+#: sets whether gradients are recorded; ``torch.set_grad_enabled`` is a class written in Python
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+#: returns whether two tensors share memory
+share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
+_top_hooks: Callable[[bool], Any] = getattr(
+    _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
+)
+#: True if a saved tensor tells whether hooks have packed it
+TELLS_UNPACKING = hasattr(_C._autograd.SavedTensor, "unpack_hook")
+#: place of the function that Python's functions hand a graph to
+RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
+#: place of the function that anomaly mode asks for the frames that create a node
+FORMATS_STACK: tuple[dict[str, Any], str] = (
+    vars(importlib.import_module("torch.fx.traceback")),
+    "format_stack",
+)
+
+
+def set_version(tensor: Tensor, version: int) -> None:
+    """Set the version counter of a tensor. Later versions of torch take several tensors at once."""
+    try:
+        _C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    except TypeError:
+        _C._autograd._unsafe_set_version_counter(tensor, version)
+
+
+def take_wide_gradients(parameter: Tensor, dtype: torch.dtype) -> None:
+    """Let a parameter have gradients of another type, where torch can."""
+    if hasattr(parameter, "grad_dtype") and parameter.grad_dtype != dtype:
+        parameter.grad_dtype = dtype
+
+
+def engine() -> Any:
+    """Return autograd's engine."""
+    return torch.autograd.Variable._execution_engine
+
+
+def at_end_of_backward_pass(call: Callable[[], object]) -> None:
+    """Call a function when the current backward pass is over; its graph may be kept."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(call)
+
+
+class GradientHook:
+    """One hook for the gradients of many nodes, called with the gradient of a node's first result.
+
+    A hook of a node costs torch a table, a handle and a weak reference. Nodes can also share the
+    table of a tensor, which torch reads the hooks of that tensor from.
+    """
+
+    def __init__(self) -> None:
+        with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
+            self._carrier: Any = torch.zeros((), requires_grad=True, device="cpu")
+        self._table: dict[int, Callable[[Tensor], None]] = {}
+
+    def call(self, note: Callable[[Tensor], None]) -> None:
+        """Call a function for the nodes that the hook is put on from now on, and not for others."""
+        self.forget()
+        self._table = {0: note}
+        self._carrier._backward_hooks = self._table
+
+    def put_on(self, node: Any) -> None:
+        """Have the hook called for a node; :func:`current_node` is the node then."""
+        node._register_hook_dict(self._carrier)
+
+    def forget(self) -> None:
+        """Remove the hook from all nodes."""
+        self._table.clear()
+
+
+def keeps_for_gradients() -> bool:
+    """Return whether hooks see saved tensors, as a checkpoint's do. False on torch 2.6."""
+    return _top_hooks(True) is not None
+
+
+def hooks_for_gradients_as_now() -> Callable[[], None]:
+    """Return a function that leaves the hooks for saved tensors that this thread has entered."""
+    before = _top_hooks(True)
+
+    def leave() -> None:
+        while _top_hooks(True) not in (before, None):
+            _C._autograd._pop_saved_tensors_default_hooks()
+        if _top_hooks(True) != before:
+            _C._autograd._push_saved_tensors_default_hooks(*before)
+
+    return leave
+
+
+@contextlib.contextmanager
+def without_hooks_for_gradients() -> Iterator[None]:
+    """Disable earlier hooks for saved tensors, except in torch 2.6, which does not show them."""
+    taken = []
+    try:
+        while (top := _top_hooks(True)) is not None:
+            taken.append(top)
+            _C._autograd._pop_saved_tensors_default_hooks()
+        yield
+    finally:
+        while taken:
+            _C._autograd._push_saved_tensors_default_hooks(*taken.pop())
