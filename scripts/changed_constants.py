@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from torchscan.analyses import roofline
-from torchscan.analyses.roofline import constants
+from torchscan.analyses.roofline import attention_constants, collective_constants, constants
+
+_MODULES = (constants, attention_constants, collective_constants)
 
 #: ``TILE_LOADS``, ``FLASH_2.peak`` or ``LINK_SHARES[8]``
 _NAME = re.compile(r"(\w+)(?:\.(\w+)|\[([\w ]+)\])?")
@@ -20,7 +22,7 @@ _NAME = re.compile(r"(\w+)(?:\.(\w+)|\[([\w ]+)\])?")
 def value_of(name: str) -> float:
     """Return the package's value of a constant."""
     whole, field, key = _parts(name)
-    value = getattr(constants, whole)
+    value = _present(whole)
     if field is not None:
         return float(getattr(value, field))
     return float(value if key is None else value[key])
@@ -32,7 +34,7 @@ def changed(values: Mapping[str, float]) -> Iterator[None]:
     wanted: dict[str, Any] = {}
     for name, value in values.items():
         whole, field, key = _parts(name)
-        before = wanted.get(whole, getattr(constants, whole))
+        before = wanted.get(whole, _present(whole))
         if field is not None:
             wanted[whole] = replace(before, **{field: value})
         else:
@@ -51,6 +53,14 @@ def changed(values: Mapping[str, float]) -> Iterator[None]:
     finally:
         for (module, name), value in zip(held, kept, strict=True):
             setattr(module, name, value)
+
+
+def _present(whole: str) -> Any:
+    """Return the value that a constant has now."""
+    for module in _MODULES:
+        if hasattr(module, whole):
+            return getattr(module, whole)
+    raise ValueError(f"{whole!r} is not a constant")
 
 
 def _parts(name: str) -> tuple[str, str | None, Any]:

@@ -16,8 +16,9 @@ import torch
 from torchscan.analyses.generation.serving_costs import Serving
 from torchscan.analyses.roofline import Rates
 from torchscan.analyses.roofline import constants as C
-from torchscan.analyses.roofline.call_times import CallTimes, Near
+from torchscan.analyses.roofline.call_times import CallTimes
 from torchscan.analyses.roofline.links import Fabric
+from torchscan.analyses.roofline.near_bytes import Near
 from torchscan.analyses.roofline.number_formats import Numbers
 from torchscan.hardware.device_specs import device_named
 from torchscan.ops import OpCost, compute_cost

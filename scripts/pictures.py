@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import torchscan
 from torchscan.analyses.module_graph import module_graph
-from torchscan.report.export import info_table
+from torchscan.report.layer_table import info_table
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

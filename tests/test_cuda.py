@@ -25,8 +25,8 @@ from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
 from torchscan import analyze_roofline, crawl_module, estimate_memory, record
 from torchscan.analyses.totals import total_cost
+from torchscan.hardware.device_catalog import known_devices
 from torchscan.hardware.device_files import save_entry
-from torchscan.hardware.device_specs import known_devices
 from torchscan.hardware.measuring import measure
 from torchscan.hardware.process_memory import cuda_overhead
 

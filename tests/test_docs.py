@@ -15,13 +15,15 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from tests.console import with_real_output
 from tests.marked import rows_of
 from tests.versions import skip_before
-from torchscan.analyses.roofline import constants
+from torchscan.analyses.roofline import attention_constants, collective_constants, constants
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 TIME_MODEL = (ROOT / "docs" / "reference" / "time-model.md").read_text()
 README = ROOT / "README.md"
+#: name -> value
+CONSTANTS = vars(constants) | vars(attention_constants) | vars(collective_constants)
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 AS_SHOWN = ("2.10", "optimizers and layers call other operators than on the pages")
 #: a snippet, and the text directly below it, which is what it prints
@@ -122,13 +124,13 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
     documented = {name: float(value) for name, value, _ in _documented_constants()}
     numbers = {
         name: value
-        for name, value in vars(constants).items()
+        for name, value in CONSTANTS.items()
         if name.isupper() and isinstance(value, int | float)
     }
     assert documented == numbers
     in_mappings = sum(
         len(value)
-        for name, value in vars(constants).items()
+        for name, value in CONSTANTS.items()
         if name.isupper() and isinstance(value, Mapping)
     )
     assert (

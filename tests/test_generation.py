@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan import InputError, RecordError, register_device
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
 
@@ -125,7 +125,7 @@ def test_memory_is_shared_out_among_sequences() -> None:
 
 
 def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     figures: dict[str, Any] = {
         "bandwidth_gbs": 500,
         "dense_tflops": {"fp32": 5},

@@ -39,7 +39,7 @@ from torchscan.ops import windows as windows
 from torchscan.pages import html_report as html_report
 from torchscan.report.comparison import compare as compare
 from torchscan.report.data import from_json as from_json
-from torchscan.report.export import format_info as format_info
+from torchscan.report.layer_table import format_info as format_info
 from torchscan.report.select import aggregate_info as aggregate_info
 from torchscan.report.select import select_layers as select_layers
 from torchscan.scan import Scan as Scan

@@ -23,8 +23,8 @@ from torchscan.recording.arguments import RunArguments, ScanArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.column_choice import needed_for, require_device, usual_columns
-from torchscan.report.export import check_layout, info_table
 from torchscan.report.info import Info
+from torchscan.report.layer_table import check_layout, info_table
 from torchscan.report.select import folded_to
 from torchscan.report.table import Cut, Table
 from torchscan.report.unfinished import unfinished_table

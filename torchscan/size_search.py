@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, gcd
+from operator import attrgetter
 from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
@@ -101,28 +102,28 @@ class SizeSearch:
         return self._sizes.unit * self._largest_within_margin()
 
     def _largest(self) -> int:
-        def excess_of(size: int) -> int:
-            return self._fit(size).excess
-
-        size, most = self._sizes.asked, self._sizes.most
-        low, high = (size, most + 1) if excess_of(size) <= 0 else (0, size)
-        return self._close_in(low, high, self._bound_by_growth(), excess_of, tolerance=0)
+        size = self._sizes.asked
+        low, high = 0, size
+        if self._fit(size).excess <= 0:
+            low, high = size, self._sizes.most + 1
+        guess = self._bound_by_growth()
+        return self._close_in(low, high, guess, attrgetter("excess"), tolerance=0)
 
     def _largest_within_margin(self) -> int:
-        def excess_of(size: int) -> int:
-            return self._fit(size).excess_within_margin
-
         largest = self._largest()
-        if largest == 0 or excess_of(largest) <= 0:
+        if largest == 0:
+            return 0
+        excess = self._fit(largest).excess_within_margin
+        if excess <= 0:
             return largest
-        smaller = [size for size in self._known if size < largest and excess_of(size) <= 0]
-        guess = largest - self._step_of(excess_of(largest))
-        return self._close_in(
-            max(smaller, default=0), largest, guess, excess_of, tolerance=_TOLERANCE
-        )
+        known = self._known.items()
+        smaller = [each for each, fit in known if each < largest and fit.excess_within_margin <= 0]
+        low, guess = max(smaller, default=0), largest - self._step_of(excess)
+        excess_of = attrgetter("excess_within_margin")
+        return self._close_in(low, largest, guess, excess_of, tolerance=_TOLERANCE)
 
     def _close_in(
-        self, low: int, high: int, guess: int, excess_of: Callable[[int], int], tolerance: float
+        self, low: int, high: int, guess: int, excess_of: Callable[[_Fit], int], tolerance: float
     ) -> int:
         """Return a size without excess, with one that is at most ``tolerance`` larger and has some.
 
@@ -132,7 +133,7 @@ class SizeSearch:
         num_guesses = 0
         while high - low > max(1, int(tolerance * low)):
             guess = min(max(guess, low + 1), high - 1)
-            excess = excess_of(guess)
+            excess = excess_of(self._fit(guess))
             if excess > 0:
                 high = guess
             else:

@@ -18,7 +18,8 @@ from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import unknown_cost_text, unrecorded_text
-from torchscan.report.table import Cell, Column, ColumnRemark, ModelTable, Row, in_unit
+from torchscan.report.table import Column, ColumnRemark, ModelTable, in_unit
+from torchscan.report.table_rows import Cell, Row
 from torchscan.scan import Scan
 
 DEFAULT_METRICS = ("params", "macs", "flops", "activation_memory", "receptive_field")

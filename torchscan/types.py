@@ -73,11 +73,11 @@ from torchscan.report.comparison import Comparison as Comparison
 from torchscan.report.comparison import LayerChange as LayerChange
 from torchscan.report.info import Info as Info
 from torchscan.report.run_data import json_schema as json_schema
-from torchscan.report.table import Cell as Cell
 from torchscan.report.table import Column as Column
 from torchscan.report.table import ModelTable as ModelTable
-from torchscan.report.table import Row as Row
 from torchscan.report.table import Table as Table
+from torchscan.report.table_rows import Cell as Cell
+from torchscan.report.table_rows import Row as Row
 from torchscan.trace.events import ModuleCall as ModuleCall
 from torchscan.trace.events import OpCall as OpCall
 from torchscan.trace.events import OpSignature as OpSignature

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import Scan, analyze_roofline, register_device
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 
 ARITHMETIC, MEMORY = "a card with endless bandwidth", "a card with endless arithmetic"
 CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
@@ -29,7 +29,7 @@ CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
 
 @pytest.fixture(autouse=True)
 def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     common: dict[str, Any] = {"memory_gb": 1000, "multiprocessors": 100, "boost_mhz": 1000}
     register_device(
         ARITHMETIC,

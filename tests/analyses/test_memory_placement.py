@@ -22,7 +22,7 @@ from torchscan import InputError, Scan, estimate_memory, register_device
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 from torchscan.hardware.device_specs import device_named
 
 MIB = 2**20
@@ -31,7 +31,7 @@ WORKSPACES = 2 * 32
 
 @pytest.fixture
 def no_cards_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
 
 
 def model() -> nn.Sequential:

@@ -21,7 +21,7 @@ from tests.versions import needs
 from torchscan import InputError, analyze_roofline, crawl_module, register_device
 from torchscan.analyses.roofline.error_margin import COMPARED, TRAINED
 from torchscan.analyses.roofline.kernels.products import filled
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 from torchscan.notes import Note
 from torchscan.types import OperatorLoad, Roofline
 
@@ -31,7 +31,7 @@ ROUND = "a round card"
 
 @pytest.fixture(autouse=True)
 def round_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     register_device(
         ROUND,
         memory_gb=64,

@@ -448,9 +448,9 @@ def test_a_bound_that_holds_for_any_routing_says_nothing(kind: str) -> None:
 @pytest.fixture
 def slow_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     """1 GB/s, so that nothing else matters."""
-    from torchscan.hardware import device_specs
+    from torchscan.hardware import device_catalog
 
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     register_device(
         "slow", memory_gb=64, bandwidth_gbs=1, dense_tflops={"fp32": 1000, "bf16": 1000}
     )
@@ -489,9 +489,9 @@ def test_experts_that_are_not_read_leave_the_cache_alone(monkeypatch: pytest.Mon
 
     The result of 2 rows of 2 KiB goes to memory.
     """
-    from torchscan.hardware import device_specs
+    from torchscan.hardware import device_catalog
 
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     rates: dict[str, Any] = {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"bf16": 1000}}
     register_device("cached", l2_mb=48, multiprocessors=100, boost_mhz=1000, **rates)
     result = analyze_roofline(

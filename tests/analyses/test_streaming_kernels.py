@@ -18,7 +18,7 @@ from torch.torch_version import TorchVersion
 
 from tests.recording.test_record import Calls
 from torchscan import analyze_roofline, register_device
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 
 MEMORY, CACHED, CYCLES = "a slow memory", "a slow memory with a cache", "slow multiprocessors"
 #: bytes per second of kernels that stream, and of the second-level cache: 0.3 of 64 per cycle
@@ -29,7 +29,7 @@ is_new = TorchVersion(torch.__version__) >= "2.8"
 
 @pytest.fixture(autouse=True)
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     common: dict[str, Any] = {"memory_gb": 1000, "multiprocessors": 100, "boost_mhz": 1000}
     common["dense_tflops"] = {"fp32": 1e12, "fp16": 1e12, "bf16": 1e12}
     register_device(MEMORY, bandwidth_gbs=100, **common)

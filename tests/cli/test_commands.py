@@ -28,7 +28,7 @@ from torchscan.cli.options import parsers_by_command
 from torchscan.cli.output import report_internal_error
 from torchscan.precisions import Precision
 from torchscan.recording.request import Mode
-from torchscan.report.costs import By
+from torchscan.report.cost_table import By
 from torchscan.report.roofline_table import Rows
 from torchscan.report.table import FORMATS, Cut
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from torchscan import InputError, register_device
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
+from torchscan.hardware.device_catalog import known_devices
 from torchscan.hardware.device_files import known_entry, save_entry
-from torchscan.hardware.device_specs import device_named, known_devices
+from torchscan.hardware.device_specs import device_named
 from torchscan.hardware.this_machine import cpu_name
 
 GIB = 2**30
@@ -427,7 +428,7 @@ def test_no_rate_is_a_sparse_one(name: str) -> None:
 @pytest.fixture
 def own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "below" / "devices.json"))
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     return tmp_path / "below" / "devices.json"
 
 

@@ -337,7 +337,7 @@ def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
     held = {kind for kind, size in made.memory.by_kind.items() if size}
     assert {text.get_text() for text in ax.get_legend().get_texts()} == held
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["Rank 0\ndp 0"]
-    assert ax.get_title("right") == "of 137.47 GiB on NVIDIA H200", "the line would be far away"
+    assert ax.get_title("right") == "137.47 GiB on NVIDIA H200, beyond the axis"
     assert ax.get_lines() == []
 
 

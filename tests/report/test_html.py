@@ -394,6 +394,27 @@ def test_it_can_be_read_in_the_light_and_in_the_dark(show: Open, scheme: Any) ->
     assert contrast >= 4.5, where
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_part_that_is_opened_alone_has_a_title_and_is_dark_in_the_dark(
+    show: Open, scheme: Any
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    page = show(estimate_memory(model, (3,)).to_html(), color_scheme=scheme)
+    title = "getComputedStyle(document.querySelector('.torchscan'), '::before').content"
+    assert page.evaluate(title) == '"Layers that keep the most: Sequential"'
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light dark"
+    ink = "getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g)[0]"
+    assert (int(page.evaluate(ink)) > 127) == (scheme == "dark")
+
+
+def test_a_part_in_a_page_leaves_it_as_it_is(show: Open) -> None:
+    part = nested().to_html(columns=COLUMNS)
+    page = show(f"<!doctype html><html><head><title>Ours</title></head><body>{part}</body></html>")
+    title = "getComputedStyle(document.querySelector('.torchscan'), '::before').content"
+    assert page.evaluate(title) == "none"
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "normal"
+
+
 @pytest.mark.few(6)
 def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> None:
     page = show(info.to_html(standalone=True))

@@ -16,7 +16,7 @@ from matplotlib.text import Annotation
 from torch import nn
 
 from torchscan import InputError, analyze_roofline, register_device
-from torchscan.hardware import device_specs
+from torchscan.hardware import device_catalog
 from torchscan.report.roofline_table import roofline_table
 from torchscan.types import Roofline
 
@@ -25,7 +25,7 @@ mpl.use("Agg")
 
 @pytest.fixture(autouse=True)
 def round_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(device_specs, "_registered", {})
+    monkeypatch.setattr(device_catalog, "_registered", {})
     register_device(
         "a round card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "fp16": 100}
     )

@@ -8,7 +8,7 @@ same shapes are saved together, because a policy of torch cannot tell more apart
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,8 +108,12 @@ class CheckpointWays:
 
     def within(self, room: int) -> CheckpointWay | None:
         """Return the way that saves the most time with results of at most this size."""
+        choices: list[list[SavedKind]] = [[]]
+        for kind in self.kinds[:_MAX_TRIED]:
+            choices += [[*each, kind] for each in choices if _size([*each, kind]) <= room]
+
         best: Sequence[SavedKind] = ()
-        for chosen in _subsets(self.kinds[:_MAX_TRIED], room):
+        for chosen in choices:
             if _gain(chosen) > _gain(best):
                 best = chosen
         return self._saving(best) if best else None
@@ -206,14 +210,6 @@ class CheckpointWays:
                 if chosen is CheckpointPolicy.MUST_SAVE:
                     saved.add(index)
         return frozenset(saved)
-
-
-def _subsets(kinds: Sequence[SavedKind], room: int) -> Iterable[list[SavedKind]]:
-    """Return all choices of kinds whose results have room."""
-    chosen: list[list[SavedKind]] = [[]]
-    for kind in kinds:
-        chosen += [[*each, kind] for each in chosen if _size([*each, kind]) <= room]
-    return chosen
 
 
 def _size(kinds: Collection[SavedKind]) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from torchscan.trace.events import ModuleCall, OpCall
-from torchscan.trace.records import StorageRecord
 from torchscan.trace.trace import Trace
 
 
@@ -44,9 +43,18 @@ class _Tail:
     def to_trace(self) -> Trace:
         """Return the part as a trace."""
         trace = self._trace
-        ops = tuple(map(self._move_op, trace.ops[self._start :]))
+        ops = []
+        for op in trace.ops[self._start :]:
+            inputs, outputs = self._move_indices(op.inputs), self._move_indices(op.outputs)
+            # what belongs to no module, such as a loss, belongs to the model's call
+            module_call = max(0, op.module_call - self._root)
+            ops.append(op._replace(inputs=inputs, outputs=outputs, module_call=module_call))
         modules = tuple(self._move_modules(ops))
-        storages = [self._move_storage(trace.storages[number]) for number in self._new_storage]
+        storages = []
+        for number in self._new_storage:
+            old = trace.storages[number]
+            died = None if old.died is None else old.died - self._start
+            storages.append(old._replace(born=self._since_start(old.born), died=died))
         tensors = []
         for index in self._new_tensor:
             tensor = trace.tensors[index]
@@ -60,7 +68,7 @@ class _Tail:
         return replace(
             trace,
             modules=modules,
-            ops=ops,
+            ops=tuple(ops),
             tensors=tuple(tensors),
             storages=tuple(storages),
             parameters=tuple(parameters),
@@ -77,12 +85,6 @@ class _Tail:
             if number in used or not is_over:
                 numbers[number] = len(numbers)
         return numbers
-
-    def _move_op(self, op: OpCall) -> OpCall:
-        """Move a call; what belongs to no module, such as a loss, belongs to the model's call."""
-        inputs, outputs = self._move_indices(op.inputs), self._move_indices(op.outputs)
-        module_call = max(0, op.module_call - self._root)
-        return op._replace(inputs=inputs, outputs=outputs, module_call=module_call)
 
     def _move_modules(self, ops: Sequence[OpCall]) -> Iterator[ModuleCall]:
         """Yield the modules' calls, with the new indices of their operator calls."""
@@ -106,10 +108,6 @@ class _Tail:
 
     def _move_indices(self, indices: Iterable[int]) -> tuple[int, ...]:
         return tuple([self._new_tensor[each] for each in indices])
-
-    def _move_storage(self, record: StorageRecord) -> StorageRecord:
-        died = None if record.died is None else record.died - self._start
-        return record._replace(born=self._since_start(record.born), died=died)
 
     def _since_start(self, op: int | None) -> int | None:
         """Return the new index of a call, or None for what an earlier batch produced."""

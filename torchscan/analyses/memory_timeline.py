@@ -7,7 +7,7 @@ not counted again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -111,10 +111,13 @@ class MemoryTimeline:
     @once
     def moments(self) -> tuple[Moment, ...]:
         """The live memory at each operator call."""
-        blocks_by_kind: dict[MemoryKind, list[Block]] = {kind: [] for kind in KINDS}
+        num_moments = len(self._trace.ops)
+        changes_by_kind = {kind: [0] * (num_moments + 2) for kind in KINDS}
         for block in self.blocks:
-            blocks_by_kind[block.kind].append(block)
-        columns = [_sum_alive(len(self._trace.ops), each) for each in blocks_by_kind.values()]
+            changes = changes_by_kind[block.kind]
+            changes[block.first] += block.size
+            changes[block.end] -= block.size
+        columns = [accumulate(each[:num_moments]) for each in changes_by_kind.values()]
         paths = [call.path for call in self._trace.modules]
         rows = zip(self._trace.ops, zip(*columns, strict=True), strict=True)
         moments = [
@@ -199,15 +202,6 @@ class MemoryTimeline:
             if call.parent is not None:
                 peaks[call.parent] = max(peaks[call.parent], peaks[call.index])
         return peaks
-
-
-def _sum_alive(num_moments: int, blocks: Sequence[Block]) -> Iterator[int]:
-    """Return the bytes that are alive at each moment."""
-    changes = [0] * (num_moments + 2)
-    for block in blocks:
-        changes[block.first] += block.size
-        changes[block.end] -= block.size
-    return accumulate(changes[:num_moments])
 
 
 def _end_where_summed(trace: Trace, ends: list[int]) -> None:

@@ -99,13 +99,10 @@ def _operators(calls: Sequence[OpCall]) -> list[str]:
 def _first_call(trace: Trace, path: str, phase: Phase) -> int:
     """Return the first operator call inside a layer in a phase."""
     inside = f"{path}."
-    found = [
-        index
-        for call in trace.modules
-        if call.path == path or call.path.startswith(inside)
-        for index in call.ops
-        if trace.ops[index].phase == phase
-    ]
+    found: list[int] = []
+    for call in trace.modules:
+        if call.path == path or call.path.startswith(inside):
+            found += [index for index in call.ops if trace.ops[index].phase == phase]
     if not found:
         raise UnequalLayersError(f"{path} calls no operator in the {phase} pass")
     return min(found)

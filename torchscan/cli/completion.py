@@ -11,7 +11,7 @@ from typing import Any
 from torchscan.cli.option_values import CHECKPOINTS, COMPARE, to_checkpoint_or_comparison
 from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.output import print_answer
-from torchscan.hardware.device_specs import known_devices
+from torchscan.hardware.device_catalog import known_devices
 from torchscan.report.columns import COLUMNS
 
 _SETUP = """\

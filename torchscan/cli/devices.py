@@ -29,7 +29,8 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.hardware.device_specs import device_named, known_devices
+    from torchscan.hardware.device_catalog import known_devices
+    from torchscan.hardware.device_specs import device_named
     from torchscan.report.device_table import device_list, device_text
 
     if options.measure and options.name:
@@ -50,8 +51,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _measured() -> str:
+    from torchscan.hardware.device_catalog import known_devices
     from torchscan.hardware.device_files import require_writable, save_entry, user_file
-    from torchscan.hardware.device_specs import known_devices
     from torchscan.hardware.measuring import measure
     from torchscan.report.device_table import device_text
 

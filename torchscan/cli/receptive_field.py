@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.analyses.receptive_field import receptive_fields
-    from torchscan.report.fields import field_table
+    from torchscan.report.field_table import field_table
 
     fields = on_scan(
         options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm)

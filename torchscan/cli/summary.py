@@ -51,7 +51,7 @@ def add_to(commands: Any) -> None:
     add_options(layers, "fold_repeats", "wrap_mode")
     costs = parser.add_argument_group("costs")
     help_ = "Show the costs of operators or modules instead of layers"
-    add_option(costs, "by", help=help_, choices="report/costs.py:By")
+    add_option(costs, "by", help=help_, choices="report/cost_table.py:By")
     add_options(costs, "symbolic", "near", "convention", "strict")
     add_output(parser)
 
@@ -88,7 +88,7 @@ def _put_formulas(options: argparse.Namespace) -> None:
 
 
 def _put_costs(options: argparse.Namespace) -> None:
-    from torchscan.report.costs import cost_table
+    from torchscan.report.cost_table import cost_table
 
     useless = first_given(options, *_OF_LAYERS)
     if useless:
@@ -105,7 +105,7 @@ def _put_layers(options: argparse.Namespace) -> None:
         require_device,
         usual_columns,
     )
-    from torchscan.report.export import check_layout
+    from torchscan.report.layer_table import check_layout
     from torchscan.report.select import folded_to, select_layers
 
     has_device = can_estimate_for(options.device)

@@ -45,11 +45,6 @@ _DESCRIPTIONS = (
 #: keys of older device files -> their names now
 _NEW_KEYS = {"context_mb": "cuda_context_mb"}
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
-#: keys whose values a device has under the same name
-_COPIED = (
-    *("vendor", "arch", "multiprocessors", "memory_type", "link_devices"),
-    *("source", "note", "short_name"),
-)
 _UNITS = {"bandwidth_gbs": 1e9, "boost_mhz": 1e6, "link_gbs": 1e9}
 _MEBIBYTES = ("cuda_context_mb", "l2_mb")
 
@@ -62,43 +57,66 @@ def to_device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     entry = {_NEW_KEYS.get(key, key): value for key, value in entry.items()}
     _check_keys(name, entry, where)
     _check_rates(name, entry["dense_tflops"], where)
-    _check_numbers(name, entry, where)
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
+    numbers |= {f"dense_tflops {key}": rate for key, rate in entry["dense_tflops"].items()}
+    for key, value in numbers.items():
+        if not _is_positive(value):
+            raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")
+    return _convert_entry(name, entry)
 
-    has_gddr_ecc = bool(entry.get("gddr_ecc"))
-    is_measured = bool(entry.get("is_measured"))
-    usable = USABLE_WITH_GDDR_ECC if has_gddr_ecc else USABLE
-    if is_measured:
-        usable = 1.0
+
+def _convert_entry(name: str, entry: Mapping[str, Any]) -> Device:
+    """Return the device of a checked entry, whose numbers are above 0."""
     memory = entry["memory_gb"]
-    rates = {form: rate * 1e12 for form, rate in entry["dense_tflops"].items()}
-    num_bytes = {key: int(entry[key] * _MIB) for key in _MEBIBYTES if key in entry}
-    scaled = {key: entry[key] * unit for key, unit in _UNITS.items() if key in entry}
-    pcie_rate = _to_pcie_rate(entry.get("pcie", ""))
-    unverified = tuple(entry.get("unverified", ()))
-    aliases = tuple(entry.get("aliases", ()))
+    memory_bytes = _usable_bytes(entry)
     capability = entry.get("capability")
     if not isinstance(capability, int | float):
         capability = None
-    copied = {key: entry[key] for key in _COPIED if key in entry}
+    scaled = {key: entry[key] * unit for key, unit in _UNITS.items() if key in entry}
+    bandwidth = scaled["bandwidth_gbs"]
+    rates = {form: rate * 1e12 for form, rate in entry["dense_tflops"].items()}
+    source = entry.get("source", {})
+    pcie_rate = _to_pcie_rate(entry.get("pcie", ""))
+    unverified = tuple(entry.get("unverified", ()))
+    aliases = tuple(entry.get("aliases", ()))
+    num_bytes = {key: int(entry[key] * _MIB) for key in _MEBIBYTES if key in entry}
+    context_bytes = num_bytes.get("cuda_context_mb")
     return Device(
         name=name,
-        memory_bytes=int(memory * _GIB * usable),
+        memory_bytes=memory_bytes,
         data_sheet_memory_gib=memory,
-        known_cuda_context_bytes=num_bytes.get("cuda_context_mb"),
+        known_cuda_context_bytes=context_bytes,
         capability=capability,
+        vendor=entry.get("vendor", ""),
+        arch=entry.get("arch", ""),
+        multiprocessors=entry.get("multiprocessors"),
         clock_hz=scaled.get("boost_mhz"),
         flops_per_second=rates,
-        bytes_per_second=scaled["bandwidth_gbs"],
-        has_gddr_ecc=has_gddr_ecc,
+        bytes_per_second=bandwidth,
+        memory_type=entry.get("memory_type", ""),
+        has_gddr_ecc=bool(entry.get("gddr_ecc")),
         l2_bytes=num_bytes.get("l2_mb"),
         link_bytes_per_second=scaled.get("link_gbs"),
+        link_devices=entry.get("link_devices"),
         pcie_bytes_per_second=pcie_rate,
         power_watts=entry.get("power_w"),
+        source=source,
         unverified=unverified,
+        note=entry.get("note", ""),
         aliases=aliases,
-        is_measured=is_measured,
-        **copied,
+        short_name=entry.get("short_name", ""),
+        is_measured=bool(entry.get("is_measured")),
     )
+
+
+def _usable_bytes(entry: Mapping[str, Any]) -> int:
+    """Return the bytes that programs can use; if they were measured, that is all of them."""
+    usable = USABLE
+    if entry.get("gddr_ecc"):
+        usable = USABLE_WITH_GDDR_ECC
+    if entry.get("is_measured"):
+        usable = 1.0
+    return int(entry["memory_gb"] * _GIB * usable)
 
 
 def _check_keys(name: str, entry: Mapping[str, Any], where: str) -> None:
@@ -125,14 +143,6 @@ def _check_rates(name: str, rates: object, where: str) -> None:
         raise InputError.about(
             where, f"dense_tflops of {name!r} has {unknown}: give rates of {known}"
         )
-
-
-def _check_numbers(name: str, entry: Mapping[str, Any], where: str) -> None:
-    numbers = {key: entry[key] for key in _NUMBERS if key in entry}
-    numbers |= {f"dense_tflops {key}": rate for key, rate in entry["dense_tflops"].items()}
-    for key, value in numbers.items():
-        if not _is_positive(value):
-            raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")
 
 
 def _is_positive(value: object) -> bool:

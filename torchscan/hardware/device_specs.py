@@ -8,8 +8,8 @@ from typing import TypeGuard
 
 from torchscan.errors import Argument, InputError, PythonOnly
 from torchscan.hardware.device import Device as Device
+from torchscan.hardware.device_catalog import known_devices, register
 from torchscan.hardware.device_entries import USABLE, to_device
-from torchscan.hardware.device_files import package_devices, read_entries, user_file
 from torchscan.hardware.device_names import has_words, is_part, most_similar
 from torchscan.hardware.this_machine import (
     apple_device,
@@ -36,7 +36,7 @@ def device_named(name: str | None, *, is_timed: bool = False) -> Device:
     - None is this machine's GPU, or else its CPU, if it was measured.
     """
     if name is None:
-        return at_hand(known_devices)
+        return at_hand()
     if is_torch_device(name):
         name = str(name)
     if not isinstance(name, str):
@@ -45,11 +45,11 @@ def device_named(name: str | None, *, is_timed: bool = False) -> Device:
         )
     lower = name.lower()
     if lower == "auto":  # the word of the command line
-        return at_hand(known_devices)
+        return at_hand()
     if re.fullmatch(r"cuda(:\d+)?", lower):
-        return cuda_device(lower, known_devices)
+        return cuda_device(lower)
     if re.fullmatch(r"mps(:0)?", lower):
-        return apple_device(known_devices)
+        return apple_device()
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size and float(size[1]) == 0:
         raise InputError.of_value("device", name, "give its memory, such as '24 GiB'")
@@ -61,7 +61,7 @@ def device_named(name: str | None, *, is_timed: bool = False) -> Device:
             capability=8.0,
         )
     if _CPU.fullmatch(lower):
-        return measured_cpu(known_devices)
+        return measured_cpu()
     return _device_of_catalog(name, is_timed=is_timed)
 
 
@@ -132,20 +132,6 @@ def can_estimate_for(device: object) -> TypeGuard[str]:
     return not _CPU.fullmatch(str(device).lower()) or cpu_name() in known_devices()
 
 
-def known_devices() -> dict[str, Device]:
-    """Return all devices: the package's, those in the user's file and registered ones.
-
-    Later ones replace earlier ones.
-    """
-    path = user_file()
-    entries = read_entries(path)
-    of_user = {name: to_device(name, entry, str(path)) for name, entry in entries.items()}
-    return {**package_devices(), **of_user, **_registered}
-
-
-_registered: dict[str, Device] = {}
-
-
 @explain_wrong_types
 def register_device(
     name: str,
@@ -200,5 +186,5 @@ def register_device(
     }
     entry = {key: value for key, value in given.items() if value is not None}
     device = to_device(name, entry, "register_device")
-    _registered[name] = device
+    register(device)
     return device

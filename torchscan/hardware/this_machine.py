@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import Argument, Give, InputError, PythonOnly
 from torchscan.hardware.device import Device
+from torchscan.hardware.device_catalog import known_devices
 from torchscan.hardware.device_entries import USABLE
 
 _GIB = 2**30
-#: returns all devices by name; called where they are needed, because it reads the user's file
-KnownDevices = Callable[[], Mapping[str, Device]]
 
 
-def at_hand(known_devices: KnownDevices) -> Device:
+def at_hand() -> Device:
     """Return this machine's GPU, or else its CPU, if it was measured."""
     import torch  # here, so that listing devices needn't wait for it
 
     if torch.cuda.is_available():
-        return cuda_device("cuda", known_devices)
+        return cuda_device("cuda")
     if torch.backends.mps.is_available():
-        return apple_device(known_devices)
+        return apple_device()
     cpu = cpu_name()
     known = known_devices()
     if cpu in known:
@@ -46,7 +44,7 @@ def cpu_name() -> str:
     return f"CPU {models[0] if models else 'of this machine'}"
 
 
-def cuda_device(name: str, known_devices: KnownDevices) -> Device:
+def cuda_device(name: str) -> Device:
     """Return a CUDA device of this machine, by torch's name for it."""
     import torch
 
@@ -58,14 +56,14 @@ def cuda_device(name: str, known_devices: KnownDevices) -> Device:
         )
     properties = torch.cuda.get_device_properties(name)
     return replace(
-        _with_properties(properties, known_devices),
+        _with_properties(properties),
         memory_bytes=properties.total_memory,
         capability=properties.major + properties.minor / 10,
         multiprocessors=properties.multi_processor_count,
     )
 
 
-def apple_device(known_devices: KnownDevices) -> Device:
+def apple_device() -> Device:
     """Return the GPU of this Mac, with the memory that this Mac has."""
     import torch
 
@@ -104,7 +102,7 @@ def _sysctl(name: str) -> str:
     return said.stdout.strip()
 
 
-def _with_properties(properties: Any, known_devices: KnownDevices) -> Device:
+def _with_properties(properties: Any) -> Device:
     """Return the known device that torch describes.
 
     Several have the same name, as all Jetson Orin do: then it is the most similar.
@@ -125,7 +123,7 @@ def _with_properties(properties: Any, known_devices: KnownDevices) -> Device:
     return min(called, key=difference, default=unknown)
 
 
-def measured_cpu(known_devices: KnownDevices) -> Device:
+def measured_cpu() -> Device:
     """Return this machine's CPU, which must have been measured."""
     measured = known_devices().get(cpu_name())
     if measured is None:

@@ -48,8 +48,10 @@ def _names_of_saved(choice: CheckpointChoice, curve: CheckpointCurve) -> list[st
         products = ["products"]
     others = _other_operators_of(choice)
     attention = ["attention"] if others.pop("attention", 0) else []
-    names = [name if number == 1 else f"{number} {name}" for name, number in others.items()]
-    return [*attention, *dict.fromkeys(products), *names]
+    names = [*attention, *dict.fromkeys(products)]
+    for name, num_results in others.items():
+        names.append(name if num_results == 1 else f"{num_results} {name}")
+    return names
 
 
 def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:

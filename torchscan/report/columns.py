@@ -19,7 +19,8 @@ from torchscan.report.info_data import (
     summed,
 )
 from torchscan.report.make_table import ColumnOf, share_text
-from torchscan.report.table import NONE, Cell, Column
+from torchscan.report.table import Column
+from torchscan.report.table_rows import NONE, Cell
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]

@@ -14,7 +14,8 @@ from torchscan.report.info_data import COST_SUMS, SUMS, Shape, Shapes, summed
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_text
 from torchscan.report.run_comparison_table import run_comparison_table
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}

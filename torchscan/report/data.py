@@ -13,7 +13,8 @@ from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, data_of, with_notes
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema_validation import mismatch
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.table import Column, Table
+from torchscan.report.table_rows import Cell, Row
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: keys that identify a layer, beside the columns of the table

@@ -13,7 +13,8 @@ from torchscan import units
 from torchscan.hardware.device_entries import RATES
 from torchscan.hardware.device_specs import Device
 from torchscan.report.make_table import ColumnOf, make_table, number, words
-from torchscan.report.table import Cell, Screen, Table
+from torchscan.report.table import Screen, Table
+from torchscan.report.table_rows import Cell
 from torchscan.report.text import format_rows
 
 #: wide enough for every device that comes with torchscan

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from torchscan.analyses.generation.formulas import Polynomial, SymbolicCosts
 from torchscan.report.make_table import ColumnOf, make_table, words
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 _NAMES = {
@@ -51,11 +52,10 @@ class _Formula(NamedTuple):
         return Cell(self.polynomial.exact, str(self.polynomial))
 
 
-_COLUMNS: Sequence[ColumnOf[_Formula]] = (
-    words("pass", "Pass", "stage"),
-    words("figure", "Metric", "metric", _NAMES.__getitem__),
-    words("formula", "Formula", _Formula.to_cell, min_width=7, wrap=True),
-)
+_PASS = words("pass", "Pass", "stage")
+_METRIC = words("figure", "Metric", "metric", _NAMES.__getitem__)
+_FORMULA = words("formula", "Formula", _Formula.to_cell, min_width=7, wrap=True)
+_COLUMNS: Sequence[ColumnOf[_Formula]] = (_PASS, _METRIC, _FORMULA)
 
 
 def _remarks(costs: SymbolicCosts) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torchscan import units
 from torchscan.analyses.generation.generation_result import Generation, GenerationSweep
 from torchscan.report.make_table import ColumnOf, make_table, number, words
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: headings and texts of the attributes of a generation that do not depend on the batch size

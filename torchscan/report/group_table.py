@@ -12,7 +12,8 @@ from torchscan.inspecting.run import RunFacts
 from torchscan.report import verdict_texts  # noqa: F401 - registers sentences of verdicts
 from torchscan.report.make_table import ColumnOf, durations, make_table, number, words
 from torchscan.report.run_texts import to_remark
-from torchscan.report.table import Cell, Conclusion, Table
+from torchscan.report.table import Conclusion, Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 GroupRows = Literal["process", "layer"]
@@ -72,7 +73,7 @@ def _columns_of_layers(group: GroupRun) -> list[ColumnOf[int]]:
     calls = group.runs[0].calls
     keys = _keys(group.runs[0])
     runs = [run for run in group.runs if _keys(run) == keys]
-    times_by_run = [[call.time for call in run.calls] for run in runs]
+    times_by_run = [map(attrgetter("time"), run.calls) for run in runs]
     times = list(zip(*times_by_run, strict=True))
 
     def find_slowest(index: int) -> int | None:

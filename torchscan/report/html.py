@@ -10,7 +10,8 @@ from hashlib import sha256
 from importlib import resources
 
 from torchscan.escapes import printable
-from torchscan.report.table import Cell, Column, Row, Screen, Table, writes
+from torchscan.report.table import Column, Screen, Table, writes
+from torchscan.report.table_rows import Cell, Row
 
 _PAGE_STYLE = (
     "body { margin: 2em; font-family: system-ui, sans-serif; } "
@@ -52,15 +53,19 @@ def _policy() -> str:
 
 
 def part_of(table: Table) -> str:
-    """Return a part of a page, as notebooks show it. A row shows the sum over all rows below it."""
+    """Return a part of a page, as notebooks show it. A row shows the sum over all rows below it.
+
+    The title is shown only if a file has nothing but this part.
+    """
     rows = _write_rows(table) if table.rows else ""
     totals = "".join(map(_write_totals, table.totals))
     ready, script = ' data-ready="static"', ""
     if rows:
         ready, script = "", f"<script>{page_file('table.js')}</script>"
     blocks = [totals, rows] if table.totals_first else [rows, totals]
+    sheets = f"<style>{page_file('part.css')}\n{page_file('table.css')}</style>"
     return (
-        f'<div class="torchscan"{ready}><style>{page_file("table.css")}</style>\n'
+        f'<div class="torchscan"{ready} data-title="{_escape(table.title)}">{sheets}\n'
         f"{_write_paragraphs(table.summary)}{''.join(blocks)}\n"
         f"{_write_paragraphs(table.remarks)}\n{script}</div>"
     )

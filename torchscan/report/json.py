@@ -17,11 +17,13 @@ def json_of(table: Table, _: Screen | None = None) -> str:
 
 def table_content(table: Table) -> dict[str, Any]:
     """Return rows, totals and remarks as plain data."""
+    rows = _rows(table)
+    totals = [{"title": each.title, "rows": _rows(each)} for each in table.totals]
     content = {
         "title": table.title,
         "summary": list(table.summary),
-        "rows": _rows(table),
-        "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
+        "rows": rows,
+        "totals": totals,
         "remarks": list(table.remarks),
     }
     plain: dict[str, Any] = to_plain(content)
@@ -30,4 +32,8 @@ def table_content(table: Table) -> dict[str, Any]:
 
 def _rows(table: Table) -> list[dict[str, Any]]:
     keys = [column.key for column in table.columns]
-    return [dict(zip(keys, row.values, strict=True)) for row in table.rows]
+    rows = []
+    for row in table.rows:
+        pairs = zip(keys, row.values, strict=True)
+        rows.append(dict(pairs))
+    return rows

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torchscan.escapes import printable
-from torchscan.report.table import Column, Row, Screen, Table, writes
+from torchscan.report.table import Column, Screen, Table, writes
+from torchscan.report.table_rows import Row
 
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -106,11 +107,15 @@ def format_latex(
     head = [rf"\caption{{{title}}}"]
     if label:
         head.append(rf"\label{{{label}}}")
+    headings = []
+    for column in table.columns:
+        text = escape(column.heading)
+        headings.append(f"{{{text}}}" if siunitx and column.is_number else text)
     rows = [_row(row, table.columns, siunitx) for row in table.rows]
     parts = _Parts(
         specification=f"@{{}}{''.join(_alignments(table, siunitx))}@{{}}",
         head=head,
-        headings=_line([_heading(column, siunitx) for column in table.columns]),
+        headings=_line(headings),
         body=[*rows, *_totals(table)],
         note=_write_note(table),
     )
@@ -210,11 +215,6 @@ def _align_at_points(texts: Iterable[str]) -> str:
     if not after:
         return f"S[table-format={before}]"
     return f"S[table-format={before}.{after}]"
-
-
-def _heading(column: Column, siunitx: bool) -> str:
-    text = escape(column.heading)
-    return f"{{{text}}}" if siunitx and column.is_number else text
 
 
 def _totals(table: Table) -> list[str]:

@@ -70,14 +70,11 @@ class Tree:
 
     def is_idle(self, layer: Layer) -> bool:
         """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
-        is_same = layer["input_shape"] == layer["output_shape"] is not None
-        return (
-            is_same
-            and layer["is_leaf"]
-            and layer["depth"] > 0
-            and layer["complete"]
-            and not any(layer[key] for key in SUMS)
-        )
+        if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
+            return False
+        if any(layer[key] for key in SUMS):
+            return False
+        return layer["input_shape"] == layer["output_shape"] is not None
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """Return the line of equal layers, the last of which are a run in the last block."""

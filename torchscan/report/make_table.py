@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from torchscan import units
-from torchscan.report.table import BEST, NONE, Cell, Column, Row, Scaling, Table, in_unit
+from torchscan.report.table import Column, Scaling, Table, in_unit
+from torchscan.report.table_rows import BEST, NONE, Cell, Row
 
 Item = TypeVar("Item")
 #: how a column takes its value from an item: a function, or the name of an attribute

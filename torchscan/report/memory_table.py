@@ -14,7 +14,8 @@ from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.memory_chart import STACK, format_chart, format_legend
-from torchscan.report.table import Cell, Screen, Table, check_width
+from torchscan.report.table import Screen, Table, check_width
+from torchscan.report.table_rows import Cell
 from torchscan.report.text import format_rows, wrap_paragraphs
 from torchscan.report.text_columns import fit_columns
 from torchscan.report.text_totals import format_totals
@@ -32,7 +33,11 @@ def memory_table(estimate: MemoryEstimate) -> Table:
 
     The totals are the peak by kind and, for a device, the verdict.
     """
-    groups = _group_layers(estimate.layers)
+    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
+    for layer in _keeping(estimate.layers):
+        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
+    groups = [_group_of(members) for members in alike.values()]
+    groups.sort(key=lambda group: -group.activation_bytes)
     shown = _shown_groups(groups, estimate)
     totals = [_by_kind(estimate)]
     if estimate.verdict is not None:
@@ -174,25 +179,16 @@ def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     return [layer for layer in keeping if layer.path not in outer]
 
 
-def _group_layers(layers: Sequence[LayerMemory]) -> list[_LayerGroup]:
-    """Return groups of the layers that keep something, those that keep the most first."""
-    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
-    for layer in _keeping(layers):
-        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
-    groups = [_group_of(members) for members in alike.values()]
-    return sorted(groups, key=lambda group: -group.activation_bytes)
-
-
 def _group_of(layers: Sequence[LayerMemory]) -> _LayerGroup:
     paths = tuple(layer.path for layer in layers)
-    names = [set(parts) for parts in zip(*(path.split(".") for path in paths), strict=True)]
-    return _LayerGroup(
-        path=".".join(min(parts) if len(parts) == 1 else "*" for parts in names),
-        type_name=layers[0].type_name,
-        activation_bytes=sum(layer.activation_bytes for layer in layers),
-        peak_bytes=max(layer.peak_bytes for layer in layers),
-        paths=paths,
-    )
+    pattern = []
+    for names in zip(*(path.split(".") for path in paths), strict=True):
+        name, *_ = names
+        pattern.append(name if len(set(names)) == 1 else "*")
+    activation_bytes = sum(layer.activation_bytes for layer in layers)
+    peak_bytes = max(layer.peak_bytes for layer in layers)
+    type_name = layers[0].type_name
+    return _LayerGroup(".".join(pattern), type_name, activation_bytes, peak_bytes, paths)
 
 
 def _shown_groups(groups: Sequence[_LayerGroup], estimate: MemoryEstimate) -> list[_LayerGroup]:

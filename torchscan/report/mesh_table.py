@@ -9,7 +9,8 @@ from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, StepPart
 from torchscan.notes import Note
 from torchscan.report.make_table import ColumnOf, make_table, mark_best, number, words, yes_or_no
-from torchscan.report.table import Cell, ColumnRemark, Table
+from torchscan.report.table import ColumnRemark, Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: rows of steps that fit, and of those that do not
@@ -55,10 +56,6 @@ def batches_cell(choice: MeshChoice) -> Cell:
     return Cell(choice.num_microbatches, text)
 
 
-def _to_gib(size: int) -> str:
-    return f"{size / 2**30:.1f}"
-
-
 def _share(part: StepPart) -> Callable[[MeshChoice], float]:
     """Return a function for the share of a part in the time of a step."""
     take = attrgetter(part)
@@ -71,7 +68,7 @@ _COLUMNS = (
     words("checkpoint", "Recompute", format_checkpoint),
     words("num_microbatches", "Batches", batches_cell, priority=1),
     words("schedule", "Schedule", schedule_cell, priority=5),
-    number("needed_bytes", "GiB", text=_to_gib),
+    number("needed_bytes", "GiB", text=lambda size: f"{size / 2**30:.1f}"),
     words("fits", "Fits", text=yes_or_no),
     number("time_estimate", "Step", text=units.duration),
     number("waiting_share", "Waiting", _share("waiting"), units.share, priority=3),

@@ -22,7 +22,8 @@ from torchscan.report.make_table import (
     words,
 )
 from torchscan.report.memory_table import closeness, layer_name, memory_table
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 PlanRows = Literal["group", "layer"]

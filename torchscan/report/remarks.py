@@ -11,7 +11,8 @@ from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.info_data import InfoData, Layer, NoteData, Overheads, ProvenanceData
 from torchscan.report.make_table import total, totals_table
-from torchscan.report.table import Cell, ColumnRemark, Table
+from torchscan.report.table import ColumnRemark, Table
+from torchscan.report.table_rows import Cell
 
 _NOTES: Mapping[str, str] = {
     "norm-stats": "RF excludes the inputs of normalization statistics (norm-stats).",

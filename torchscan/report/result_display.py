@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchscan.analyses.checkpoint_curve import CheckpointCurve
@@ -41,11 +42,10 @@ from torchscan.report.checkpoint_table import checkpoint_table
 from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison
 from torchscan.report.comparison_table import comparison_table, format_comparison
-from torchscan.report.costs import cost_table
+from torchscan.report.cost_table import cost_table
 from torchscan.report.data import info_data_table, info_document
 from torchscan.report.device_table import device_table
-from torchscan.report.export import format_info, info_part, info_table
-from torchscan.report.fields import field_table, layer_table
+from torchscan.report.field_table import axis_table, field_table
 from torchscan.report.formula_table import formula_table
 from torchscan.report.generation_table import generation_table
 from torchscan.report.graphs.languages import graph_table, to_dot, to_mermaid
@@ -54,6 +54,7 @@ from torchscan.report.group_table import group_table
 from torchscan.report.html import page, part_of
 from torchscan.report.info import Info
 from torchscan.report.json import table_content
+from torchscan.report.layer_table import format_info, info_part, info_table
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
 from torchscan.report.pictures.bars import draw_rows
@@ -97,13 +98,13 @@ def _table_part(table: Table) -> str:
     return part_of(table.shown)
 
 
-def _memory_page(estimate: MemoryEstimate) -> str:
-    """Return a complete page, whose heading names the model."""
-    title = memory_table(estimate).title
+def _titled_memory_table(estimate: MemoryEstimate) -> Table:
+    """Return the table of an estimate, whose title names the model."""
+    table = memory_table(estimate)
     for layer in estimate.layers:
         if not layer.path:
-            title = f"{title}: {layer.type_name}"
-    return page(title, _with_plot(memory_table)(estimate))
+            return replace(table, title=f"{table.title}: {layer.type_name}")
+    return table
 
 
 def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:
@@ -120,6 +121,7 @@ def _identity(table: Table) -> Table:
     return table
 
 
+_memory_part = _with_plot(_titled_memory_table)
 register_page_writer(page)
 register_formatters(
     Info,
@@ -150,13 +152,13 @@ register_formatters(
     ReceptiveField, field_table, page_part=_with_plot(field_table), plot=draw_fields
 )
 register_formatters(
-    LayerField, layer_table, page_part=_with_plot(layer_table), plot=draw_receptive_field
+    LayerField, axis_table, page_part=_with_plot(axis_table), plot=draw_receptive_field
 )
 register_formatters(
     MemoryEstimate,
     memory_table,
-    page_part=_with_plot(memory_table),
-    page=_memory_page,
+    page_part=_memory_part,
+    page=lambda estimate: page(_titled_memory_table(estimate).title, _memory_part(estimate)),
     text=format_memory,
     plot=draw_memory,
 )

@@ -25,7 +25,8 @@ from torchscan.report.make_table import (
     words,
 )
 from torchscan.report.memory_table import layer_name
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]

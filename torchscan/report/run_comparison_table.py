@@ -20,7 +20,9 @@ from torchscan.report.compare_runs import (
     median_or_zero,
 )
 from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
-from torchscan.report.table import NONE, Cell, Table
+from torchscan.report.sentence_formats import name_call
+from torchscan.report.table import Table
+from torchscan.report.table_rows import NONE, Cell
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
@@ -28,9 +30,16 @@ _CLEAR = "*"
 
 def run_comparison_table(comparison: RunComparison) -> Table:
     """Return the totals before and after, and the calls, those whose time changed most first."""
+
+    def sign(call: CallChange) -> Cell:
+        return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
+
+    def name_of(call: CallChange) -> str:
+        return name_call(call.path or call.type_name, call.invocation)
+
     columns = [
-        words("change", "", _sign),
-        words("layer", "Layer", _name, min_width=12, truncate="head"),
+        words("change", "", sign),
+        words("layer", "Layer", name_of, min_width=12, truncate="head"),
     ]
     changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
     totals = [[Cell(name, PARTS_OF_STEPS[name]), *_cells(change)] for name, change in changes]
@@ -46,17 +55,6 @@ def run_comparison_table(comparison: RunComparison) -> Table:
         remarks=_remarks(comparison),
         noun="calls",
     )
-
-
-def _sign(call: CallChange) -> Cell:
-    return Cell(call.kind, _CLEAR if call.is_clear else _SIGNS[call.kind])
-
-
-def _name(call: CallChange) -> str:
-    name = call.path or call.type_name
-    if call.invocation:
-        name += f" ({call.invocation + 1})"
-    return name
 
 
 def _columns(name: str) -> list[ColumnOf[CallChange]]:

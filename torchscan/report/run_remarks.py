@@ -19,7 +19,11 @@ _MIN_WAITING = 0.1
 
 def remarks_of(run: RunFacts) -> list[str]:
     """Return the sources of NaN and Inf, alarms, compiled frames, and notes on the values."""
-    results = [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run)]
+    results = [*_findings(run), *_alarms(run)]
+    if run.skipped_steps:
+        steps = f"{_steps(run.skipped_steps)} (first step {run.first_skipped})"
+        results.append(f"GradScaler skipped {steps}, in which scaled gradients overflowed.")
+    results += _compiled(run)
     return [*results, *_measured(run), *_checked(run), *_expected(run)]
 
 
@@ -183,14 +187,6 @@ def _checked(run: RunFacts) -> list[str]:
             f"Only the first thread that trains is checked for NaN and Inf, not {others}."
         )
     return remarks
-
-
-def _skipped(run: RunFacts) -> list[str]:
-    """Return how many steps a GradScaler skipped, as it should."""
-    if not run.skipped_steps:
-        return []
-    steps = f"{_steps(run.skipped_steps)} (first step {run.first_skipped})"
-    return [f"GradScaler skipped {steps}, in which scaled gradients overflowed."]
 
 
 def _evaluation(run: RunFacts) -> list[str]:

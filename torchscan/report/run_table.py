@@ -22,7 +22,8 @@ from torchscan.report.make_table import (
     words,
 )
 from torchscan.report.run_remarks import remarks_of
-from torchscan.report.table import NONE, Cell, Conclusion, Table
+from torchscan.report.table import Conclusion, Table
+from torchscan.report.table_rows import NONE, Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: a call that takes a smaller share of the step is not worth a mark

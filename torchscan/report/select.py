@@ -9,7 +9,7 @@ from torchscan.errors import InputError
 from torchscan.report.column_choice import check_columns, check_estimates
 from torchscan.report.columns import COLUMNS
 from torchscan.report.info import Info
-from torchscan.report.info_data import SUMS, InfoDict, Layer, Selection, Sums, data_of
+from torchscan.report.info_data import SUMS, InfoDict, Layer, Selection, data_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -36,7 +36,10 @@ def select_layers(
     if match is not None:
         layers = _find_matching(layers, match)
     if sort is not None:
-        layers = _sort_by_column(layers, sort, data["overall"])
+        check_columns([sort])
+        check_estimates([sort], layers)
+        take, overall = COLUMNS[sort].value, data["overall"]
+        layers = sorted(layers, key=lambda layer: _sort_key(take((layer, overall))))
 
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)
@@ -60,14 +63,6 @@ def _find_matching(layers: list[Layer], pattern: str) -> list[Layer]:
             f"text, for paths such as {some}"
         )
     return matching
-
-
-def _sort_by_column(layers: list[Layer], name: str, overall: Sums) -> list[Layer]:
-    """Return the layers in the order of a column."""
-    check_columns([name])
-    check_estimates([name], layers)
-    take = COLUMNS[name].value
-    return sorted(layers, key=lambda layer: _sort_key(take((layer, overall))))
 
 
 def _sort_key(value: Any) -> tuple[int, float, str]:

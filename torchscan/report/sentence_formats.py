@@ -35,6 +35,11 @@ def writes(name: str) -> Callable[[Write], Write]:
     return add
 
 
+def name_call(name: str, call: int) -> str:
+    """Return the name of a call by its index: ``"relu (2)"`` is the second."""
+    return f"{name} ({call + 1})" if call else name
+
+
 @writes("list")
 def list_names(names: Sequence[str]) -> str:
     """Return names with commas between them."""

@@ -6,7 +6,8 @@ from torchscan import units
 from torchscan.analyses.generation.serving_search import ServingChoice, ServingSearch
 from torchscan.notes import Note
 from torchscan.report.make_table import ColumnOf, make_table, mark_best, number, words
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -44,13 +45,19 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
             shown = f"{shown}, {choice.compute or 'own'}"
         return Cell([choice.num_copies, str(choice.layout), choice.compute], shown)
 
+    def prompt_ways(choice: ServingChoice) -> Cell:
+        if choice.prefill_layout is None:
+            return Cell(None, "the same")
+        shown = f"{choice.num_prefill_copies} × {choice.prefill_layout}"
+        return Cell([choice.num_prefill_copies, str(choice.prefill_layout)], shown)
+
     def verdict(choice: ServingChoice) -> Cell:
         shown = "kept" if choice.is_within_limits else "missed"
         return Cell(choice.is_within_limits, shown)
 
     columns = [words("copies", "GPUs", ways)]
     if any(each.prefill_tp is not None for each in search.choices):
-        columns.append(words("prefill_copies", "For prompts", _prefill_copies))
+        columns.append(words("prefill_copies", "For prompts", prompt_ways))
     columns.append(number("batch_size", "Batch", text="{:,}".format))
     columns.append(number("first_token", "First token", text=units.duration))
     columns.append(number("per_token", "Per token", text=units.duration))
@@ -60,13 +67,6 @@ def _columns(search: ServingSearch) -> list[ColumnOf[ServingChoice]]:
         columns.append(price)
     columns.append(words("within_limits", "Limits", verdict))
     return columns
-
-
-def _prefill_copies(choice: ServingChoice) -> Cell:
-    if choice.prefill_layout is None:
-        return Cell(None, "the same")
-    shown = f"{choice.num_prefill_copies} × {choice.prefill_layout}"
-    return Cell([choice.num_prefill_copies, str(choice.prefill_layout)], shown)
 
 
 # -- text ----------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from torchscan.report.make_table import (
     totals_table,
     words,
 )
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MOMENTS = {"oom": "when a request failed", "peak": "at the peak", "end": "at the end"}

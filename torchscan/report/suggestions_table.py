@@ -5,7 +5,8 @@ from __future__ import annotations
 from torchscan import units
 from torchscan.analyses.suggestions_result import Suggestion, Suggestions
 from torchscan.report.make_table import make_table, number, words, yes_or_no
-from torchscan.report.table import Cell, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 _WHAT = {
@@ -21,12 +22,19 @@ def suggestions_table(suggestions: Suggestions) -> Table:
 
     A remark names the changes without effect.
     """
+
+    def value(suggestion: Suggestion) -> Cell:
+        after, margin = suggestion.after, suggestion.error_share
+        if margin is None:
+            return Cell(after, units.memory(int(after)))
+        return Cell(after, f"{units.duration(after)} ± {100 * margin:.0f} %")
+
     rows = (suggestions.baseline, *suggestions.suggestions)
     metric = suggestions.metric
     unit = "s" if metric == "time_estimate" else "B"
     columns = [
         words("change", "Change", min_width=8, truncate="tail"),
-        number(metric, _WHAT[metric], _value, unit=unit),
+        number(metric, _WHAT[metric], value, unit=unit),
         number("saves", "Saves", text=lambda share: f"{100 * share:.0f} %" if share else ""),
     ]
     verdicts = {suggestion.fits for suggestion in rows}
@@ -45,10 +53,3 @@ def suggestions_table(suggestions: Suggestions) -> Table:
         remarks=remarks,
         noun="changes",
     )
-
-
-def _value(suggestion: Suggestion) -> Cell:
-    after, margin = suggestion.after, suggestion.error_share
-    if margin is None:
-        return Cell(after, units.memory(int(after)))
-    return Cell(after, f"{units.duration(after)} ± {100 * margin:.0f} %")

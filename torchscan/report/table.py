@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import Argument, InputError
-from torchscan.escapes import printable
 from torchscan.formatters import load_writers
+from torchscan.report.table_rows import NONE, Cell, Row
 from torchscan.results import PlotSize, Result, draw
 from torchscan.units import Scale
 
@@ -21,16 +21,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 #: formats for programs, which take all columns
 _DATA: tuple[Format, ...] = ("csv", "json")
 
-#: text of a missing value
-NONE = "–"
-#: mark after the name of the row that answers a search
-BEST = "*"
 #: a function that chooses the unit that values share
 Scaling = Callable[[Iterable[float]], Scale]
 #: where a text that does not fit is truncated
 Cut = Literal["head", "mid", "tail"]
-#: levels by which a tree is indented at most
-_MAX_LEVELS = 100
 
 
 class Screen(NamedTuple):
@@ -100,78 +94,6 @@ class Column:
     is_shown: bool = True
     #: True for columns that the author of the table added, which are dropped last
     is_added: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A value, and how it reads."""
-
-    value: Any
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row. The first cell is its name; deeper rows that follow hang below it."""
-
-    cells: Sequence[Cell]
-    depth: int = 0
-    #: name outside the tree, in a sorted list; "" for the same name
-    full_name: str = ""
-    #: for each cell the sum over this row and all rows below it, or None
-    sums: Sequence[Cell | None] = ()
-    #: number of equal rows that this one stands for; its values are their sums
-    repeats: int = 1
-    #: number of deeper rows that were summed into this one
-    folded: int = 0
-    #: True if the row is the sum of the others, so that it stays last in any order
-    is_total: bool = False
-    #: True if the row is the answer to a search, whose name ends with ``BEST``
-    is_best: bool = False
-
-    @property
-    def values(self) -> list[Any]:
-        """The values of the cells, as data holds them."""
-        return [cell.value for cell in self.cells]
-
-    @property
-    def name(self) -> str:
-        """The name as it reads in the tree."""
-        return printable(self.cells[0].text) + self.times
-
-    @property
-    def times(self) -> str:
-        """The number of rows that this one stands for, as the end of its name, if several."""
-        return f" ×{self.repeats}" if self.repeats > 1 else ""
-
-    @property
-    def end(self) -> int:
-        """Number of characters at the end of the name that are never truncated: ``" … 11 ×12"``."""
-        if self.repeats == 1:
-            return 0
-        last = self.name.rfind(" … ")
-        return len(self.times) if last < 0 else len(self.name) - last
-
-    @property
-    def indent(self) -> int:
-        """Number of levels that the name is indented, up to a maximum."""
-        return min(self.depth, _MAX_LEVELS)
-
-    @property
-    def shown(self) -> Sequence[Cell]:
-        """The cells that people see: sums where there are some."""
-        sums = self.sums or [None] * len(self.cells)
-        return [total or cell for cell, total in zip(self.cells, sums, strict=True)]
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of these."""
-        return [self.name, *(printable(cell.text) for cell in self.shown[1:])]
-
-    def only(self, indices: Sequence[int]) -> Row:
-        """Return the row with some of its cells."""
-        sums = [self.sums[index] for index in indices] if self.sums else []
-        return replace(self, cells=[self.cells[index] for index in indices], sums=sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torchscan.report.table import Column, Conclusion, Cut, Row, Table
+from torchscan.report.table import Column, Conclusion, Cut, Table
+from torchscan.report.table_rows import Row
 
 _ELLIPSIS = "…"
 #: spaces between columns

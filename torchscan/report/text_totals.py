@@ -24,10 +24,10 @@ def format_totals(table: Table, width: int) -> str:
     rows = _wrap_totals(table, width)
     if table.has_headings:
         rows.insert(0, [column.heading for column in columns])
-    if len(columns) == 2:
-        alignment = ["left", "left"]
-    else:
-        alignment = ["right" if column.is_number else "left" for column in columns]
+    alignment = ["left", "left"]
+    if len(columns) != 2:
+        sides = {True: "right", False: "left"}
+        alignment = [sides[column.is_number] for column in columns]
     text = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=alignment)
     return f"{printable(table.title)}\n{text}" if table.title else text
 

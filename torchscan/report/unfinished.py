@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torchscan.errors import RecordError
-from torchscan.report.export import info_table
 from torchscan.report.info_content import info_of, tree_order
-from torchscan.report.table import Cell, Row, Table
+from torchscan.report.layer_table import info_table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell, Row
 
 _COLUMNS = ("type", "input_shape", "output_shape", "params")
 

@@ -1,7 +1,7 @@
 """Functions that format the dict of ``crawl_module``, as torchscan 0.1 and 0.2 had them here."""
 
 from torchscan.hints import forward_old_module
-from torchscan.report.export import format_info
+from torchscan.report.layer_table import format_info
 from torchscan.report.select import aggregate_info
 
 __all__ = ["aggregate_info", "format_info", "format_name", "unit_scale"]

@@ -16,7 +16,8 @@ from torchscan.formatters import register_formatters
 from torchscan.report.make_table import make_table, number, words
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
 from torchscan.report.run_texts import to_remark
-from torchscan.report.table import NONE, Cell, Row, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import NONE, Cell, Row
 from torchscan.watching.curves import Curves
 from torchscan.watching.distributions import merge_distributions
 from torchscan.watching.explore.run_page import page_of_run

@@ -69,18 +69,21 @@ def _matrix_product(signature: OpSignature) -> int:
 @rule_for(_RULES, "aten.group_norm", "aten.native_group_norm", "aten.instance_norm")
 def _norm(signature: OpSignature) -> int:
     """Count 5 per element, 4 without an affine map."""
-    is_affine = argument(signature, "weight") is not None
-    return signature.inputs[0].numel * (5 if is_affine else 4)
+    return _count_norm(signature, 5)
 
 
 @rule_for(_RULES, "aten.batch_norm", "aten.native_batch_norm")
 @rule_for(_RULES, "aten._native_batch_norm_legit", "aten.cudnn_batch_norm")
 def _batch_norm(signature: OpSignature) -> int:
     """Count 2 per element in evaluation, 1 without an affine map; in training as other norms."""
-    if argument(signature, "training"):
-        return _norm(signature)
-    is_affine = argument(signature, "weight") is not None
-    return signature.inputs[0].numel * (2 if is_affine else 1)
+    return _count_norm(signature, 5 if argument(signature, "training") else 2)
+
+
+def _count_norm(signature: OpSignature, per_element: int) -> int:
+    """Return the count of a norm, 1 less per element without an affine map."""
+    if argument(signature, "weight") is None:
+        per_element -= 1
+    return signature.inputs[0].numel * per_element
 
 
 # -- Einstein sums: fvcore asks numpy for the cheapest order ---------------------------------------

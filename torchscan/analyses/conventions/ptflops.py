@@ -187,16 +187,19 @@ _FUNCTIONS: dict[str, OperatorRule] = {f"aten.{name}": per_input(1) for name in 
 
 
 @rule_for(_FUNCTIONS, "aten.matmul", "aten.mm", "aten.bmm")
-@rule_for(_FUNCTIONS, "aten.addmm", "aten.baddbmm")
 def _product(signature: OpSignature) -> int:
-    """Return ``numel(left) · last size of the right``.
+    """Return ``numel(left) · last size of the right``."""
+    left, right = signature.inputs
+    return left.numel * right.shape[-1]
 
-    An added tensor counts 1 per element, unless it is scaled by 0.
-    """
-    *added, left, right = signature.inputs
+
+@rule_for(_FUNCTIONS, "aten.addmm", "aten.baddbmm")
+def _added_product(signature: OpSignature) -> int:
+    """Return the MACs of a product, and 1 per added element unless that tensor is scaled by 0."""
+    added, left, right = signature.inputs
     macs = left.numel * right.shape[-1]
-    if added and argument(signature, "beta"):
-        macs += added[0].numel
+    if argument(signature, "beta"):
+        macs += added.numel
     return macs
 
 

@@ -80,9 +80,9 @@ def through(points: Mapping[_Point, int]) -> Polynomial:
 
 
 def _basis(places: Sequence[int], place: int) -> list[Fraction]:
-    """Return the coefficients of a polynomial that is 1 at this place and 0 at the others.
+    """Return the polynomial of lowest degree that is 1 at this place and 0 at the others.
 
-    They begin with the constant.
+    Its coefficients begin with the constant.
     """
     zero = Fraction(0)
     coefficients = [Fraction(1)]

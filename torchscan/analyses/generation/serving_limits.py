@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torchscan.analyses.generation.generation_result import Generation
 from torchscan.analyses.generation.serving_search import ModelLayout, ServingChoice
 from torchscan.analyses.roofline import Fabric
 from torchscan.notes import Note
+
+
+class _Split(NamedTuple):
+    """Copies for prompts and copies for tokens, and the requests that they serve together."""
+
+    num_prompt_copies: int
+    num_copies: int
+    requests_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,39 +64,59 @@ class ServingLimits:
         request_rate = layout.dp * tokens.batch_size / (tokens.new * tokens.per_token)
         if transfer:
             request_rate = min(request_rate, layout.dp / transfer)
-
-        size = layout.num_gpus
-        prompt_size = prompt_layout.num_gpus
-        best_rate = -math.inf
-        copies = prompt_copies = 0
-        for num_copies in range(1, (self.num_gpus - prompt_size) // size + 1):
-            num_prompt_copies = (self.num_gpus - num_copies * size) // prompt_size
-            rate = min(num_prompt_copies * prompt_rate, num_copies * request_rate)
-            if rate > best_rate:
-                best_rate = rate
-                copies, prompt_copies = num_copies, num_prompt_copies
-        if copies == 0:
+        split = self._split_gpus(prompt_layout, prompt_rate, layout, request_rate)
+        if split is None:
             return None
 
-        rate = best_rate * tokens.new
-        first_token = prompts.first_token + transfer + tokens.per_token
-        return self._choice(
+        choice = self._choice(
             tokens,
             layout,
-            rate,
-            num_copies=copies,
+            split.requests_per_second * tokens.new,
+            num_copies=split.num_copies,
+            first_token=prompts.first_token + transfer + tokens.per_token,
+            per_token=tokens.per_token,
+        )
+        return replace(
+            choice,
             prefill_tp=prompt_layout.tp,
             prefill_dp=prompt_layout.dp,
             prefill_expert_parallel=prompt_layout.expert_parallel,
-            num_prefill_copies=prompt_copies,
+            num_prefill_copies=split.num_prompt_copies,
             cache_transfer=transfer,
-            first_token=first_token,
-            per_token=tokens.per_token,
         )
 
+    def _split_gpus(
+        self,
+        prompt_layout: ModelLayout,
+        prompt_rate: float,
+        layout: ModelLayout,
+        request_rate: float,
+    ) -> _Split | None:
+        """Return the split with the most requests, or None if there are too few GPUs for both.
+
+        ``prompt_rate`` and ``request_rate`` are requests per second of one copy of each kind.
+        """
+        prompt_size = prompt_layout.num_gpus
+        size = layout.num_gpus
+        best: _Split | None = None
+        for num_copies in range(1, (self.num_gpus - prompt_size) // size + 1):
+            num_prompt_copies = (self.num_gpus - num_copies * size) // prompt_size
+            rate = min(num_prompt_copies * prompt_rate, num_copies * request_rate)
+            if best is None or rate > best.requests_per_second:
+                best = _Split(num_prompt_copies, num_copies, rate)
+        return best
+
     def _choice(
-        self, generation: Generation, layout: ModelLayout, rate: float, **figures: Any
+        self,
+        generation: Generation,
+        layout: ModelLayout,
+        rate: float,
+        *,
+        num_copies: int,
+        first_token: float,
+        per_token: float,
     ) -> ServingChoice:
+        """Return a choice without separate copies for prompts, by its tokens per second."""
         price_per_million = None
         if self.price is not None:
             price_per_million = self.num_gpus * self.price / 3600 / rate * 1e6
@@ -97,19 +124,20 @@ class ServingLimits:
             tp=layout.tp,
             dp=layout.dp,
             expert_parallel=layout.expert_parallel,
+            num_copies=num_copies,
             compute=generation.compute,
             batch_size=generation.batch_size,
+            first_token=first_token,
+            per_token=per_token,
             tokens_per_second=rate,
             tokens_per_second_per_gpu=rate / self.num_gpus,
             price_per_million=price_per_million,
-            problems=tuple(self._problems(**figures)),
+            problems=tuple(self._problems(first_token, per_token)),
             generation=generation,
-            **figures,
         )
 
-    def _problems(
-        self, *, first_token: float, per_token: float, **_others: object
-    ) -> Iterable[Note]:
+    def _problems(self, first_token: float, per_token: float) -> Iterable[Note]:
+        """Yield the limits that these seconds exceed."""
         limit = self.max_first_token
         if limit is not None and first_token > limit:
             yield Note.of("first-token-late", seconds=first_token, limit=limit)

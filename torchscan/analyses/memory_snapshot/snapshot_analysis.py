@@ -60,9 +60,6 @@ def analyze_snapshot(
     bytes_by_moment = {}
     for each in history.moments:
         bytes_by_moment[each] = history.bytes_at(each)
-    by_kind: Counter[OwnerKind] = Counter()
-    for owned in blocks:
-        by_kind[owned.kind] += owned.block.size
     free_sizes = [block.size for block in state.free_blocks]
     free_bytes = sum(free_sizes)
     rounding = state.reserved_bytes - free_bytes - state.requested_bytes
@@ -84,11 +81,19 @@ def analyze_snapshot(
         device_name=device.name,
         capacity_bytes=device.capacity_bytes,
         held=_group_blocks(blocks),
-        by_kind=dict(by_kind.most_common()),
+        by_kind=dict(_sum_by_kind(blocks).most_common()),
         free_pools=_group_free_blocks(state.free_blocks),
         suggestions=suggestions,
         notes=tuple(_notes(data, history, blocks, has_owners=bool(known_owners))),
     )
+
+
+def _sum_by_kind(blocks: Iterable[OwnedBlock]) -> Counter[OwnerKind]:
+    """Return the bytes of blocks by the kind of their owner."""
+    by_kind: Counter[OwnerKind] = Counter()
+    for owned in blocks:
+        by_kind[owned.kind] += owned.block.size
+    return by_kind
 
 
 def _group_blocks(blocks: Iterable[OwnedBlock]) -> tuple[HeldMemory, ...]:
@@ -157,21 +162,19 @@ def _notes(
     has_owners: bool,
 ) -> Iterable[Note]:
     """Yield a note for each fact that the snapshot does not show."""
-    sizes: Counter[str] = Counter()
-    for owned in blocks:
-        sizes[owned.kind] += owned.block.size
-        if owned.block.is_pending:
-            sizes["pending"] += owned.block.size
+    sizes = _sum_by_kind(blocks)
+    unknown = sizes["unknown"]
     if blocks and not history.has_stacks:
         if not has_owners:
             yield Note.of("snapshot-no-stacks")
-        elif sizes["unknown"]:
-            yield Note.of("snapshot-no-owner", size=sizes["unknown"])
-        sizes["unknown"] = 0
+        elif unknown:
+            yield Note.of("snapshot-no-owner", size=unknown)
+        unknown = 0
+    pending = sum(owned.block.size for owned in blocks if owned.block.is_pending)
     for note in (
-        Note.of("snapshot-unknown", size=sizes["unknown"]),
+        Note.of("snapshot-unknown", size=unknown),
         Note.of("snapshot-backward", size=sizes["backward"]),
-        Note.of("snapshot-pending", size=sizes["pending"]),
+        Note.of("snapshot-pending", size=pending),
     ):
         if note.values["size"]:
             yield note

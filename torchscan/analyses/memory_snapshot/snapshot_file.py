@@ -181,15 +181,19 @@ class _SnapshotParser:
         if type(action) is not str:
             raise InputError(f"{where}action is not a string")
         is_oom = action == "oom"
-        return TraceEvent(
-            action=action,
-            address=0 if is_oom else _integer(entry, "addr", where, 0),
-            size=_size(entry, "size", where, 0),
-            stream=_integer(entry, "stream", where, 0),
-            device_free=_size(entry, "device_free", where, 0) if is_oom else None,
-            pool_id=_pool_id(entry.get("pool_id", (0, 0)), f"{where}pool_id"),
-            origin=self._origin(entry, where) if "frames" in entry else None,
-        )
+        address = 0
+        if not is_oom:
+            address = _integer(entry, "addr", where, 0)
+        size = _size(entry, "size", where, 0)
+        stream = _integer(entry, "stream", where, 0)
+        device_free = None
+        if is_oom:
+            device_free = _size(entry, "device_free", where, 0)
+        pool_id = _pool_id(entry.get("pool_id", (0, 0)), f"{where}pool_id")
+        origin = None
+        if "frames" in entry:
+            origin = self._origin(entry, where)
+        return TraceEvent(action, address, size, stream, device_free, pool_id, origin)
 
     # -- stacks ------------------------------------------------------------------------------------
 

@@ -89,22 +89,16 @@ def _find_runs(graph: ModuleGraph, kinds: Sequence[int]) -> Iterator[list[int]]:
     for at, node in enumerate(graph.nodes):
         if node.kind != "module":
             continue
-        before = graph.nodes[run[-1]] if run else None
-        if before is not None and (run[-1], at) in joined and _is_alike(before, node, kinds):
-            run.append(at)
-        else:
-            yield run
-            run = [at]
+        if run and (run[-1], at) in joined:
+            before = graph.nodes[run[-1]]
+            is_equal = kinds[before.calls[-1]] == kinds[node.calls[0]]
+            has_failed = before.failed or node.failed
+            if is_equal and not has_failed and is_next(before.name, node.name):
+                run.append(at)
+                continue
+        yield run
+        run = [at]
     yield run
-
-
-def _is_alike(before: GraphNode, node: GraphNode, kinds: Sequence[int]) -> bool:
-    one, other = before.calls[-1], node.calls[0]
-    return (
-        not (before.failed or node.failed)
-        and kinds[one] == kinds[other]
-        and is_next(before.name, node.name)
-    )
 
 
 def _is_left_and_entered(graph: ModuleGraph, run: Sequence[int]) -> bool:

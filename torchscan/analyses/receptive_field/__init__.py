@@ -39,7 +39,11 @@ def receptive_fields(
     the spatial dimensions of inputs. By default, they are all except the batch and the channels;
     the first product sums over the channels.
     """
-    inputs = _find_inputs(trace)
+    index_by_name: dict[str | None, int] = {}  # of inputs with the same name, the first one's
+    for index, record in enumerate(trace.tensors):
+        if record.kind == "input":
+            index_by_name.setdefault(record.name, index)
+    inputs = sorted(index_by_name.values())
     num_dims = {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs}
     given = _check_axes(axes or {}, num_dims)
     tracked: list[Axis] = []
@@ -57,15 +61,6 @@ def receptive_fields(
     describer = _Describer(trace, tracked, spatial, walk.sights)
     layers = [describer.layer(call, seen[call.index]) for call in trace.modules]
     return ReceptiveField(tuple(layers))
-
-
-def _find_inputs(trace: Trace) -> list[int]:
-    """Return the indices of the inputs, of those with the same name only the first."""
-    index_by_name: dict[str | None, int] = {}
-    for index, record in enumerate(trace.tensors):
-        if record.kind == "input":
-            index_by_name.setdefault(record.name, index)
-    return sorted(index_by_name.values())
 
 
 def _check_axes(

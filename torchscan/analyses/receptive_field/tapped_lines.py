@@ -30,19 +30,16 @@ def through(line: PeriodicLine | None, taps: Taps) -> PeriodicLine:
     line = line or ZERO
     period = len(line.table)
     if period == 1:
-        table = [_least_of_straight(line, places) for places in taps.table]
+        nearest = min if line.rise >= 0 else max
+        table = [NOTHING] * len(taps.table)
+        for index, places in enumerate(taps.table):
+            if places:
+                table[index] = line.table[0] + line.rise * nearest(places)
         return shortest(table, line.rise * taps.rise)
     # until the places fall on the same entries again; gcd(P, 0) = P
     num_blocks = period // math.gcd(period, taps.rise)
     num_periods = num_blocks * taps.rise // period
     return shortest(_least_by_block(line, taps, num_blocks), num_periods * line.rise)
-
-
-def _least_of_straight(line: PeriodicLine, places: Sequence[int]) -> int:
-    if not places:
-        return NOTHING
-    place = min(places) if line.rise >= 0 else max(places)
-    return line.table[0] + line.rise * place
 
 
 def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> PeriodicLine:

@@ -75,16 +75,9 @@ def roofline_of(
     waits = _find_waits(execution, timings, fabric)
     timings = [each._replace(seconds=waits.get(each.call, each.seconds)) for each in timings]
 
-    assumed: list[Note] = []
+    assumed = _find_assumptions(execution, waits, fabric)
     if costs.routed.is_split_by_counts:
-        assumed.append(_ROUTING_OF_THIS_PASS)
-    if execution.experts.head_of:
-        assumed.append(Note.of("experts-fused"))
-    if fabric is not None and execution.collectives:
-        assumed.append(fabric.assumption)
-        hidden = hidden_share(execution.collectives, waits)
-        if hidden:
-            assumed.append(Note.of("collectives-hidden", share=hidden))
+        assumed.insert(0, _ROUTING_OF_THIS_PASS)
     loads = list(map(PassLoads(execution, bounds).load, timings))
     return _add_up(execution, timings, loads, precision, warnings, assumed)
 
@@ -101,6 +94,21 @@ def _find_waits(
         if each.limiter != "links"
     )
     return exposed(execution.trace, visible, computing)
+
+
+def _find_assumptions(
+    execution: ExecutedPass, waits: Mapping[int, float], fabric: Fabric | None
+) -> list[Note]:
+    """Return notes on how experts and collectives run."""
+    assumed: list[Note] = []
+    if execution.experts.head_of:
+        assumed.append(Note.of("experts-fused"))
+    if fabric is not None and execution.collectives:
+        assumed.append(fabric.assumption)
+        hidden = hidden_share(execution.collectives, waits)
+        if hidden:
+            assumed.append(Note.of("collectives-hidden", share=hidden))
+    return assumed
 
 
 def _sum_by_phase(seconds: Iterable[tuple[Phase, float]]) -> dict[Phase, float]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from torchscan.analyses.roofline.constants import ASYNC_TP_GAIN
+from torchscan.analyses.roofline.collective_constants import ASYNC_TP_GAIN
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.ops.communication import COLLECTIVES, group_of
 from torchscan.trace.events import OpCall

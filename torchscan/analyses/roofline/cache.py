@@ -84,10 +84,10 @@ class _Walk:
                 read += size
 
         written = 0
-        used = self._used_until[index]
+        used_before = self._used_until[index]
         for tensor in dict.fromkeys(op.outputs):
             died = self._trace.storages[self._trace.tensors[tensor].storage].died
-            if died is not None and self._used_until[died] - used <= self._room:
+            if died is not None and self._used_until[died] - used_before <= self._room:
                 written += sizes[tensor]
         self.use(index)
         return read, written
@@ -99,7 +99,10 @@ class _Walk:
             self._last[self._pieces[tensor]] = self._used
 
     def _sizes_of(self, index: int) -> dict[int, int]:
-        """Return the bytes that a call uses of each tensor, and reads of each at most in total."""
+        """Return the bytes that a call uses of each tensor.
+
+        Of a tensor that it reads, they are not more than it reads in total.
+        """
         op = self._trace.ops[index]
         if op.signature.is_view or index in self._appends:
             return {}

@@ -16,17 +16,17 @@ class Seconds:
     """Seconds that a call needs for each kind of work; calls in one kernel add up."""
 
     #: at the rates of the data sheet
-    min_times: Times = (0.0, 0.0, 0.0)
+    min_times: Times
     #: the same with the fewest products that any algorithm takes, and the fewest bytes that any
     #: routing reads
-    fewest: Times = (0.0, 0.0, 0.0)
+    fewest: Times
     #: of the fewest products alone, at their peak rate
-    products: float = 0.0
+    products: float
     #: at the rates that kernels of their class reach: arithmetic, traffic
-    arithmetic: float = 0.0
-    traffic: float = 0.0
+    arithmetic: float
+    traffic: float
     #: before and after, without overlap
-    around: float = 0.0
+    around: float
 
     def __add__(self, other: Seconds) -> Seconds:
         min_times = _add(self.min_times, other.min_times)
@@ -65,6 +65,3 @@ def _add(one: Times, other: Times) -> Times:
     compute, memory, cache = one
     more_compute, more_memory, more_cache = other
     return compute + more_compute, memory + more_memory, cache + more_cache
-
-
-NO_TIME = Seconds()

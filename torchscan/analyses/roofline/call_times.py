@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from torchscan.analyses.roofline.constants import (
 )
 from torchscan.analyses.roofline.fusible_calls import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, Machine, kernel_of
+from torchscan.analyses.roofline.near_bytes import Near
 from torchscan.analyses.roofline.number_formats import Format, Numbers, format_of
 from torchscan.analyses.roofline.rates import Rates
 from torchscan.ops import OpCost
@@ -42,26 +42,6 @@ class _MovedBytes(NamedTuple):
 
     by_memory: int
     by_cache: int
-
-
-class Near(NamedTuple):
-    """Bytes of a call that need not come from memory, or go there."""
-
-    #: read and written in the cache: of the bytes that are expected to be read, and of the fewest
-    cached: tuple[int, int]
-    cached_at_least: tuple[int, int]
-    #: between a product and the pointwise kernel after it
-    handed_over: int
-    #: weights that are stored in fewer bits than they are computed in
-    unpacked: int = 0
-    #: bytes of inputs that are quantized, for products in fewer than 16 bits
-    quantized: int = 0
-    #: True if the kernel before, or the product itself, quantizes them
-    is_quantized_before: bool = False
-    #: True if a product is part of a kernel that an earlier product begins
-    is_joined: bool = False
-    #: bytes in 8 bits of operands that a linear layer casts from 16
-    cast: int = 0
 
 
 def _split_bytes(read: int, cost: OpCost, cached: tuple[int, int]) -> _MovedBytes:
@@ -126,7 +106,7 @@ class CallTimes:
             launches += 1
         if _is_cast_before(op.signature, form):
             near = near._replace(cast=cost.bytes_read)
-        work = self._work(kernel, cost, form, (moved, fewest), near)
+        work = self._work(_for_few_rows(kernel, cost, near), cost, form, moved, fewest, near)
         return cost, form, work, launches
 
     def _kernel(self, op: OpCall, cost: OpCost, *, is_quantized: bool) -> tuple[Kernel, Format]:
@@ -180,39 +160,38 @@ class CallTimes:
         kernel: Kernel,
         cost: OpCost,
         form: Format,
-        bytes_moved: tuple[_MovedBytes, _MovedBytes],
+        moved: _MovedBytes,
+        fewest: _MovedBytes,
         near: Near,
     ) -> Seconds:
-        moved, fewest = bytes_moved
         rates = self._rates
-        rows = cost.macs / near.unpacked if near.unpacked else math.inf
-        if rows <= ROWS_UNPACKED:
-            # Kernels that unpack weights are written for decoding: their tiles have as few rows as
-            # matrix units take.
-            kernel = Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
+        at_peak = min_products = 0.0
+        if cost.macs:
+            at_peak = 2 * cost.macs * kernel.min_share / rates.peak(form)
+            min_products = 2 * cost.macs * rates.min_seconds(form, kernel)
+        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
+        traffic = self._traffic(kernel, moved, near)
+        products = self._products(kernel, cost, form, traffic)
+        return Seconds(
+            min_times=self._min_times(max(at_peak, others), moved),
+            fewest=self._min_times(max(min_products, others), fewest),
+            products=min_products,
+            arithmetic=max(products, others / VECTORS, self._seconds_of(kernel.cycles)),
+            traffic=traffic,
+            around=self._serial_seconds(kernel, near),
+        )
+
+    def _traffic(self, kernel: Kernel, moved: _MovedBytes, near: Near) -> float:
+        """Return the seconds of reading and writing, at the rates that the kernel reaches."""
+        rates = self._rates
         efficiency = kernel.traffic * rates.streamed
         if self._compiled:
             efficiency *= kernel.among_compiled
-
-        products = 2 * cost.macs * kernel.min_share / rates.peak(form) if cost.macs else 0.0
-        unavoidable = 2 * cost.macs * rates.min_seconds(form, kernel) if cost.macs else 0.0
-        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        from_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
-        traffic = from_memory / (rates.bandwidth * efficiency)
-        traffic += moved.by_cache / rates.cache_estimate
-        of_products = self._products(kernel, cost, form, traffic)
-        unpacking = UNPACKING * near.unpacked / rates.vector_peak("fp32")
-        return Seconds(
-            min_times=self._min_times(max(products, others), moved),
-            fewest=self._min_times(max(unavoidable, others), fewest),
-            products=unavoidable,
-            arithmetic=max(of_products, others / VECTORS, self._seconds_of(kernel.cycles)),
-            traffic=traffic,
-            around=self._serial_seconds(kernel, near) + unpacking,
-        )
+        by_memory = max(0.0, moved.by_memory - EPILOGUES * near.handed_over)
+        return by_memory / (rates.bandwidth * efficiency) + moved.by_cache / rates.cache_estimate
 
     def _serial_seconds(self, kernel: Kernel, near: Near) -> float:
-        """Return the seconds before and after, without overlap."""
+        """Return the seconds before and after, and of unpacking weights, without overlap."""
         rates = self._rates
         streamed = rates.bandwidth * STREAMING * rates.streamed
         again = kernel.more_bytes / streamed
@@ -221,7 +200,8 @@ class CallTimes:
             again = max(again, self._seconds_of(kernel.more_cycles))
             apart += kernel.bias_bytes
         latency = 0.0 if near.is_joined else kernel.alone
-        return again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
+        waiting = again + apart / streamed + kernel.cached_bytes / rates.cache_estimate + latency
+        return waiting + UNPACKING * near.unpacked / rates.vector_peak("fp32")
 
     def _quantization_bytes(self, near: Near) -> float:
         """Return the bytes that are read in 16 bits and written in the format of a product."""
@@ -259,6 +239,19 @@ class CallTimes:
         if not device.multiprocessors or not device.clock_hz:
             return 0.0
         return cycles / (device.multiprocessors * device.clock_hz)
+
+
+def _for_few_rows(kernel: Kernel, cost: OpCost, near: Near) -> Kernel:
+    """Return the kernel of a product that unpacks weights, if there are few rows.
+
+    Such kernels are written for decoding: their tiles have as few rows as matrix units take.
+    """
+    if not near.unpacked:
+        return kernel
+    rows = cost.macs / near.unpacked
+    if rows > ROWS_UNPACKED:
+        return kernel
+    return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0))
 
 
 def _is_cast_before(signature: OpSignature, form: Format) -> bool:

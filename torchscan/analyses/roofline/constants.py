@@ -1,6 +1,8 @@
 """Constants of the time estimate. docs/reference/time-model.md explains them further.
 
-They were fitted to the step times of some 1,400 models on one GPU and, for products of matrices,
+Those of attention and collectives are in ``attention_constants`` and ``collective_constants``.
+
+All were fitted to the step times of some 1,400 models on one GPU and, for products of matrices,
 attention and collectives, to times of single kernels on three (``scripts/fit``), as quantities that
 have a meaning on any other. Rates are shares of the data sheet's rates.
 
@@ -21,7 +23,6 @@ collectives             12 to 14  12 to 14  12 to 43 %
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 # -- traffic -------------------------------------------------------------------------------------
 
@@ -68,75 +69,6 @@ PRODUCTS_STREAM: Mapping[str, float] = {"Ampere GA100": 0.93}
 MATRICES = 1.0
 POINTWISE_CONVOLUTIONS = 0.95
 GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashAttention:
-    """A version of FlashAttention. Between its two products stands a softmax on vector units."""
-
-    #: share of the softmax that products do not hide
-    exposed: float
-    #: cycles that a tile of 128 queries takes besides its keys
-    tile_cycles: float
-    #: seconds of a tile for each key, with one query a head and heads of 128
-    seconds_of_key: float
-    #: cycles of the kernel that combines pieces of the keys, and of the copy where there are none
-    combine_cycles: float
-    copy_cycles: float
-    #: True if keys of heads that share none with another are split
-    splits_single_heads: bool
-
-
-#: with synchronous instructions, as torch runs it; fitted to vLLM's kernels on A100 and L40S.
-#: Cycles of a tile 4,360 to 4,850; of a key 16 to 20 ns; to combine 9,600 to 12,600; to copy 6,500
-#: to 10,200
-FLASH_2 = FlashAttention(
-    exposed=1.0,
-    tile_cycles=4600.0,
-    seconds_of_key=18.0e-9,
-    combine_cycles=11.0e3,
-    copy_cycles=8.4e3,
-    splits_single_heads=False,
-)
-#: with the asynchronous instructions of Hopper, as engines run it; fitted to vLLM's kernels on
-#: H200. Exposed 0.35 to 0.42; cycles of a tile 8,470 to 9,510; of a key 5.8 to 7.6 ns; to combine
-#: 3,200 to 3,380
-FLASH_3 = FlashAttention(
-    exposed=0.36,
-    tile_cycles=9500.0,
-    seconds_of_key=6.3e-9,
-    combine_cycles=3.2e3,
-    copy_cycles=0.0,
-    splits_single_heads=True,
-)
-#: a softmax: exponentials of a multiprocessor in a cycle; other operations of vector units for each
-#: score: scaling, maximum, difference, sum, conversion. 5.6 to 8.2
-EXPONENTIALS_PER_CYCLE, SOFTMAX_OPERATIONS = 16, 6.0
-#: share of Hopper's peak that synchronous instructions reach. Not fitted: with it, FlashAttention 2
-#: reaches 0.4 of the peak there
-SYNCHRONOUS_ON_HOPPER = 0.62
-#: share of the peak that the backward pass of asynchronous kernels reaches: cuDNN's on Hopper, 0.31
-#: at 512 to 0.52 at 8,192 keys; those of Blackwell are taken to be alike
-ATTENTION_BACKWARD = 0.45
-#: backward pass of FlashAttention 2, for a tile of 128 keys and each number of a head's width:
-#: cycles of loading operands from shared memory for a query; cycles to begin and to end, with the
-#: kernels before and after. From its published rates on an H100: 198 to 322 TFLOP/s at 512 to
-#: 16,384 keys and widths of 64 and 128, met within 5 %. With them, an A100 reaches 62 % of its peak
-#: (published: 63 %)
-BACKWARD_LOADS, BACKWARD_TILE_CYCLES = 0.84, 235.0
-#: cycles from a launch to the first tile, with the update of the cache: three kernels. 7,000 to
-#: 9,000
-ATTENTION_FLOOR_CYCLES = 8.6e3
-#: the tiles of a prompt and its longest tile add up as ``(a^p + b^p)^(1/p)``, because the longest
-#: ends last where tiles are few. 1.8 to 3.1
-ATTENTION_TAIL = 2.0
-#: seconds of a tile of one query a head, without its keys: it waits for memory some times. 4.0 to
-#: 4.2 µs
-ATTENTION_TILE_START = 4e-6
-#: keys of a piece at least, and tiles of a multiprocessor at a time. 131 to 165; 3.4 to 4.7
-ATTENTION_SPLIT_KEYS, RESIDENT_TILES = 147, 4.0
-#: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
-ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
 RECURRENCE = 0.50
 #: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only
@@ -318,40 +250,3 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
 #: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the
 #: rate with the ratio itself. Up to twice as much the one goes over into the other
 LOW_POWER = 75.0
-
-# -- links ---------------------------------------------------------------------------------------
-
-#: share of the data sheet's links that collectives reach, by the number of devices: each pair uses
-#: few of them. 0.55; 0.65 to 0.71; 0.68 to 0.71
-LINK_SHARES: Mapping[int, float] = {2: 0.55, 4: 0.67, 8: 0.69}
-#: how much more all-gathers and reduce-scatters reach on Hopper and later. On the H200 alone
-RINGS_ON_HOPPER = 1.09
-#: the same of PCIe, which devices share, and cross between sockets. On the L40S alone
-PCIE_SHARES: Mapping[int, float] = {2: 0.62, 4: 0.16, 8: 0.043}
-#: of a message from one device to another over its links (vidur's table of A100)
-SEND_SHARE = 0.95
-#: of an all-reduce of eight devices or more that the switch of NVLink adds up, on Hopper and later.
-#: On the H200 alone, 0.90
-SWITCH_SHARE = 0.92
-#: of a collective in the background, the time that the computation beside it loses: to the
-#: multiprocessors that NCCL's channels occupy, to bandwidth and to power. By the same rows of MPT,
-#: from steps of few tokens beside steps of many
-BACKGROUND_COST = 0.45
-#: of the time that products and collectives of asynchronous tensor parallelism overlap, the share
-#: that is won. By all rows of torchtitan that have it, of both sizes: none is held out
-ASYNC_TP_GAIN = 0.3
-#: of what networks carry
-NETWORK = 0.9
-#: cycles of a collective's kernel; seconds of a step of a ring, and of each doubling of machines.
-#: The fit finds 10,400 to 13,600 cycles, with which the H200 is too slow; 0.7 to 1.0 µs; not fitted
-LATENCY_CYCLES, LATENCY_OF_STEP, LATENCY_OF_MACHINES = 9.5e3, 1.0e-6, 8e-6
-#: seconds of a step of a ring through several machines, inside of one and between two: NCCL's
-#: ``hwLat`` of its protocol for large messages
-STEP_INSIDE, STEP_BETWEEN = 3.4e-6, 14e-6
-#: the same where the clock is not known
-LATENCY = 6e-6
-#: seconds until a pipeline is full, and the bytes from which half of that counts. 14 to 26 µs; 1.5
-#: to 3.4 MB
-PIPELINE, PIPELINE_BYTES = 18e-6, 1.8e6
-#: seconds of an all-reduce in which each device reads all others, as engines do up to so many bytes
-ONE_SHOT, ONE_SHOT_BYTES = 5e-6, 8 * 2**20

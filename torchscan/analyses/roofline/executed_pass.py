@@ -16,8 +16,7 @@ from torchscan.analyses.generation.serving_costs import (
     prepared_calls,
 )
 from torchscan.analyses.module_costs import call_costs
-from torchscan.analyses.roofline.cache import bytes_in_cache
-from torchscan.analyses.roofline.call_times import CallTimes, DeviceCall, Near
+from torchscan.analyses.roofline.call_times import CallTimes, DeviceCall
 from torchscan.analyses.roofline.channels_last import makes_channels_last
 from torchscan.analyses.roofline.common_subexpressions import merge_equal_calls
 from torchscan.analyses.roofline.expert_kernels import (
@@ -26,10 +25,11 @@ from torchscan.analyses.roofline.expert_kernels import (
     expert_kernels,
 )
 from torchscan.analyses.roofline.exposed_collectives import is_in_background
-from torchscan.analyses.roofline.fused_traffic import Needed, handed_over, traffic_when_fused
+from torchscan.analyses.roofline.fused_traffic import kernel_traffic
 from torchscan.analyses.roofline.fusion import fused_kernels
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.links import Fabric, link_times
+from torchscan.analyses.roofline.near_bytes import find_near_bytes
 from torchscan.analyses.roofline.number_formats import Numbers
 from torchscan.analyses.roofline.rates import Rates
 from torchscan.analyses.routed_calls import RoutedCalls
@@ -117,19 +117,8 @@ def execute(
     serving: Serving | None,
     repeats: Repeats | None,
 ) -> ExecutedPass:
-    """Return a pass as a device executes it.
-
-    A compiler merges equal calls, but inference engines have kernels of their own.
-    """
-    trace, served = costs.trace, costs.served
-    own = _EngineKernels()
-    if serving is not None:
-        own = _find_engine_kernels(costs, serving, rates, compiled=compiled)
-        served = own.experts.served(served, serving.compute)
-    elif compiled:
-        trace, left_out = merge_equal_calls(trace, served.costs)
-        own = _EngineKernels(left_out=left_out)
-
+    """Return a pass as a device executes it."""
+    trace, served, own = _replace_kernels(costs, rates, serving, compiled=compiled)
     kernels = _number_kernels(trace, served, own, compiled=compiled)
     has_backward = any(op.phase != "forward" for op in trace.ops)
     device = CallTimes(
@@ -140,8 +129,10 @@ def execute(
         serving=serving,
         sustained=has_backward,
     )
-    moved, handed = _find_traffic(trace, served.costs, kernels, compiled=compiled)
-    near = _find_near_bytes(trace, rates, served, own.joined, handed)
+    moved, handed = served.costs, [0] * len(served.costs)
+    if compiled:
+        moved, handed = kernel_traffic(trace, served.costs, kernels)
+    near = find_near_bytes(trace, rates.cache, served, own.joined, handed)
     runs = [
         device.run(index, op, moved[index], near[index])
         for index, op in enumerate(trace.ops)
@@ -158,6 +149,23 @@ def execute(
         runs=runs,
         repeats=repeats,
     )
+
+
+def _replace_kernels(
+    costs: CountedPass, rates: Rates, serving: Serving | None, *, compiled: bool
+) -> tuple[Trace, Served, _EngineKernels]:
+    """Return the pass, its costs and the calls that run in fewer kernels.
+
+    A compiler merges equal calls, but inference engines have kernels of their own.
+    """
+    trace, served = costs.trace, costs.served
+    if serving is not None:
+        own = _find_engine_kernels(costs, serving, rates, compiled=compiled)
+        return trace, own.experts.served(served, serving.compute), own
+    if compiled:
+        trace, left_out = merge_equal_calls(trace, served.costs)
+        return trace, served, _EngineKernels(left_out=left_out)
+    return trace, served, _EngineKernels()
 
 
 def _find_engine_kernels(
@@ -190,39 +198,3 @@ def _number_kernels(
     for index in own.left_out:
         kernels[index] = None
     return [kernels[own.joined.get(index, index)] for index in range(len(kernels))]
-
-
-def _find_traffic(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], *, compiled: bool
-) -> tuple[Sequence[OpCost], Sequence[int]]:
-    """Return costs with the bytes that kernels move, and the bytes that each hands to the next."""
-    if not compiled:
-        return costs, [0] * len(costs)
-    needed = Needed(trace, kernels)
-    moved = traffic_when_fused(trace, costs, kernels, needed)
-    return moved, handed_over(trace, costs, kernels, needed)
-
-
-def _find_near_bytes(
-    trace: Trace,
-    rates: Rates,
-    served: Served,
-    joined: Collection[int],
-    handed: Sequence[int],
-) -> list[Near]:
-    """Return the bytes of each call that need not come from memory, or go there.
-
-    The cache is followed for the expected reads, and for the smallest possible ones.
-    """
-    expected = [cost.bytes_read for cost in served.costs]
-    fewest = [cost.min_bytes_read for cost in served.costs]
-    cached = bytes_in_cache(trace, rates.cache, expected, served.appends)
-    min_cached = cached
-    if fewest != expected:
-        min_cached = bytes_in_cache(trace, rates.cache, fewest, served.appends)
-    near: list[Near] = []
-    for index, packed in enumerate(served.packed):
-        in_cache, min_in_cache = cached[index], min_cached[index]
-        is_joined = index in joined
-        near.append(Near(in_cache, min_in_cache, handed[index], *packed, is_joined=is_joined))
-    return near

@@ -238,14 +238,13 @@ class _Mixture:
 
     def _is_epilogue(self, index: int, made: Sequence[int]) -> bool:
         """Return whether a call adds a bias to a product, or multiplies it by scores."""
-        op = self._trace.ops[index]
-        has_whole_product = len(made) > 1 or (made and made[0] == self._products[-1])
-        return bool(
-            has_whole_product
-            and max(made) < index
-            and op.signature.outputs[0].shape[:1] == (self._slots,)
-            and op.signature.operator.rstrip("_") in ("aten.add", "aten.mul")
-        )
+        signature = self._trace.ops[index].signature
+        if signature.operator.rstrip("_") not in ("aten.add", "aten.mul"):
+            return False
+        if not made or max(made) >= index:
+            return False
+        is_of_product = len(made) > 1 or made[0] == self._products[-1]
+        return is_of_product and signature.outputs[0].shape[:1] == (self._slots,)
 
     def _counts_picks(self, index: int) -> bool:
         """Return whether a call computes numbers made of picks, or orders something by them."""

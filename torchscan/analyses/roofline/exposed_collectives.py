@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torchscan.analyses.roofline.constants import BACKGROUND_COST
+from torchscan.analyses.roofline.collective_constants import BACKGROUND_COST
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import Phase

@@ -13,14 +13,15 @@ from torchscan.ops import OpCost
 from torchscan.trace.trace import Trace
 
 
-def traffic_when_fused(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
-) -> tuple[OpCost, ...]:
-    """Return the costs with the bytes that fused kernels move.
+def kernel_traffic(
+    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]
+) -> tuple[tuple[OpCost, ...], list[int]]:
+    """Return costs with the bytes that fused kernels move, and the bytes that each hands over.
 
     A kernel reads nothing twice and nothing that it computed, and it writes only results that are
-    needed outside, once.
+    needed outside, once. A product hands its result over to the pointwise kernel after it.
     """
+    needed = _Needed(trace, kernels)
     known: dict[int, set[Piece]] = defaultdict(set)
     fused: list[OpCost] = []
     for index, (cost, kernel) in enumerate(zip(costs, kernels, strict=True)):
@@ -28,11 +29,11 @@ def traffic_when_fused(
             fused.append(cost)
         else:
             fused.append(_with_outside_traffic(trace, index, cost, known[kernel], needed))
-    return tuple(fused)
+    return tuple(fused), _find_handed_over(trace, costs, kernels, needed)
 
 
-def handed_over(
-    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
+def _find_handed_over(
+    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: _Needed
 ) -> list[int]:
     """Return the bytes that go from a product to the pointwise kernel after it, for both calls."""
     handed = [0] * len(costs)
@@ -48,7 +49,7 @@ def handed_over(
     return handed
 
 
-class Needed:
+class _Needed:
     """The results that must be written: those that outlive the pass or that another kernel reads.
 
     Of several writes to one place in a kernel only the last counts. Results without a reader cost
@@ -100,7 +101,7 @@ class Needed:
 
 
 def _with_outside_traffic(
-    trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed
+    trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: _Needed
 ) -> OpCost:
     """Return the cost of a call's reads that are new to its kernel, and of its needed writes."""
     op = trace.ops[index]

@@ -150,9 +150,10 @@ class _Fusion:
         return self._trace.ops[index].phase, self._regions[index]
 
     def _can_append(self, kernel: int, op: OpCall, size: int) -> bool:
-        """Return whether a call continues the loops of a kernel, along its elements or its rows.
+        """Return whether the loops of a kernel can go along the elements of a call, or its rows.
 
-        Loops go along rows or along columns.
+        Loops go along rows or along columns, and none of the results that the call reads may need
+        all places of the kernel first.
         """
         rows = self._rows[kernel]
         if rows and self._needs_all(op):
@@ -176,7 +177,10 @@ class _Fusion:
         return self._num_readers[self._trace.tensors[made[0]].storage] == 1
 
     def _merge_producers(self, kernel: int, needed: set[int], op: OpCall) -> None:
-        """Merge kernels whose results meet in a call, if similar or if they compute a part."""
+        """Merge kernels whose results meet in a call.
+
+        They go through as many elements as this one, or compute a part of a joined tensor.
+        """
         for other in needed - {kernel}:
             is_similar = self._places.get(other) == self._places[kernel]
             if not is_similar and not self._is_part(other, op):

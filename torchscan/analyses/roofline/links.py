@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from torchscan.analyses.roofline.constants import (
+from torchscan.analyses.roofline.collective_constants import (
     LATENCY,
     LATENCY_CYCLES,
     LATENCY_OF_MACHINES,

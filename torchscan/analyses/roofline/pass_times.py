@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from torchscan.analyses.roofline.bound import min_bytes, needed_calls
-from torchscan.analyses.roofline.call_seconds import NO_TIME, Seconds
+from torchscan.analyses.roofline.call_seconds import Seconds
 from torchscan.analyses.roofline.constants import (
     HOST_BACKWARD,
     HOST_CALL,
@@ -50,7 +50,8 @@ def share_kernels(execution: ExecutedPass) -> dict[int, KernelShare]:
     apart: dict[int | None, KernelShare] = {}
     for run in execution.runs:
         kernel = kernels[run.index]
-        together[kernel] = together.get(kernel, NO_TIME) + run.work
+        others = together.get(kernel)
+        together[kernel] = run.work if others is None else others + run.work
         bound, busy = apart.get(kernel, KernelShare(0.0, 0.0))
         apart[kernel] = KernelShare(bound + run.work.bound, busy + run.work.busy)
 

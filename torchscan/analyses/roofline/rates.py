@@ -72,7 +72,12 @@ class Rates:
         self.assumed: dict[Note, None] = {}
 
     def peak(self, form: Format) -> float:
-        """Return the operations per second of products, if unknown those of a wider format."""
+        """Return the operations per second of products, as the data sheet says.
+
+        If it does not, the rate is that of the next wider format, up to single precision. For that,
+        it is the rate of TF32, bfloat16 or else the first known format; double precision has a
+        fixed share of it. What was assumed is noted.
+        """
         known = self.device.flops_per_second
         matrix = known.get(f"{form}_tc", known.get(form))
         if matrix is not None:

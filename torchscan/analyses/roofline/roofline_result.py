@@ -195,6 +195,9 @@ class Roofline(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serializable data."""
+        operators = [each.to_dict() for each in self.operators]
+        layers = [each.to_dict() for each in self.layers]
+        by_kind = {name: each.to_dict() for name, each in self.by_kind.items()}
         return {
             "device": self.device,
             "precision": self.precision,
@@ -210,9 +213,9 @@ class Roofline(Result):
             "peak_flops": dict(self.peak_flops),
             "compute_utilization": self.compute_utilization,
             "memory_utilization": self.memory_utilization,
-            "operators": [each.to_dict() for each in self.operators],
-            "layers": [each.to_dict() for each in self.layers],
-            "by_kind": {name: each.to_dict() for name, each in self.by_kind.items()},
+            "operators": operators,
+            "layers": layers,
+            "by_kind": by_kind,
             "assumptions": to_plain(self.assumptions),
             "warnings": to_plain(self.warnings),
         }

@@ -56,15 +56,15 @@ class _SharedExpert:
 
     def sum_after(self, last_call: int) -> int | None:
         """Return a tensor that is added to the results of the routed experts, or None."""
+        tensors = self._trace.tensors
         for op in islice(self._trace.ops, last_call + 1, last_call + _REACH):
-            tensors = self._trace.tensors
-            operands = [each for each in op.inputs if tensors[each].storage not in self._results]
-            if len(operands) == len(op.inputs):
-                continue
-            if op.signature.operator in _ADDS and len(operands) == 1:
-                return operands[0]
-            if op.signature.operator in COLLECTIVES or not operands:
-                storages = (self._trace.tensors[tensor].storage for tensor in op.outputs)
+            others = [each for each in op.inputs if tensors[each].storage not in self._results]
+            if len(others) == len(op.inputs):
+                continue  # reads no result
+            if op.signature.operator in _ADDS and len(others) == 1:
+                return others[0]
+            if op.signature.operator in COLLECTIVES or not others:
+                storages = (tensors[tensor].storage for tensor in op.outputs)
                 self._results.update(storages)
                 continue
             return None

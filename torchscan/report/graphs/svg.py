@@ -10,6 +10,7 @@ from torchscan.escapes import printable
 from torchscan.report.colours import COLOURS
 from torchscan.report.graphs.layout import Point, Size, lay_out
 from torchscan.report.graphs.words import below_name, name_of
+from torchscan.report.html import page_file
 from torchscan.wrong_arguments import explain_wrong_types
 
 _INK, _SOFT, _LINE, _PANEL, _WRONG = "#1c1d1f", "#62666d", "#b9bcc2", "#ffffff", "#b3261e"
@@ -34,13 +35,16 @@ _ARROW = (
 def to_svg(graph: ModuleGraph) -> str:
     """Return the graph as an SVG picture: boxes in layers, each below all that it reads."""
     texts = [(name_of(node), below_name(graph, index)) for index, node in enumerate(graph.nodes)]
-    sizes = [_size(name, below) for name, below in texts]
+    sizes = []
+    for name, below in texts:
+        width = max(_NAME_WIDE * len(name), _BELOW_WIDE * len(below)) + 2 * _PADDING
+        sizes.append(Size(max(width, _MIN_WIDTH), _TALL if below else _SMALL))
     layout = lay_out(sizes, [(edge.source, edge.target) for edge in graph.edges])
-    width, height = (f"{each + 2 * _MARGIN:.0f}" for each in layout.size)
+    wide, tall = (f"{each + 2 * _MARGIN:.0f}" for each in layout.size)
     title = html.escape(printable(f"{graph.path or graph.type_name}: {len(graph.nodes)} nodes"))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" font-family="{_FONT}" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" '
+        f'height="{tall}" role="img" font-family="{_FONT}" font-size="13">',
         f"<title>{title}</title>{_ARROW}",
         f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">',
         *map(_draw_line, layout.ways),
@@ -52,12 +56,8 @@ def to_svg(graph: ModuleGraph) -> str:
 
 def svg_part(graph: ModuleGraph) -> str:
     """Return the picture as part of an HTML page."""
-    return f'<div class="torchscan" data-ready="static">{to_svg(graph)}</div>'
-
-
-def _size(name: str, below: str) -> Size:
-    width = max(_NAME_WIDE * len(name), _BELOW_WIDE * len(below)) + 2 * _PADDING
-    return Size(max(width, _MIN_WIDTH), _TALL if below else _SMALL)
+    sheet = f"<style>{page_file('part.css')}</style>"
+    return f'<div class="torchscan" data-ready="static">{sheet}{to_svg(graph)}</div>'
 
 
 def _draw_line(points: Sequence[Point]) -> str:

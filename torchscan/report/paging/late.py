@@ -7,6 +7,7 @@ from typing import Any
 
 from torchscan.measured import Key
 from torchscan.report.paging.row_values import key_of, label_of, truncate_text
+from torchscan.report.sentence_formats import name_call
 
 Row = dict[str, Any]
 Level = dict[str, Any]
@@ -30,11 +31,8 @@ def with_all_calls(
 
 def _row(path: str, call: int, type_name: str) -> Row:
     _, _, name = path.rpartition(".")
-    name = name or type_name
-    if call:
-        name = f"{name} ({call + 1})"
     row = {
-        "name": truncate_text(name),
+        "name": truncate_text(name_call(name or type_name, call)),
         "path": truncate_text(path),
         "key": key_of(path, call),
         "type": truncate_text(type_name),

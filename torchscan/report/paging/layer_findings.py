@@ -54,7 +54,10 @@ def find_trend_over_depth(layers: Sequence[LayerValues]) -> list[Note]:
     if abs(decades) < _MIN_DECADES or explained < _MIN_EXPLAINED:
         return []
     sign = 1 if decades > 0 else -1
-    (inner, _), (outer, _) = _extremes([(layer, sign * norm) for layer, norm in known])
+    # the layer with the smallest value in the first half, and the largest in the second
+    half = (len(known) + 1) // 2
+    inner, _ = min(known[:half], key=lambda each: sign * each[1])
+    outer, _ = max(known[half:], key=lambda each: sign * each[1])
     by_layer = {layer.path: 10**norm for layer, norm in known}
     late_norm, early_norm = by_layer[outer.path], by_layer[inner.path]
     if decades > 0:
@@ -88,16 +91,6 @@ def _recent_norms(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, floa
         if gradient is not None and gradient > 0:
             known.append((layer, math.log10(gradient)))
     return known
-
-
-def _extremes(
-    known: Sequence[tuple[LayerValues, float]],
-) -> tuple[tuple[LayerValues, float], tuple[LayerValues, float]]:
-    """Return the layer with the smallest value in the first half, and the largest in the second."""
-    half = (len(known) + 1) // 2
-    early = min(known[:half], key=lambda each: each[1])
-    late = max(known[half:], key=lambda each: each[1])
-    return early, late
 
 
 def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> list[Note]:

@@ -131,6 +131,7 @@ class Paging:
 
         Of equal blocks it is the first one's.
         """
+        modules = self._trace.modules
         call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
         boxes, inside = [], []
@@ -139,7 +140,9 @@ class Paging:
             box = {"kind": node.kind, "name": name, "shape": shape_of(graph, index)}
             boxes.append(box)
             if node.kind == "module":
-                places = self._places_of(node, call, row.places)
+                # the same children of all equal calls
+                positions = [modules[call].children.index(each) for each in node.calls]
+                places = [modules[place].children[at] for place in row.places for at in positions]
                 inside.append(_PendingRow(node, places, number, row.depth + 1, box))
         edges = [self._edge(graph, edge) for edge in graph.edges]
         return {"nodes": boxes, "edges": edges}, inside
@@ -187,15 +190,10 @@ class Paging:
         named = [(label or str(index), shape) for index, (label, shape) in enumerate(pairs)]
         return [[truncate_text(name), shape] for name, shape in named]
 
-    def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
-        """Return the same children of all equal calls."""
-        modules = self._trace.modules
-        positions = [modules[call].children.index(each) for each in node.calls]
-        return [modules[place].children[position] for place in places for position in positions]
-
     def _row(self, node: GraphNode, places: Sequence[int]) -> dict[str, Any]:
         last = node.calls[-1]
         layer, call = self._layers[last], self._trace.modules[node.calls[0]]
+        field = "" if layer["rf"] is None else field_text(layer["rf"])
         row: dict[str, Any] = {
             "name": truncate_text(node.name),
             "path": truncate_text(call.path),
@@ -204,7 +202,7 @@ class Paging:
             "repeats": len(node.calls),
             "input": shapes_of(layer["input_shape"]),
             "output": shapes_of(layer["output_shape"]),
-            "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
+            "rf": field,
             "rfSides": list(sides_of(layer["rf"])),
             "complete": all(self._layers[place]["complete"] for place in places),
             **self._values(layer, places),

@@ -66,15 +66,16 @@ def page_data(shown: PageContent) -> dict[str, Any]:
         memory = memory_series(shown.memory)
     if shown.roofline is not None and shown.roofline.operators:
         roofline = roofline_series(shown.roofline)
+    remarks = [f"{name}: {printable(reason)}" for name, reason in shown.reasons.items()]
     data = {
         "title": printable(shown.title),
-        "question": [printable(each) for each in shown.question],
+        "question": list(map(printable, shown.question)),
         "verdicts": _verdicts(shown),
         "rows": found.rows,
         "levels": found.levels,
         "memory": memory,
         "roofline": roofline,
-        "remarks": [f"{name}: {printable(reason)}" for name, reason in shown.reasons.items()],
+        "remarks": remarks,
         "error": "\n".join(map(printable, shown.error.splitlines())),
     }
     if shown.measured is not None:

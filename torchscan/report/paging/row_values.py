@@ -8,6 +8,7 @@ from typing import Any
 from torchscan.analyses.receptive_field import AxisField, LayerField
 from torchscan.escapes import printable
 from torchscan.report.columns import sizes
+from torchscan.report.sentence_formats import name_call
 
 #: characters that a page shows of a name or a setting
 _MAX_LENGTH = 300
@@ -24,7 +25,7 @@ def key_of(path: str, call: int) -> str:
 
 def label_of(path: str, call: int) -> str:
     """Return the label of a call: ``"relu (2)"`` is the second."""
-    return printable(path) + (f" ({call + 1})" if call else "")
+    return name_call(printable(path), call)
 
 
 def truncate_text(text: str) -> str:

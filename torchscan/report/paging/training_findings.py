@@ -88,11 +88,10 @@ def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
 
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
     """Return the growth of the gradient norm, if it ends far above where it began."""
-    known = [
-        (step, norm)
-        for step, norm in zip(curves.steps, curves.gradient_norms, strict=True)
-        if norm is not None and math.isfinite(norm) and norm > 0
-    ]
+    known: list[tuple[int, float]] = []
+    for step, norm in zip(curves.steps, curves.gradient_norms, strict=True):
+        if norm is not None and 0 < norm < math.inf:
+            known.append((step, norm))
     if len(known) < 4 * MIN_RECENT:
         return []
     size = max(MIN_RECENT, len(known) // 20)

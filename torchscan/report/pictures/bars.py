@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchscan.errors import InputError
 from torchscan.formatters import table_of
 from torchscan.report.pictures.style import Size, drawing, escape_name, inks_of
-from torchscan.report.table import Row, Table
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Row
 from torchscan.results import Result
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from torchscan.report.columns import COLUMNS, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
 from torchscan.report.pictures.style import Size
-from torchscan.report.table import Cell, Scaling
+from torchscan.report.table import Scaling
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:

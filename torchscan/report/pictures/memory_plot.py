@@ -30,8 +30,8 @@ _FAR = 2.5
 def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the memory over the operators of the pass by kind, with the peak and its layer.
 
-    If a device was given, a line is what it has for programs; if that is far above, its title says
-    so.
+    If a device was given, a line is what it has for tensors; if that is far above, the title says
+    how much memory it has.
 
     Args:
         estimate: of ``estimate_memory``.
@@ -105,8 +105,8 @@ def near_room(estimate: MemoryEstimate) -> int | None:
 
 def say_far_room(ax: Axes, verdict: Verdict) -> None:
     """Write the device's memory into the title if no line shows it."""
-    said = f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}"
-    ax.set_title(said, loc="right", fontsize="small", color=inks_of(ax).soft)
+    text = f"{units.memory(verdict.capacity_bytes)} on {verdict.device}, beyond the axis"
+    ax.set_title(text, loc="right", fontsize="small", color=inks_of(ax).soft)
 
 
 def _draw_capacity(ax: Axes, estimate: MemoryEstimate, unit: float) -> None:

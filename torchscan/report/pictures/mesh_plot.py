@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchscan import units
@@ -49,11 +48,14 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
             f" is a {type(search).__name__}: give what torchscan.parallel.search(…) returns",
         )
     choices = search.choices[:_MAX_BARS]
+    labels = [format_mesh(each.mesh) for each in choices]
+    if len({each.checkpoint for each in choices}) > 1:
+        labels = [f"{format_mesh(each.mesh)}, {format_checkpoint(each)}" for each in choices]
     top = max(each.tokens_per_second for each in choices)
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(choices)) as ax:
         for place, each in enumerate(choices):
             _draw(ax, place, each, is_first=place == 0)
-        ax.set_yticks(range(len(choices)), _labels(choices))
+        ax.set_yticks(range(len(choices)), labels)
         rates = [0, *ticks(top, 4)]
         ax.set_xticks(rates, [f"{rate:,.0f}" for rate in rates])
         ax.set(ylim=(len(choices) - 0.4, -0.6), xlim=(0, _FREE * top), xlabel="tokens per second")
@@ -61,13 +63,6 @@ def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "scr
         ax.tick_params(axis="y", length=0)
         place_legend_below(ax, 2)
     return ax
-
-
-def _labels(choices: Sequence[MeshChoice]) -> list[str]:
-    """Return the meshes, with the choice of checkpoint where several are compared."""
-    if len({each.checkpoint for each in choices}) == 1:
-        return [format_mesh(each.mesh) for each in choices]
-    return [f"{format_mesh(each.mesh)}, {format_checkpoint(each)}" for each in choices]
 
 
 def _draw(ax: Axes, place: int, choice: MeshChoice, *, is_first: bool) -> None:

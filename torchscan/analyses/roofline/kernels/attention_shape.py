@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchscan.analyses.roofline.constants import ATTENTION_BLOCK
+from torchscan.analyses.roofline.attention_constants import ATTENTION_BLOCK
 from torchscan.trace.events import OpSignature
 
 #: attention with the kernels of inference engines

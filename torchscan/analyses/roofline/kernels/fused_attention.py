@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torchscan.analyses.roofline.constants import (
+from torchscan.analyses.roofline.attention_constants import (
     ATTENTION_BACKWARD,
     ATTENTION_FLOOR_CYCLES,
     ATTENTION_SPLIT_KEYS,
@@ -20,12 +20,12 @@ from torchscan.analyses.roofline.constants import (
     EXPONENTIALS_PER_CYCLE,
     FLASH_2,
     FLASH_3,
-    MATRICES,
     RESIDENT_TILES,
     SOFTMAX_OPERATIONS,
     SYNCHRONOUS_ON_HOPPER,
     FlashAttention,
 )
+from torchscan.analyses.roofline.constants import MATRICES
 from torchscan.analyses.roofline.kernels.attention_shape import OF_ENGINES, AttentionShape
 from torchscan.analyses.roofline.kernels.kernel_registry import Kernel, Machine, rule
 from torchscan.ops import OpCost

@@ -110,7 +110,10 @@ def padded_to(count: int, step: int) -> int:
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
 def _product(signature: OpSignature, cost: OpCost, machine: Machine) -> Kernel:
-    """Return the kernel of a product of the last two operands, or of ``linear``."""
+    """Return the kernel of a product of the last two operands.
+
+    Those of ``linear`` come first, and its weight is transposed.
+    """
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
         return any_product(signature, cost, machine)
@@ -193,9 +196,9 @@ def _recurrent(signature: OpSignature, _cost: OpCost, _machine: Machine) -> Kern
     is_batch_first = signature.arguments.get("batch_first", False) and len(source) > 2
     steps = source[1] if is_batch_first else source[0]
     packed = signature.arguments.get("batch_sizes", None)
-    if isinstance(packed, tuple) and packed:
-        is_known = all(isinstance(each, int) for each in packed)
-        steps = len(packed) if is_known else steps
+    is_packed = isinstance(packed, tuple) and bool(packed)
+    if is_packed and all(isinstance(each, int) for each in packed):
+        steps = len(packed)
     weights = [spec for spec in signature.inputs[1:] if len(spec.shape) == 2]
     launches = max(1, steps * len(weights) // 2)
     return Kernel(traffic=CONTRACTIONS, matrices=RECURRENCE, launches=launches)

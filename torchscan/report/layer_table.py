@@ -13,7 +13,8 @@ from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
-from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
+from torchscan.report.table import Column, Cut, Table, check_width
+from torchscan.report.table_rows import Cell, Row
 from torchscan.wording import write_choices
 from torchscan.wrong_arguments import explain_wrong_types
 

@@ -9,7 +9,9 @@ from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import plain_short
 from torchscan.report.columns import field_text
 from torchscan.report.make_table import ColumnOf, make_table, number, words
-from torchscan.report.table import Cell, Table
+from torchscan.report.sentence_formats import name_call
+from torchscan.report.table import Table
+from torchscan.report.table_rows import Cell
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -17,12 +19,12 @@ from torchscan.wrong_arguments import explain_wrong_types
 def field_table(fields: ReceptiveField, layer: str | None = None) -> Table:
     """Return all layers in short, or each axis of each output of the ``layer`` with this path."""
     if layer is not None:
-        return layer_table(fields[layer])
+        return axis_table(fields[layer])
     title = "Receptive field of a unit of each layer"
     return make_table(title, _COLUMNS_OF_LAYERS, list(fields), noun="layers")
 
 
-def layer_table(layer: LayerField) -> Table:
+def axis_table(layer: LayerField) -> Table:
     """Return each axis of each output of a layer, with the reasons and notes."""
     name = layer.path or layer.type_name
     axes = []
@@ -45,13 +47,6 @@ def _reasons(layer: LayerField) -> list[str]:
     return list(dict.fromkeys(operators))
 
 
-def _name(layer: LayerField) -> Cell:
-    name = layer.path or layer.type_name
-    if layer.call:
-        name += f" ({layer.call + 1})"
-    return Cell(layer.path, name)
-
-
 def _short(name: str) -> Callable[[LayerField], Cell]:
     """Return a function for the cell of a property of the field."""
 
@@ -62,12 +57,13 @@ def _short(name: str) -> Callable[[LayerField], Cell]:
     return to_cell
 
 
-def _starts_text(starts: Sequence[object]) -> str:
-    return " ".join(map(field_text, starts))
-
-
 _COLUMNS_OF_LAYERS: Sequence[ColumnOf[LayerField]] = (
-    words("path", "Layer", _name, min_width=16),
+    words(
+        "path",
+        "Layer",
+        lambda layer: Cell(layer.path, name_call(layer.path or layer.type_name, layer.call)),
+        min_width=16,
+    ),
     number("rf", "RF", _short("rf")),
     number("stride", "Stride", _short("stride"), priority=2),
     number("padding", "Pad", _short("padding"), priority=3),
@@ -81,6 +77,12 @@ _COLUMNS_OF_AXES: Sequence[ColumnOf[SimpleNamespace]] = (
     number("rf", "RF", text=field_text),
     number("stride", "Stride", text=field_text),
     number("padding", "Pad", text=field_text),
-    words("starts", "Starts by phase", text=_starts_text, min_width=16, priority=3),
+    words(
+        "starts",
+        "Starts by phase",
+        text=lambda starts: " ".join(map(field_text, starts)),
+        min_width=16,
+        priority=3,
+    ),
     words("notes", "Notes", text=", ".join, min_width=12, priority=2),
 )
