@@ -24,7 +24,7 @@ from tests.watching.test_watcher import HERE, net, told, train, without_waiting
 from torchscan import InputError, watch
 from torchscan.cli.main import main
 from torchscan.sinks import Sink, TensorBoard, WandB
-from torchscan.watching import channel, process, starting
+from torchscan.watching import channel, starting, worker_link
 from torchscan.watching.run_files import has_worker
 from torchscan.watching.sinks import weights_and_biases
 
@@ -91,7 +91,7 @@ def test_steps_that_no_process_is_left_to_write_are_counted(
 def test_a_worker_that_is_stopped_writes_when_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "PATIENCE", 0.3)
+    monkeypatch.setattr(worker_link, "PATIENCE", 0.3)
     with told() as texts:
         watcher = watch(model := net(), tmp_path / "run", every=1)
         os.kill(watcher._process.number, signal.SIGSTOP)
