@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import subprocess
@@ -26,6 +27,7 @@ OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")
 NOTE = Note.of("run-continued", step=5)
 
 
+@functools.cache  # ranks and sessions write the same steps
 def watched(step: int, phase: Phase = "train") -> SampledStep:
     return SampledStep(
         step=step,
