@@ -61,7 +61,7 @@ def test_a_condition_on_data_has_the_branch_with_the_most_flops(device: str) -> 
     assert info["overall"]["macs"] == 4 * 256
     assert info["overall"]["grad_params"] == sum(each.numel() for each in model.parameters())
     assert info["provenance"]["assumptions"] == [
-        {"code": "dearest-branch", "values": {"branch": "false"}}
+        {"code": "costliest-branch", "values": {"branch": "false"}}
     ]
     assert "small" not in {layer["path"] for layer in info["layers"]}
 
@@ -72,8 +72,38 @@ def test_a_condition_that_is_known_has_its_branch() -> None:
     assert crawl_module(model, args=(torch.rand(3, 8),))["overall"]["macs"] == 3 * 256
 
 
+def test_a_condition_inside_of_a_branch_counts_one_branch() -> None:
+    """The inner condition takes 10 of 10 and 9 rows of weights, and the outer one 12 of 12 and 10."""
+    rows = {size: nn.Parameter(torch.zeros(8, size, device="meta")) for size in (9, 10, 12)}
+
+    def inner(x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(
+            x.sum() > 0, lambda x: (x @ rows[10]).sum(), lambda x: (x @ rows[9]).sum(), (x,)
+        )
+        return chosen
+
+    model = Calls(
+        lambda _, x: torch.cond(x.sum() > 1, inner, lambda x: (x @ rows[12]).sum(), (x,)),
+        weight=rows[12],
+    )
+    assert crawl_module(model, (4, 8))["overall"]["macs"] == 4 * 8 * 12
+
+
+def test_branches_that_change_a_tensor_count_both() -> None:
+    """A running mean that both branches update is read by the one that is left out, too."""
+    with torch.device("meta"):
+        model = Branches(lambda x: x.sum() > 0)
+        norm = nn.BatchNorm1d(8)
+    model.add_module("norm", norm)
+    model.small.register_forward_hook(lambda _, __, out: norm(out))
+    model.large.register_forward_hook(lambda _, __, out: norm(out))
+    info = crawl_module(model, (8,), batch_size=4, mode="train")
+    assert info["overall"]["macs"] == 4 * (64 + 256)
+    assert [note["code"] for note in info["provenance"]["assumptions"]] == ["both-branches"]
+
+
 def test_memory_of_a_step_is_that_of_the_branch_alone() -> None:
-    """A branch that is left out makes no gradients, and holds no memory."""
+    """Calls of the branch that is left out hold no memory; its gradients, zeros, do not count."""
     with torch.device("meta"):
         model = Branches(lambda x: x.sum() > 0)
         alone = Branches(lambda _: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,8 @@ def test_a_formula_is_found_by_the_name_of_the_kernel(model: type[nn.Module]) ->
 
     @cost_of("triton::exponential")
     def cost(*, x_ptr: Any, out_ptr: Any, n: int, BLOCK: int, out: Any) -> Work:  # noqa: N803
-        assert (x_ptr.shape, out_ptr.shape, BLOCK, out) == ((128,), (128,), 64, ())
+        assert (x_ptr.shape, out_ptr.shape, BLOCK) == ((128,), (128,), 64)
+        assert out == out_ptr
         return Work(other_flops=n)
 
     overall = crawl_module(model(), args=(torch.rand(128),))["overall"]
@@ -81,6 +83,42 @@ def test_kernels_of_gradients_are_recorded_without_data() -> None:
     ]
     assert model.weight.grad is None
     assert torch.equal(model.weight, torch.ones(128))
+
+
+def test_functions_of_other_threads_get_their_own_tensors() -> None:
+    """A thread that trains meanwhile has its gradient."""
+    gradients: list[Any] = []
+    weight = nn.Parameter(torch.ones(3))
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> Any:
+            return given[0] * 2
+
+    def train() -> None:
+        Double.apply(weight).sum().backward()
+        gradients.append(weight.grad)
+
+    class Waits(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            thread = threading.Thread(target=train)
+            thread.start()
+            thread.join()
+            return x * 1
+
+    record(Waits(), args=(torch.rand(3, requires_grad=True),), training=True, loss=torch.sum)
+    assert [each.tolist() for each in gradients] == [[2.0, 2.0, 2.0]]
+
+
+def test_pointers_in_a_tuple_are_arguments_of_their_own() -> None:
+    trace = record(kernels.Tuple(), args=(torch.rand(128),))
+    (launch,) = [op for op in trace.ops if op.signature.op.namespace == "triton"]
+    assert set(launch.signature.arguments) == {"pointers__0", "pointers__1", "n"}
+    assert len(launch.outputs) == 2
 
 
 def test_what_tuners_and_heuristics_choose_is_an_argument() -> None:

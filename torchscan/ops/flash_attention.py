@@ -34,7 +34,7 @@ def packed_flash_attention(
     dropout_p: float = 0.0,
     out: object,
 ) -> Work:
-    """Return the cost of attention in sequences that follow each other, each of the most tokens."""
+    """Return the cost of attention in packed sequences, each as long as the longest."""
     scores = kernel_scores(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return forward_work(scores, q, v, None, dropout_p)
 
@@ -60,6 +60,6 @@ def packed_flash_attention_gradients(
     dropout_p: float = 0.0,
     out: object,
 ) -> Work:
-    """Return the cost of the gradients of attention in sequences that follow each other."""
+    """Return the cost of the gradients of attention in packed sequences."""
     scores = kernel_scores(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return backward_work(scores, q, v, None, dropout_p)

@@ -32,12 +32,17 @@ def rms_norm_kernel(
 
 @cost_of("triton::_rms_norm_backward_kernel", "triton::_block_rms_norm_backward_kernel")
 def rms_norm_backward_kernel(
-    *, dY_ptr: Pointer = None, X_ptr: Pointer = None, W_ptr: Pointer = None, out: object
+    *,
+    dY_ptr: Pointer = None,
+    X_ptr: Pointer = None,
+    W_ptr: Pointer = None,
+    COMPUTE_DW: bool = True,
+    out: object,
 ) -> Work | None:
     """Return the FLOPs of the gradients of ``rms_norm``."""
     if X_ptr is None or dY_ptr is None:
         return None
-    wanted = [True, W_ptr is not None]
+    wanted = [True, W_ptr is not None and COMPUTE_DW]
     return rms_norm_backward(dY_ptr, X_ptr, weight=W_ptr, output_mask=wanted, out=out)
 
 

@@ -2,7 +2,7 @@
 
 torch compiles the functions that it is given, and would hide the modules that they call. While a
 pass is recorded, it calls them instead: the body of a loop as often as the loop runs, and one
-branch of a condition. A condition that depends on data has the branch with the most FLOPs.
+branch of a condition. A condition that depends on data takes the branch with the most FLOPs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torchscan.notes import Note
 from torchscan.ops import compute_cost
 from torchscan.recording.patches import Contexts, overridden
 from torchscan.recording.recorder import Recorder
+from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import control_flow
 
 
@@ -34,9 +35,20 @@ def control_flow_followed(
 ) -> Contexts:
     """Yield the contexts in which functions that torch is given are called as they are."""
     conditions = _Conditions(recorder, omitted, assume)
-    replacements = {**_REPLACEMENTS, "cond_op": lambda _: conditions.run}
+    replacements = {**_REPLACEMENTS, "cond_op": conditions.run}
     for module, name in control_flow():
-        yield overridden(module, name, replacements[name])
+        yield overridden(module, name, _Replacement(replacements[name]).of)
+
+
+@dataclass(frozen=True)
+class _Replacement:
+    """A function that takes the place of any other."""
+
+    function: Callable[..., Any]
+
+    def of(self, _original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function."""
+        return self.function
 
 
 class _Position(NamedTuple):
@@ -66,28 +78,35 @@ class _Conditions:
         operands: Sequence[Any],
     ) -> Any:
         """Return the result of the branch that is taken, or of the one that costs more."""
-        if not isinstance(condition, Tensor) or self._values.is_certain(condition):
+        is_tensor = isinstance(condition, Tensor)
+        # Other threads have conditions, too, and data.
+        if not (is_tensor and is_recording()) or self._values.is_certain(condition):
             return true_function(*operands) if condition else false_function(*operands)
 
         before = self._position()
         if_true = true_function(*operands)
         between = self._position()
-        if_false = false_function(*operands)
-        after = self._position()
-
-        is_true_dearer = self._flops(before, between) >= self._flops(between, after)
-        self._assume(Note.of("dearest-branch", branch="true" if is_true_dearer else "false"))
-        start, end = (between, after) if is_true_dearer else (before, between)
-        self._omitted.ops.update(range(start.num_ops, end.num_ops))
-        self._omitted.modules.update(range(start.num_modules, end.num_modules))
-        return if_true if is_true_dearer else if_false
+        is_true_kept = True
+        try:
+            if_false = false_function(*operands)
+        finally:  # a checkpoint stops in it when it has recomputed what it needs
+            after = self._position()
+            is_true_kept = self._flops(before, between) >= self._flops(between, after)
+            start, end = (between, after) if is_true_kept else (before, between)
+            self._omitted.ops.update(range(start.num_ops, end.num_ops))
+            self._omitted.modules.update(range(start.num_modules, end.num_modules))
+        self._assume(Note.of("costliest-branch", branch="true" if is_true_kept else "false"))
+        return if_true if is_true_kept else if_false
 
     def _position(self) -> _Position:
         return _Position(len(self._ops), len(self._modules))
 
     def _flops(self, start: _Position, end: _Position) -> int:
-        calls = self._ops[start.num_ops : end.num_ops]
-        return sum(compute_cost(call.signature).cost.flops for call in calls)
+        flops = 0
+        for index in range(start.num_ops, end.num_ops):
+            if index not in self._omitted.ops:
+                flops += compute_cost(self._ops[index].signature).cost.flops
+        return flops
 
 
 def run_uncompiled(
@@ -148,10 +167,10 @@ def _stacked(values: Sequence[Any]) -> Any:
     return torch.stack(list(values)) if isinstance(values[0], Tensor) else None
 
 
-#: by torch's name of what runs them: a function of what was there before
-_REPLACEMENTS: dict[str, Callable[[Any], Callable[..., Any]]] = {
-    "_hop_compile_and_call": lambda _: run_uncompiled,
-    "while_loop_op": lambda _: _while_loop,
-    "scan_op": lambda _: _scan,
-    "map_impl": lambda _: _map,
+#: by torch's name of what runs them
+_REPLACEMENTS: dict[str, Callable[..., Any]] = {
+    "_hop_compile_and_call": run_uncompiled,
+    "while_loop_op": _while_loop,
+    "scan_op": _scan,
+    "map_impl": _map,
 }

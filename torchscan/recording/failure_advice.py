@@ -38,8 +38,8 @@ _HINTS: Mapping[Saying, Text] = {
         "in it"
     ),
     Saying.NO_DRIVER: (
-        "run it where there is a GPU: Triton finds no driver here, and the pass needs values that "
-        "only a kernel can compute"
+        "run it where there is a GPU: Triton finds no driver here, so that no kernel can run, and "
+        "values that kernels compute are unknown"
     ),
     Saying.NESTED_ATTENTION: (
         "give it a padded tensor and a mask: its fast path, which takes nested tensors, hides its "

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 #: modules whose other functions touch no memory
 _LANGUAGES = frozenset({"tl", "triton", "libdevice", "math", "gl", "ttgl"})
+_READS = frozenset({"load", "gather", "load_tensor_descriptor", "descriptor_load"})
+_WRITES = frozenset({"store", "scatter", "store_tensor_descriptor", "descriptor_store"})
 _BUILTINS = frozenset({"range", "min", "max", "abs", "len", "print", "float", "int", "bool"})
 #: deeper than kernels call each other
 _MAX_DEPTH = 8
@@ -36,13 +38,14 @@ def find_access(kernel: Any, parameters: Collection[str]) -> Access:
     function whose source is not.
     """
     every = frozenset(parameters)
-    access = _known_access.get(kernel)
+    code = getattr(kernel, "fn", kernel)  # hashing a kernel would freeze what it reads
+    access = _known_access.get(code)
     if access is None:
         function = _syntax_tree_of(kernel)
         if function is None:
             return Access(every, every)
         access = _KernelFunction(function, kernel, depth=0).access()
-        _known_access[kernel] = access
+        _known_access[code] = access
     return Access(access.read & every, access.written & every)
 
 
@@ -97,27 +100,34 @@ class _KernelFunction:
             return self._origins.get(value.id, _NOWHERE)
         parts = [each for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr)]
         if isinstance(value, ast.Call):
-            if _called_name(value)[1] == "load":
+            if _called_name(value)[1] in _READS:
                 return _NOWHERE
             parts += [each.value for each in value.keywords]
         return _NOWHERE.union(*map(self._origins_of, parts))
 
     def _note_call(self, call: ast.Call) -> None:
         owner, name = _called_name(call)
-        is_access = name in ("load", "store") or name.startswith("atomic_")
-        if is_access:
-            pointers = self._origins_of(_pointer_of(call, owner))
-            if name != "store":
+        reads, writes = name in _READS, name in _WRITES
+        if name.startswith("atomic_"):
+            reads = writes = True
+        if reads or writes:
+            pointers = self._origins_of(_pointer_of(call, is_language=self._is_language(owner)))
+            if reads:
                 self._read |= pointers
-            if name != "load":
+            if writes:
                 self._written |= pointers
         elif owner == "" and name not in _BUILTINS:
             self._note_function(call, self._globals.get(name))
-        elif owner in self._globals and owner not in _LANGUAGES:
+        elif owner in self._globals and not self._is_language(owner):
             self._note_function(call, None)
 
+    def _is_language(self, owner: str) -> bool:
+        """Return whether a name stands for a module of Triton's language, or for Python's math."""
+        module = getattr(self._globals.get(owner), "__name__", "")
+        return owner in _LANGUAGES or module.partition(".")[0] == "triton"
+
     def _note_function(self, call: ast.Call, called: Any) -> None:
-        """Note accesses by a function of the kernel: any, if its source is not available."""
+        """Note accesses by a function of the kernel; assume reads and writes without its source."""
         function = None if called is None else _syntax_tree_of(called)
         if function is None or self._depth == _MAX_DEPTH:
             values = [*call.args, *(each.value for each in call.keywords)]
@@ -175,9 +185,9 @@ def _called_name(call: ast.Call) -> tuple[str, str]:
     return owner.id if isinstance(owner, ast.Name) else "", function.attr
 
 
-def _pointer_of(call: ast.Call, owner: str) -> ast.expr:
+def _pointer_of(call: ast.Call, *, is_language: bool) -> ast.expr:
     """Return the pointer of a load or a store; a descriptor's method has the descriptor."""
-    if owner not in _LANGUAGES and isinstance(call.func, ast.Attribute):
+    if not is_language and isinstance(call.func, ast.Attribute):
         return call.func.value
     for keyword in call.keywords:
         if keyword.arg in ("pointer", "desc"):

@@ -11,8 +11,9 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,17 @@ from torchscan.recording.kernel_access import Access, find_access
 from torchscan.recording.patches import Contexts, overridden
 from torchscan.torch_versions import count_dispatch_modes, without_wrapped_kernels
 from torchscan.trace.kernel_operators import kernel_operator, running_kernels_by
+
+_MAX_INTEGER = 2**63
+#: types in a schema; None stands for a tensor that is not there
+_TYPES = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    list: "int[]",
+    type(None): "Tensor?",
+}
 
 
 def kernel_launches() -> Contexts:
@@ -39,23 +51,20 @@ def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, A
         run = getitem(kernel, grid)
 
         def launch(*args: Any, **kwargs: Any) -> Any:
-            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+            values: dict[str, Any] = {}
+            _flatten("", (*args, *kwargs.values()), values)
+            tensors = [value for value in values.values() if isinstance(value, Tensor)]
             is_recorded = count_dispatch_modes() or any(each.is_meta for each in tensors)
             if not is_recorded:  # by another thread, or by the implementation of an operator
                 return run(*args, **kwargs)
-            names = kernel.arg_names
-            given = dict(zip(names, args, strict=False)) | kwargs
-            arguments = {name: value for name, value in given.items() if name in names}
-            options = {name: value for name, value in given.items() if name not in names}
-            _Launch(kernel, run, arguments, options).call_operator()
-            return None
+            return _Launch(kernel=kernel, run=run, args=args, kwargs=kwargs).call_operator()
 
         return launch
 
     return launcher
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class _Launch:
     """A kernel that is about to be launched on a grid."""
 
@@ -63,17 +72,19 @@ class _Launch:
     kernel: Any
     #: Triton's own launch
     run: Callable[..., Any]
-    #: the arguments by the names of the kernel's parameters
-    arguments: Mapping[str, Any]
-    #: arguments that are not parameters: the numbers of warps and stages, for example
-    options: Mapping[str, Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    #: the compiled kernel, which Triton returns, or None without data
+    compiled: Any = None
 
-    def call_operator(self) -> None:
-        """Call the operator that stands for the kernel."""
+    def call_operator(self) -> Any:
+        """Call the operator that stands for the kernel, and return what Triton returns."""
         function, known = self._function_and_arguments()
-        values = {name: _plain(known[name]) for name in function.arg_names if name in known}
-        pointers = [name for name, value in values.items() if isinstance(value, Tensor)]
-        access = find_access(function, pointers)
+        values: dict[str, Any] = {}
+        for name in function.arg_names:
+            if name in known:
+                _flatten(name, known[name], values)
+        access = self._access(function, values)
 
         # Keyword-only, like out= of other operators: these tensors do not count as read.
         only_written = access.written - access.read
@@ -86,13 +97,16 @@ class _Launch:
         keywords = {each: values[each] for each in by_keyword}
         with running_kernels_by(self._run_on):
             operator(*positional, **keywords)
+        return self.compiled
 
     def _function_and_arguments(self) -> tuple[Any, Mapping[str, Any]]:
         """Return the function that is compiled, and its arguments with those that are chosen.
 
-        A tuner's first choice stands for all of them.
+        Of a tuner's configurations, the first counts.
         """
-        function, known = self.kernel, dict(self.arguments)
+        function = self.kernel
+        by_position = zip(function.arg_names, self.args, strict=False)
+        known = dict(by_position) | dict(self.kwargs)
         while hasattr(function, "fn") and hasattr(function.fn, "arg_names"):
             for config in getattr(function, "configs", ())[:1]:
                 known = {**config.kwargs, **known}
@@ -101,37 +115,82 @@ class _Launch:
                 with contextlib.suppress(Exception):  # it may ask a GPU
                     known.setdefault(name, choose(dict(known)))
             function = function.fn
-        for parameter in function.params:
+        for parameter in getattr(function, "params", ()):
             if parameter.has_default:
                 known.setdefault(parameter.name, parameter.default)
         return function, known
 
-    def _run_on(self, values: Mapping[str, Any]) -> None:
-        """Launch the kernel on the tensors that a pass has put in place of its arguments."""
-        arguments = dict(self.arguments)
-        for name, argument in self.arguments.items():
-            value = values.get(name)
+    def _access(self, function: Any, values: Mapping[str, Any]) -> Access:
+        """Return the tensors that the kernel reads and writes; those of a tuple alike."""
+        found = find_access(function, function.arg_names)
+        read: set[str] = set()
+        written: set[str] = set()
+        for name, value in values.items():
             if not isinstance(value, Tensor):
                 continue
-            if isinstance(argument, Tensor):
-                arguments[name] = value
-            else:  # a descriptor of a tensor
-                arguments[name] = dataclasses.replace(argument, base=value)
-        self.run(**arguments, **self.options)
+            argument = name.partition(_INSIDE)[0]
+            if argument in found.read:
+                read.add(name)
+            if argument in found.written:
+                written.add(name)
+        return Access(frozenset(read), frozenset(written))
+
+    def _run_on(self, values: Mapping[str, Any]) -> None:
+        """Launch the kernel on the tensors that a pass has put in place of its arguments."""
+        names = [*self.kernel.arg_names, *map(str, range(len(self.args)))]
+        args = [
+            _with_tensors(name, argument, values)
+            for name, argument in zip(names, self.args, strict=False)
+        ]
+        kwargs = {
+            name: _with_tensors(name, argument, values) for name, argument in self.kwargs.items()
+        }
+        self.compiled = self.run(*args, **kwargs)
+
+
+#: between the name of a tuple and the index of an item
+_INSIDE = "__"
+
+
+def _flatten(name: str, value: Any, found: dict[str, Any]) -> None:
+    """Add a value as an operator takes it; tuples with tensors item by item."""
+    base = getattr(value, "base", None)
+    if isinstance(base, Tensor):  # of a descriptor
+        found[name] = base
+    elif isinstance(value, list | tuple) and not all(isinstance(each, int) for each in value):
+        for index, item in enumerate(value):
+            _flatten(f"{name}{_INSIDE}{index}", item, found)
+    else:
+        found[name] = _plain(value)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that an operator takes."""
-    if value is None or isinstance(value, Tensor | bool | int | float | str):
+    value = getattr(value, "value", value)  # of a constant, or of an enumeration
+    if value is None or isinstance(value, Tensor | bool | str):
         return value
-    base = getattr(value, "base", None)
-    if isinstance(base, Tensor):  # of a descriptor
-        return base
-    if isinstance(value, list | tuple) and value:
-        for kind in (Tensor, int):
-            if all(isinstance(each, kind) for each in value):
-                return list(value)
-    return str(getattr(value, "value", value))
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, Integral):
+        number = int(value)
+        return number if abs(number) < _MAX_INTEGER else str(number)
+    return float(value) if isinstance(value, Real) else str(value)
+
+
+def _with_tensors(name: str, argument: Any, values: Mapping[str, Any]) -> Any:
+    """Return the argument of a launch with tensors from ``values`` in place of its own."""
+    value = values.get(name)
+    if isinstance(argument, Tensor):
+        return argument if value is None else value
+    if isinstance(argument, list | tuple):
+        items = [
+            _with_tensors(f"{name}{_INSIDE}{index}", item, values)
+            for index, item in enumerate(argument)
+        ]
+        is_named = hasattr(argument, "_fields")
+        return type(argument)(*items) if is_named else type(argument)(items)
+    if dataclasses.is_dataclass(argument) and isinstance(value, Tensor):  # a descriptor
+        return dataclasses.replace(argument, base=value)  # type: ignore[type-var]
+    return argument
 
 
 def _schema_of(
@@ -142,16 +201,8 @@ def _schema_of(
     for name in (*by_position, *by_keyword):
         if by_keyword and name == by_keyword[0]:
             parameters.append("*")
+        value = values[name]
+        kind = _TYPES.get(type(value), "Tensor")  # a tensor or a parameter
         mark = f"(a{len(parameters)}!)" if name in access.written else ""
-        parameters.append(f"{_type_of(values[name], mark)} {name}")
+        parameters.append(f"{kind}{mark} {name}")
     return ", ".join(parameters)
-
-
-def _type_of(value: Any, mark: str) -> str:
-    if isinstance(value, Tensor):
-        return f"Tensor{mark}"
-    if value is None:
-        return "Tensor?"
-    if isinstance(value, list):
-        return "Tensor[]" if isinstance(value[0], Tensor) else "int[]"
-    return type(value).__name__

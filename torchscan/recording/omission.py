@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TypeVar
 
+from torchscan.notes import Note
 from torchscan.trace.events import ModuleCall, OpCall
 from torchscan.trace.records import StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
@@ -17,16 +19,21 @@ T = TypeVar("T")
 def without_calls(trace: Trace, ops: Collection[int], modules: Collection[int]) -> Trace:
     """Return the trace without these operator calls and module calls, and what only they made.
 
-    The trace is returned as it is if another call reads a tensor that one of them made.
+    The trace has all calls, and a note, if another call reads a tensor that one of them made: a
+    branch may change a buffer in place.
     """
     made = {index for index, each in enumerate(trace.tensors) if each.producer in ops}
     kept_calls: list[ModuleCall | OpCall] = []
     kept_calls += _except(trace.ops, ops)
     kept_calls += _except(trace.modules, modules)
-    for call in kept_calls:
-        if not made.isdisjoint((*call.inputs, *call.outputs)):
-            return trace
-    return _Omission(trace, ops, modules, made).apply()
+    is_read = any(not made.isdisjoint((*call.inputs, *call.outputs)) for call in kept_calls)
+    if not is_read:
+        return _Omission(trace, ops, modules, made).apply()
+
+    provenance = trace.provenance
+    others = [note for note in provenance.assumptions if note.code != "costliest-branch"]
+    assumptions = (*others, Note.of("both-branches"))
+    return replace(trace, provenance=replace(provenance, assumptions=assumptions))
 
 
 class _Omission:
@@ -72,11 +79,13 @@ class _Omission:
 
     def _renumber_modules(self) -> tuple[ModuleCall, ...]:
         kept = []
+        num_calls: Counter[str] = Counter()
         for call in _except(self._trace.modules, self._modules):
             children = [child for child in call.children if child not in self._modules]
             ops = [op for op in call.ops if op not in self._ops]
             renumbered = call._replace(
                 index=self._new_module[call.index],
+                call=num_calls[call.path],
                 parent=_renumber_one(call.parent, self._new_module),
                 children=_renumber(children, self._new_module),
                 inputs=_renumber(call.inputs, self._new_tensor),
@@ -84,6 +93,7 @@ class _Omission:
                 ops=_renumber(ops, self._new_op),
                 end=_renumber_one(call.end, self._new_op),
             )
+            num_calls[call.path] += 1
             kept.append(renumbered)
         return tuple(kept)
 

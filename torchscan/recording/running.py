@@ -41,7 +41,7 @@ from torchscan.recording.training.offloading import leave_shards_on_host
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.substitutes import Substitutes
 from torchscan.recording.training.training_step import differentiate, name_gradients, optimize
-from torchscan.recording.undo import interruptible, run_at_end_of_pass
+from torchscan.recording.undo import interruptible, is_recording, run_at_end_of_pass
 from torchscan.torch_versions import (
     arrived,
     compiles_flex_attention,
@@ -155,7 +155,7 @@ class PassRun:
         if attempt.is_abstract or attempt.without_data is not None:
             if attempt.is_decomposed:
                 yield from functions_let_through()
-                yield overridden(*with_operands_of_functions(self._substitutes.swap))
+                yield overridden(*with_operands_of_functions(self._substitutes.of, is_recording))
             home = attempt.home if attempt.is_abstract else attempt.device
             yield from autocast_of_meta_tensors(request.device_type, home)
 

@@ -95,7 +95,9 @@ def _trace_with(
         provenance=provenance,
     )
     omitted = run.omitted
-    return without_calls(trace, omitted.ops, omitted.modules) if omitted.ops else trace
+    if not (omitted.ops or omitted.modules):
+        return trace
+    return without_calls(trace, omitted.ops, omitted.modules)
 
 
 def _warn_of_leaked(table: TensorTable) -> None:

@@ -30,9 +30,14 @@ add_sentence(
     "loss is 1",
 )
 add_sentence(
-    "dearest-branch",
+    "costliest-branch",
     "a condition of torch.cond depends on data: its {branch} branch, which has the most FLOPs, "
     "counts",
+)
+add_sentence(
+    "both-branches",
+    "a condition of torch.cond depends on data, and both branches count: one changes a tensor that "
+    "the model reads later",
 )
 add_sentence(
     "autocast-ignored",

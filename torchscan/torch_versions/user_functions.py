@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
 #: modules of torch's control flow, and the names under which they look up what runs it
@@ -27,30 +28,41 @@ def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
 
 
 def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
-    """Return the function that ``torch.library.triton_op`` made an operator of, or None."""
+    """Return the function that ``torch.library.triton_op`` made an operator of, or None.
+
+    It is None, too, if the operator has another implementation for some device.
+    """
     from torch._library.custom_ops import OPDEFS
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
     definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
     if definition is None or FunctionalTensorMode not in definition._torch_dispatch_fns:
         return None
+    if len(definition._backend_fns) > 1:  # on some device something else runs
+        return None
     function: Callable[..., Any] | None = definition._abstract_fn
     return function
 
 
 def with_operands_of_functions(
-    swap: Callable[[Any], Any],
+    swap: Callable[[Tensor], Tensor], is_wanted: Callable[[], bool]
 ) -> tuple[type, str, Callable[[Any], Any]]:
-    """Return what to override so that autograd functions of the user's get other operands.
+    """Return what to override so that autograd functions of the user's get other tensors.
 
     It lies below ``Function.apply``, which programs keep under names of their own.
     """
     owner = torch.autograd.function._SingleLevelFunction
 
     def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+        run = super(owner, function).apply
+        if not is_wanted():  # in another thread
+            return run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            operands = [swap(each) for each in args]
-        return super(owner, function).apply(*operands, **kwargs)
+            operands = list(args)
+            for index, operand in enumerate(args):
+                if isinstance(operand, Tensor):
+                    operands[index] = swap(operand)
+        return run(*operands, **kwargs)
 
     return owner, "apply", lambda _: classmethod(apply)
 

@@ -63,9 +63,10 @@ def kernel_operator(name: str, parameters: str) -> OpOverload:
 
 def parameters_of(operator: OpOverload) -> tuple[str, str]:
     """Return the arguments with which :func:`kernel_operator` returns this operator."""
-    for key, known in _operators.items():
-        if known is operator:
-            return key
+    with _lock:
+        for key, known in _operators.items():
+            if known is operator:
+                return key
     raise KeyError(operator)
 
 
@@ -75,19 +76,26 @@ def _define(name: str, parameters: str) -> str:
     number = names.count(name)
     overload = f"kernel{number}" if number else ""
     full_name = f"{name}.{overload}" if overload else name
-    _library.define(f"{full_name}({parameters}) -> ()")
+    marks = re.findall(r"Tensor\((a\d+!)\)", parameters)
+    returned = ", ".join(f"Tensor({mark})" for mark in marks)
+    schema = f"{full_name}({parameters}) -> ({returned})"
+    _library.define(schema)
     _library.impl(full_name, _implementation(parameters), "CompositeExplicitAutograd")
     # Code that launches kernels computes their gradients itself.
     _library.impl(full_name, torch.library.fallthrough_kernel, "Autograd")
     return overload or "default"
 
 
-def _implementation(parameters: str) -> Callable[..., None]:
-    """Return the function of an operator: launch the kernel, if there is data."""
+def _implementation(parameters: str) -> Callable[..., Any]:
+    """Return the function of an operator: launch the kernel, if there is data.
+
+    It returns the tensors that the kernel writes to.
+    """
     positional, _, _ = parameters.partition("*")
     names = re.findall(r" (\w+)(?:,|$)", positional)
+    written = re.findall(r"Tensor\(a\d+!\) (\w+)", parameters)
 
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
         by_position = zip(names, args, strict=True)
         values = dict(by_position) | kwargs
         tensors = [value for value in values.values() if isinstance(value, Tensor)]
@@ -95,5 +103,9 @@ def _implementation(parameters: str) -> Callable[..., None]:
         launch = _current.run
         if launch is not None and has_data:
             launch(values)
+        results = tuple(values[name] for name in written)
+        if len(results) == 1:
+            return results[0]
+        return results or None
 
     return run

@@ -64,6 +64,8 @@ class AssumedValues:
         self._is_checking = False
         #: indices of the gradients of ones with which the backward pass begins
         self._gradients_of_loss: set[int] = set()
+        #: numbers that became tensors without values in the backward pass, by index
+        self._numbers: dict[int, float] = {}
         #: by the number of the block
         self._of_storage: dict[int, Assumed] = {}
         #: by the call that picked, the choices that its picks were compared with
@@ -85,6 +87,11 @@ class AssumedValues:
     def enter_gradient_of_loss(self, ones: Tensor) -> None:
         """Note a gradient of ones with which the backward pass begins."""
         self._gradients_of_loss.add(self._table.find(ones).index)
+
+    def enter_number(self, made: Tensor, number: float) -> None:
+        """Note the number that a tensor of the backward pass was made of."""
+        if self._gradients_of_loss:
+            self._numbers[self._table.find(made).index] = number
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
@@ -127,11 +134,12 @@ class AssumedValues:
             self._assume(Note.of("distribution-arguments-valid"))
             return True
         # Kernels that make a gradient in the forward pass ask whether the loss was scaled since.
-        if not self._gradients_of_loss or first.spec.shape != ():
+        number = self._numbers.get(request.tracked[-1].index)
+        if not self._gradients_of_loss or number is None:
             return None
-        is_of_loss = first.index in self._gradients_of_loss
-        self._assume(Note.of("gradient-compared", equal=is_of_loss))
-        return is_of_loss
+        is_equal = number == 1 and first.index in self._gradients_of_loss
+        self._assume(Note.of("gradient-compared", equal=is_equal))
+        return is_equal
 
     def is_certain(self, condition: Tensor) -> bool:
         """Return whether a condition has a value that neither data nor an assumption decides."""

@@ -90,8 +90,8 @@ class Substitutes(TorchFunctionMode):
     def _call(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
     ) -> Any:
-        own_args = self.swap(tuple(args))
-        own_kwargs = {name: self.swap(value) for name, value in (kwargs or {}).items()}
+        own_args = self._swap(tuple(args))
+        own_kwargs = {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
             if self._is_without_data:  # torch casts what is on the device of the autocast alone
                 own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs)
@@ -103,6 +103,8 @@ class Substitutes(TorchFunctionMode):
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs)
         result = self._kernels.of(func)(*own_args, **own_kwargs)
         note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
+        if func is torch.tensor and isinstance(own_args[0], float):
+            self._values.enter_number(result, own_args[0])
         return result
 
     def _without_values(self, value: Any) -> Any:
@@ -121,12 +123,11 @@ class Substitutes(TorchFunctionMode):
         self._references.clear()
         self._substitutes.clear()
 
-    def swap(self, value: Any) -> Any:
-        """Return a value with substitutes for the tensors in it."""
+    def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self.of(value)
         if type(value) in (list, tuple):
-            return type(value)(self.swap(item) for item in value)
+            return type(value)(self._swap(item) for item in value)
         return value
 
     def of(self, tensor: Tensor) -> Tensor:
