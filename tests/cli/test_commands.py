@@ -272,6 +272,9 @@ def test_choices_are_all_that_there_are() -> None:
         (("llm", "serve", "x", "--new", "4k"), "'x' is not a model"),
         (("llm", "serve", "x", "--context", "1k", "--new", "1k"), "--new is 1024"),
         (("llm", "serve", "x", "--batch-size", "1,0"), "'0' is not a positive number"),
+        # a search tries all ways to use the devices
+        (("llm", "serve", "x", "--separate", "--tp", "2"), "compares all: leave out --tp"),
+        (("llm", "serve", "x", "--separate", "--expert-parallel"), "compares it: leave it out"),
         (("llm", "train", "x"), "required: --num-gpus"),
         (("llm", "train", "x", "--num-gpus", "8", "--mesh", "8"), "'8' is not a mesh: give"),
         # before the model is built, which does not exist

@@ -19,6 +19,8 @@ from tests.watching.test_run_pages import write
 from torchscan import InputError
 from torchscan.cli.main import main
 from torchscan.watching.explore.run_page import page_of_run
+from torchscan.watching.packing_3 import read_version_3
+from torchscan.watching.validation import BrokenRunError, json_of
 
 Break = Callable[[Path], object]
 
@@ -181,3 +183,27 @@ def test_absent_processes_are_counted_rather_than_listed_one_by_one(
     *named, others = watched_run(run).missing
     assert str(named[0]) == "rank 1 of 1000 recorded nothing"
     assert str(others) == "983 other ranks of 1000 recorded nothing"
+
+
+@pytest.mark.parametrize("text", ["NaN", "[-Infinity]", "1e999", '{"x": [-1e999]}'])
+def test_a_number_that_is_not_finite_is_refused(text: str) -> None:
+    """A page could not draw it. Python reads 1e999, which no float can hold, as infinity."""
+    with pytest.raises(BrokenRunError, match="has JSON that cannot be read"):
+        json_of(text)
+    assert json_of("[1e300, -0.5]") == [1e300, -0.5]
+
+
+def test_custom_statistics_of_an_older_file_are_read() -> None:
+    """A step of version 3 has the columns of its series, then those of its rows.
+
+    Of each series: number, row, whether units can die, saturated, and the custom statistics. Of
+    each row: five counts and seven statistics, whether its extremes are exact, and its bins.
+    """
+    header = json.dumps({**HEADER, "custom": ["spread", "peak"]}).encode()
+    of_series = struct.pack("<QIBddd", 7, 0, 1, 0.25, 2.5, 4.0)
+    of_row = struct.pack("<5Q7dBH", 9, 4, 1, 0, 2, 0.5, 1.5, -1.0, 3.0, 0.1, 0.0, 8.0, 1, 0)
+    data = struct.pack("<I", len(header)) + header + of_series + of_row
+    found = read_version_3(zlib.compress(data))[7]
+    assert found.custom == {"spread": 2.5, "peak": 4.0}
+    assert (found.numel, found.sampled, found.nan, found.saturated) == (9, 4, 1, 0.25)
+    assert (found.mean, found.max, found.is_exact) == (0.5, 3.0, True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +15,15 @@ import torch
 from tests.opening import watched_run
 from tests.watching.watching import watch
 from torchscan import InputError
+from torchscan.sinks import Sink
+from torchscan.watching.guests import Guest, Guests
 from torchscan.watching.merging import merge
 from torchscan.watching.run_database import StoreError
 from torchscan.watching.run_reader import Reader
 from torchscan.watching.schema import CurvePoint, Phase
+from torchscan.watching.sinks.sink import to_scalars
 from torchscan.watching.store import Store
+from torchscan.watching.worker_curves import CurveWriter
 
 NAN = math.nan
 
@@ -172,3 +178,50 @@ def test_the_worker_writes_what_the_trainer_sends(tmp_path: Path) -> None:
     assert repr((found.losses[-1], found.learning_rates[-1])) == "(nan, 0.1)"
     assert run.curves("eval").losses[-1] == 0.5
     assert about.items() <= run.about.items()
+
+
+def test_known_values_of_a_point_have_names_for_other_tools() -> None:
+    found = to_scalars("eval", CurvePoint(3, 1, 5.0, 0.5, None, 2.0))
+    assert found == {"eval/loss": 0.5, "eval/gradient_norm": 2.0}
+
+
+class Points(Sink):
+    """A sink that keeps the points that it is shown."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[Phase, CurvePoint]] = []
+
+    def on_curves(self, phase: Phase, points: Sequence[CurvePoint]) -> None:
+        """Keep points."""
+        self.points += [(phase, each) for each in points]
+
+
+class Session:
+    """A session whose disk is full at first."""
+
+    def __init__(self, num_failures: int) -> None:
+        self.num_failures = num_failures
+        self.written: list[tuple[Phase, CurvePoint]] = []
+
+    def write_curves(self, points: Mapping[Phase, Sequence[CurvePoint]]) -> None:
+        """Write points, or fail."""
+        if self.num_failures:
+            self.num_failures -= 1
+            raise StoreError("the disk is full")
+        for phase, each in points.items():
+            self.written += [(phase, point) for point in each]
+
+
+def test_sinks_are_shown_points_that_cannot_be_written_yet() -> None:
+    sink = Points()
+    guests = Guests(lambda _: None)
+    guests.admit(Guest(sinks=[sink]))
+    session: Any = Session(num_failures=1)
+    writer = CurveWriter(session, guests)
+    first, second = ["train", *point(0)], ["eval", *point(1)]
+    shown = [("train", point(0)), ("eval", point(1))]
+    with pytest.raises(StoreError):
+        writer.take([first])
+    assert (sink.points, session.written) == (shown[:1], [])
+    writer.take([second])
+    assert (sink.points, session.written) == (shown, shown)

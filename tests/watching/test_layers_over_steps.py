@@ -75,6 +75,7 @@ def test_quantities_of_a_step(path: Path) -> None:
         series("a", "output", "0", 1): some(std=9.0, dead=0.75),
         series("b", "output"): some(nan=1, numel=40, std=0.5),
         series("b", "input"): some(inf=1),
+        series("b", "input", "1"): some(nan=1, numel=1, sampled=1),
     }
     write(path, [step])
     found = watched_run(path).layers_over_steps()
@@ -85,8 +86,8 @@ def test_quantities_of_a_step(path: Path) -> None:
     assert rows(found, "update")["a"] == [pytest.approx(2 / 5)]
     assert rows(found, "std") == {"a": [0.25], "b": [0.5]}
     assert rows(found, "dead")["a"] == [0.75]
-    # 1 of 4 sampled values of 40, and 1 of 4
-    assert rows(found, "nonfinite") == {"a": [0.0], "b": [11.0]}
+    # 1 of 4 sampled values of 40, 1 of 4, and the only one
+    assert rows(found, "nonfinite") == {"a": [0.0], "b": [12.0]}
     assert all(math.isnan(rows(found, name)["b"][0]) for name in ("gradient", "update", "dead"))
 
 
@@ -100,6 +101,19 @@ def test_a_column_has_the_largest_of_its_steps_and_the_mean_deviation(path: Path
     assert found.std == ((4.5, 4.5, 5.0),)
     with pytest.raises(InputError, match="max_columns is 0: give at least 1"):
         watched_run(path).layers_over_steps(max_columns=0)
+
+
+def test_a_column_has_the_modules_of_all_its_steps(path: Path) -> None:
+    """A model may call a layer in some steps only; sums of other steps are 0 for it."""
+    steps = []
+    for name, norm in (("a", 1.0), ("b", 2.0), ("a", 4.0)):
+        output, gradient = series(name, "output"), series(name, "param_grad", "weight")
+        steps.append({output: some(std=norm), gradient: some(norm=norm)})
+    write(path, steps)
+    found = watched_run(path).layers_over_steps(max_columns=1)
+    assert found.num_steps == (3,)
+    assert rows(found, "gradient") == {"a": [4.0], "b": [2.0]}
+    assert rows(found, "std") == {"a": [2.5], "b": [2.0]}
 
 
 @pytest.mark.sweep

@@ -16,6 +16,7 @@ import torch
 
 from tests.browsing import opened
 from tests.watching.test_distributions import of
+from torchscan.watching.explore.followed_run import Followed
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.schema import Phase, SampledStep, Series
 from torchscan.watching.store import Store
@@ -77,6 +78,26 @@ def test_evaluations_before_the_first_training_step_are_not_shown_with_it(tmp_pa
 def test_a_run_without_any_step_has_a_page(tmp_path: Path) -> None:
     data, pictures = shown(write(tmp_path / "run", []))
     assert (data["question"][0], pictures) == ("run: no step", [])
+
+
+def test_the_server_reads_new_steps_of_a_call_and_those_of_a_checkpoint_again(
+    tmp_path: Path,
+) -> None:
+    run = write(tmp_path / "run", [("train", 0, 0), ("train", 1, 1)])
+    followed = Followed(run)
+
+    def steps() -> list[Any]:
+        histories = followed.heat("0")["histories"]
+        return [each["last"] for each in histories]
+
+    assert steps() == [[0, 1]]
+    write(run, [("train", 2, 2)])
+    assert steps() == [[0, 1, 2]]
+    store = Store(run / "rank0.sqlite", {})
+    store.forget_from(1)
+    store.close()
+    assert steps() == [[0]]
+    assert followed.heat("1")["histories"] == []
 
 
 @pytest.mark.parametrize(

@@ -46,31 +46,41 @@ class CallSampler:
         #: the layout of the tensors that modules pass on, once it is known
         self._is_channels_first: bool | None = None
 
-    def sample_inputs(
-        self, site: CallSite, tensors: Sequence[Tensor], first: int, num_open: int
-    ) -> None:
-        """Sample inputs of a call, while ``num_open`` calls are open.
-
-        ``first`` is the index of the first of them among the inputs of the call.
-        """
+    def begin(self, site: CallSite, tensors: Sequence[Tensor], num_open: int) -> None:
+        """Sample the positional inputs of a call, the innermost of ``num_open`` open calls."""
         if self.is_aside or len(self._rows.numels) >= MAX_ROWS:
             return
         if self._takes_inputs:
-            numbers = site.inputs
-            index = first
-            for tensor in tensors:
-                row = self._series_rows.row_of(tensor, None)
-                if row is not None:
-                    known = index < len(numbers)
-                    number = numbers[index] if known else site.number("input", numbers, index)
-                    if self._numbers.wholes:
-                        self._series_rows.keep(number, row, tensor)
-                    else:
-                        self._series_rows.rows_by_series[number] = row
-                index += 1
+            self._sample_inputs(site, tensors, 0)
         if self._takes_input_grads:
-            begun = self.begun.setdefault(num_open, BegunCall(next_node(), {}))
-            begun.sources.update(sources_of(site, tensors, first))
+            sources = sources_of(site, tensors, 0)
+            self.begun[num_open] = BegunCall(next_node(), sources)
+
+    def sample_keyword_inputs(
+        self, site: CallSite, tensors: Sequence[Tensor], first: int, begun: BegunCall | None
+    ) -> None:
+        """Sample the inputs that were given by keyword, which torch passes on when the call ends.
+
+        ``first`` is the index of the first of them among the inputs of the call.
+        """
+        if self._takes_inputs:
+            self._sample_inputs(site, tensors, first)
+        if begun is not None:
+            begun.add_sources(sources_of(site, tensors, first))
+
+    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor], first: int) -> None:
+        numbers = site.inputs
+        index = first
+        for tensor in tensors:
+            row = self._series_rows.row_of(tensor, None)
+            if row is not None:
+                known = index < len(numbers)
+                number = numbers[index] if known else site.number("input", numbers, index)
+                if self._numbers.wholes:
+                    self._series_rows.keep(number, row, tensor)
+                else:
+                    self._series_rows.rows_by_series[number] = row
+            index += 1
 
     def sample_outputs(self, site: CallSite, outputs: Sequence[Tensor]) -> None:
         """Sample the outputs of a call, and await their gradients."""

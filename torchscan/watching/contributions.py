@@ -23,6 +23,17 @@ class BegunCall(NamedTuple):
     #: of each input that has one, by the number of its series
     sources: dict[int, Source]
 
+    def add_sources(self, sources: Mapping[int, Source]) -> None:
+        """Add sources that are known at the end of the call.
+
+        A tensor that the call has written to comes from one of its own operators by then. What the
+        call has read before that is unknown, so it is left out.
+        """
+        for number, source in sources.items():
+            node, _ = source
+            if node._sequence_nr() < self.first_node:
+                self.sources[number] = source
+
 
 class Edge(NamedTuple):
     """An operator of a call that reads an input."""

@@ -186,6 +186,4 @@ class CurveLog:
             self._start_transfer()
         while self._transfers:
             self._finish_transfer()
-        if self._rows:
-            self._send_rows(self._rows)
-            self._rows = []
+        self._send_rows(self._rows)

@@ -227,5 +227,5 @@ def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
     for part, weight in known:
         times = weight / min_weight
         for number, count in part.counts.items():
-            counts[number] += count if times == 1 else round(count * times)
+            counts[number] += round(count * times)
     return dict(counts)

@@ -109,12 +109,12 @@ class StepSampler:
                 return
             self._num_calls[identity] = invocation + 1
             self.open_calls.append((module, site))
-            if args and self.calls.needs_inputs and site.is_sampled:
+            if self.calls.needs_inputs and site.is_sampled:
                 if count_function_modes():
                     with without_torch_function():
-                        self.calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
+                        self.calls.begin(site, tensors_in(args), len(self.open_calls))
                 else:
-                    self.calls.sample_inputs(site, tensors_in(args), 0, len(self.open_calls))
+                    self.calls.begin(site, tensors_in(args), len(self.open_calls))
         except Exception as error:
             self.guard.fail(error)
         self.guard.took += perf_counter_ns() - start
@@ -169,8 +169,8 @@ class StepSampler:
         outputs = tensors_in(result)
         if site.is_sampled and not self.calls.is_aside and len(self._rows.numels) < MAX_ROWS:
             if kwargs and self.calls.needs_inputs:
-                num_open, first = len(self.open_calls), len(tensors_in(args))
-                self.calls.sample_inputs(site, tensors_in(kwargs), first, num_open)
+                first = len(tensors_in(args))
+                self.calls.sample_keyword_inputs(site, tensors_in(kwargs), first, call)
             if call is not None:
                 self._gradients.await_contributions(call, outputs)
             if self.calls.needs_outputs:

@@ -179,10 +179,7 @@ class PatientProtocol(H11Protocol):
             with contextlib.suppress(h11.LocalProtocolError):
                 super().send_400_response(msg)
                 return
-        else:
-            self.cycle.disconnected = True  # so that nothing more is sent
-            self.cycle.message_event.set()
-        self.drop()
+        self.drop()  # which ends the answer, too
 
     @property
     def is_idle(self) -> bool:

@@ -1,0 +1,202 @@
+"""Steps of a model as the process that trains samples them, without a process that writes a run."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchscan.watching.call_sites import SeriesNumbers
+from torchscan.watching.row_statistics import columns_of
+from torchscan.watching.sampled import Sampled, SampledValues
+from torchscan.watching.step_samples import StepSamples, read_header
+from torchscan.watching.wanted import wanted_of
+from torchscan.watching.watcher import Watcher
+
+
+class Process:
+    """A writer that keeps the samples of each step."""
+
+    last, reached, is_first = None, 0, False
+    path = Path("rank0.sqlite")
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[StepSamples, SeriesNumbers]] = []
+
+    def put(self, samples: StepSamples, numbers: SeriesNumbers) -> None:
+        """Keep the samples of a step."""
+        self.samples.append((samples, numbers))
+
+    def ignore(self, *_: object) -> None:
+        """Do nothing."""
+
+    begin_at = begin = send = send_row = lose = close = ignore
+
+
+@contextmanager
+def watching(model: nn.Module, log: str) -> Iterator[Process]:
+    """Watch a model without a process that writes the run."""
+    process: Any = Process()
+    wanted = wanted_of(
+        model,
+        every=1,
+        log=[log],
+        modules=None,
+        sample_n=512,
+        sample_norms=False,
+        whole=None,
+        sinks=(),
+        overhead_budget=0.01,
+        graph=False,
+    )
+    watcher = Watcher(model, process, wanted, None)
+    try:
+        yield process
+    finally:
+        watcher.close()
+
+
+class Step:
+    """A sampled step, as a worker reads it from the memory."""
+
+    def __init__(self, process: Process) -> None:
+        ((samples, numbers),) = process.samples
+        memory = mmap.mmap(-1, max(1, samples.nbytes))
+        samples.write(memory, 0)
+        self.sampled = Sampled.read(memory, 0, read_header(samples.header()))
+        self.series = []
+        for number, _ in self.sampled.series.tolist():
+            self.series.append(numbers.new[number].series)
+
+    def values(self) -> dict[str, list[float]]:
+        """Return the sampled values of each series, by its label."""
+        values = SampledValues(self.sampled, self.series)
+        return {each.label: values[each].tolist() for each in self.series}
+
+
+def input_gradients(model: nn.Module) -> dict[str, list[float]]:
+    """Return what a step with an input of 1 records."""
+    with watching(model, "input_grads") as process:
+        model(torch.ones(1, 1)).sum().backward()
+    return Step(process).values()
+
+
+def layer(weight: float) -> nn.Linear:
+    """Return a layer that multiplies by a number."""
+    found = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(found.weight, weight)
+    return found
+
+
+class Readers(nn.Module):
+    """``2 h + 100 · 3 h``: two layers read one tensor, given by position or by keyword."""
+
+    def __init__(self, *, by_keyword: bool) -> None:
+        super().__init__()
+        self.first, self.a, self.b = layer(1.0), layer(2.0), layer(3.0)
+        self.by_keyword = by_keyword
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.by_keyword:
+            return self.a(input=hidden) + 100 * self.b(input=hidden)
+        return self.a(hidden) + 100 * self.b(hidden)
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_layers_that_read_one_tensor_have_the_gradients_that_they_contribute(
+    *, by_keyword: bool
+) -> None:
+    """The gradient of the tensor itself, 302, belongs to neither."""
+    model = Readers(by_keyword=by_keyword)
+    assert input_gradients(model) == {"a input gradient": [2.0], "b input gradient": [300.0]}
+
+
+class Product(nn.Module):
+    """``3 x y``, and the result is written to ``y`` if ``writes``."""
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self.writes = writes
+
+    def forward(self, x: Tensor, *, y: Tensor) -> Tensor:
+        if self.writes:
+            return 3 * y.mul_(x)
+        return 3 * (x * y)
+
+
+class Products(nn.Module):
+    """A product of two results, 5 and 7."""
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self.five, self.seven = layer(5.0), layer(7.0)
+        self.product = Product(writes=writes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(self.five(x), y=self.seven(x))
+
+
+def test_inputs_by_position_and_by_keyword_are_numbered_together() -> None:
+    """The derivatives of ``3 x y`` are 21 and 15."""
+    model = Products(writes=False)
+    assert input_gradients(model) == {
+        "product input gradient": [21.0],
+        "product input gradient 1": [15.0],
+    }
+
+
+def test_the_gradient_of_a_keyword_that_the_call_has_written_to_is_left_out() -> None:
+    """When the call ends, torch shows the product in its place, whose gradient is 3."""
+    model = Products(writes=True)
+    # the product needs the value of 7 for the gradient of 5, so that is not computed
+    model.five.requires_grad_(False)
+    assert input_gradients(model) == {}
+
+
+def test_the_norm_of_a_large_gradient_is_that_of_all_values() -> None:
+    """Two of 5,000 values are not 0: 3 and 4. The 512 sampled ones probably have neither."""
+    model = nn.Linear(1, 5000, bias=False)
+    factors = torch.zeros(5000)
+    factors[3], factors[4321] = 3.0, -4.0
+    with watching(model, "param_grads") as process:
+        (factors * model(torch.ones(1, 1))).sum().backward()
+    step = Step(process)
+    assert len(step.values()["Linear.weight gradient"]) == 512
+    assert columns_of(step.sampled).figures["norm"].tolist() == [5.0]
+
+
+class Part(Tensor):
+    """A stand-in for a sharded tensor: torch takes seconds to import those."""
+
+
+class Gathers(nn.Module):
+    """A layer whose parameter is replaced by another tensor while it runs, as FSDP does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1).as_subclass(Part))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gathered = self.weight.detach().as_subclass(Tensor).clone().requires_grad_()
+        return gathered * x
+
+
+def test_steps_of_sharded_parameters_end_with_gradients_of_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No graph leads to the parameter, and no optimizer has stepped."""
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor._api", SimpleNamespace(DTensor=Part))
+    model = Gathers()
+    with watching(model, "outputs") as process:
+        for _ in range(3):
+            model(torch.ones(1)).sum().backward()
+    assert [samples.step for samples, _ in process.samples] == [0, 1, 2]
