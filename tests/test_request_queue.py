@@ -89,6 +89,29 @@ def test_lengths_that_vary_part_requests_that_arrived_together() -> None:
     assert 2 < found.first_token_under_load < 8
 
 
+def test_lengths_are_spread_to_both_sides_of_the_mean() -> None:
+    """A tenth to each side: 900 to 1,100 tokens of prompts, and 90 to 110 of answers.
+
+    The first request is at both lower ends. The second one is 0.618 of the range further in its
+    prompt, 900 + 123.6, and 0.414 of it in its answer, 90 + 8.3.
+    """
+    queue = RequestQueue(
+        num_clients=1,
+        max_sequences=1,
+        prompt=1000,
+        new=100,
+        token_pass=1.0,
+        prompt_alone=2.0,
+        prompt_among=2.0,
+        length_spread=0.1,
+    )
+    assert queue.lengths_of(0) == (900, 90)
+    assert queue.lengths_of(1) == (1024, 98)
+    prompts = [queue.lengths_of(index)[0] for index in range(100)]
+    assert max(prompts) <= 1100
+    assert sum(prompts) / 100 == pytest.approx(1000, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"max_sequences": 0}, {"num_rounds": 1}, {"length_spread": 1.0}, {"num_clients": 0}],

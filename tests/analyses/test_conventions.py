@@ -17,7 +17,13 @@ from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, record
 from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.analyses.conventions.rules import ModuleRule, elements_in, elements_out, rule_for
+from torchscan.analyses.conventions.rules import (
+    ModuleRule,
+    argument,
+    elements_in,
+    elements_out,
+    rule_for,
+)
 from torchscan.analyses.totals import total_cost
 from torchscan.ops import compute_cost
 
@@ -601,3 +607,11 @@ def test_a_name_is_registered_once() -> None:
     with pytest.raises(ValueError, match="Linear already has a rule"):
         rule_for(rules, "Bilinear", "Linear")(elements_out)
     assert rules["Linear"] is elements_in
+
+
+def test_an_argument_that_an_operator_does_not_have_is_an_error() -> None:
+    """Rules rely on it for classes that have the name of one of torch's alone."""
+    (call,) = record(nn.Linear(8, 5, bias=False), (8,)).ops
+    assert argument(call.signature, "weight").shape == (5, 8)
+    with pytest.raises(LookupError, match=r"aten.linear.default has no argument groups"):
+        argument(call.signature, "groups")

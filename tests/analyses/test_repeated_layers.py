@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.traces import call_of, trace_of
 from tests.versions import before
 from torchscan import Scan
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.repeated_layers import UnequalLayersError, repeat_layers
-from torchscan.analyses.step_replay import StepReplay
+from torchscan.analyses.step_replay import ReplayedBlock, StepReplay
 from torchscan.hardware.device_specs import device_named
 from torchscan.parallel import plan
 from torchscan.trace.trace import Trace
@@ -103,6 +104,25 @@ def test_repeated_layers_reserve_what_all_layers_do(record: Any, checkpoints: bo
         assert sum(each.size for each in repeated.blocks) == pytest.approx(
             sum(each.size for each in complete.blocks), rel=0.001
         )
+
+
+def test_a_gradient_of_each_repeated_layer_lives_until_the_layer_before_has_read_it() -> None:
+    """Four layers of two calls each way; of the third layer, backward calls are 10 and 11.
+
+    Its gradient is created in the first of them, and freed after the first one of the second layer:
+    3 moments, for each of the two layers that are added, too. Their 8 calls come before.
+    """
+    calls_by_path = {f"layers.{layer}": [2 * layer, 2 * layer + 1] for layer in range(SHORT)}
+    for layer, ops in enumerate(calls_by_path.values()):
+        ops += [14 - 2 * layer, 15 - 2 * layer]
+    calls = [call_of(torch.ops.aten.relu.default) for _ in range(8)]
+    calls += [call_of(torch.ops.aten.relu.default, phase="backward") for _ in range(8)]
+    replay = StepReplay(blocks=[ReplayedBlock(64, 10, 13)], num_moments=16)
+
+    repeated = repeat_layers(replay, trace_of(calls, calls_by_path), [*calls_by_path], 2)
+    assert repeated.num_moments == 16 + 2 * 2 * 2
+    lifetimes = [(each.first, each.end) for each in repeated.blocks]
+    assert sorted(lifetimes) == [(14, 17), (16, 19), (18, 21)]
 
 
 def test_no_layers_are_repeated_if_they_are_few_or_differ() -> None:

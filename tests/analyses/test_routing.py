@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
 from torchscan import analyze_roofline, crawl_module, estimate_memory, record, register_device
+from torchscan.analyses.generation.active_parameters import active_parameters
+from torchscan.analyses.generation.serving_costs import Packed, Served
+from torchscan.analyses.module_costs import call_costs
+from torchscan.analyses.roofline.expert_kernels import ExpertKernels, expert_kernels
+from torchscan.analyses.roofline.near_bytes import find_near_bytes
+from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.types import OpCost
 
@@ -500,6 +506,59 @@ def test_experts_that_are_not_read_leave_the_cache_alone(monkeypatch: pytest.Mon
     (load,) = (each for each in result.operators if each.operator == "aten._grouped_mm")
     assert load.limiter in ("cache", "launch")
     assert load.time_bound == pytest.approx(2 * 2048 / 1e9)
+
+
+def test_the_cache_is_followed_for_the_fewest_reads_as_well() -> None:
+    """Between two uses of 64 bytes, 4,000 are expected to be read, but 100 might do.
+
+    Of a cache of 1,000 bytes, the 64 are still there in the second case. A sum of 4 bytes, which
+    is read at once, is there in both.
+    """
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        rows = x.relu()
+        return rows + self.table.sum()
+
+    trace = record(Calls(forward, table=nn.Parameter(torch.zeros(1000))), (16,))
+    table = OpCost(bytes_read=4000, avoidable_bytes_read=3900)
+    costs = (OpCost(bytes_read=64), table, OpCost(bytes_read=68))
+    near = find_near_bytes(trace, 1000, Served(costs, (Packed(),) * 3), (), [0] * 3)
+    read, min_read = near[-1].cached[0], near[-1].cached_at_least[0]
+    assert (read, min_read) == (4, 64 + 4)
+
+
+def test_products_read_rows_in_the_order_of_tokens_not_their_copies() -> None:
+    """Of 1,000 bytes, 600 are 300 numbers of copies, in 8 bits half of that.
+
+    Numbers are quantized where they are once: in the 200 bytes that the copies were made of.
+    """
+    kernels = ExpertKernels(gathered={0: (600, 200)})
+    served = Served((OpCost(bytes_read=1000),), (Packed(quantized=600),))
+    wide, narrow = kernels.served(served, None), kernels.served(served, "fp8")
+    assert (wide.costs[0].bytes_read, wide.packed[0].quantized) == (400, 600)
+    assert (narrow.costs[0].bytes_read, narrow.packed[0].quantized) == (700, 200)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_picks_are_sorted_and_counted_in_one_kernel(rows: int) -> None:
+    """They are fewer than the 16 experts, or more: 6 or 40. Another kernel has found them."""
+    trace = record(mixture("grouped"), (8,), dtype=torch.bfloat16, batch_size=rows)
+    kernels = expert_kernels(trace, call_costs(trace), RoutedCalls(trace))
+    names = [op.signature.operator for op in trace.ops]
+    heads = {names[index]: names[head] for index, head in kernels.head_of.items()}
+    assert heads["aten.topk"] == "aten.topk"
+    assert {heads[f"aten.{name}"] for name in ("sort", "histc", "cumsum")} == {"aten.cumsum"}
+
+
+@pytest.mark.parametrize(("rows", "used"), [(16, 2), (32, 32)])
+def test_a_token_uses_part_of_what_has_a_row_for_each_choice(rows: int, used: int) -> None:
+    """Two of 16 rows; of a larger table, rows that cannot be picked here have some other use."""
+    model = Calls(
+        lambda self, x: self.table[self.router(x).topk(2)[1]],
+        router=nn.Linear(8, 16, bias=False),
+        table=nn.Parameter(torch.zeros(rows, 4)),
+    )
+    assert active_parameters(record(model, (8,)), {}) == 8 * 16 + used * 4
 
 
 def test_the_weights_of_all_experts_take_memory() -> None:

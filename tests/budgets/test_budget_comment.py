@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchscan.budgets import BudgetReport
+from torchscan.budgets.budget_comment import format_comment
 from torchscan.cli.main import main
 
 NETS = """
@@ -60,6 +62,20 @@ def test_memory_and_limits_are_beside_parameters_and_macs(
             "| ✗ | large | 65 | **54 per sample** (≤ 53) | 380 B (≤ 1.00 KiB) |",
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "headline"),
+    [
+        (["small"], "### ✓ 1 of 1 model is within budget"),
+        (["small", "large"], "### ✓ 2 of 2 models are within budget"),
+    ],
+)
+def test_the_headline_counts_models_that_are_all_within_budget(
+    names: list[str], headline: str
+) -> None:
+    reports = [BudgetReport(name=each, sign="✓", lines=[f"{each}: MACs 48"]) for each in names]
+    assert format_comment(reports).splitlines()[0] == headline
 
 
 def test_details_are_folded_unless_there_is_something_to_do(

@@ -28,8 +28,9 @@ from torchscan import (
     estimate_memory,
     from_json,
 )
-from torchscan.budgets import check_budget, find_budget_file, read_budgets
+from torchscan.budgets import check_budget, check_built, find_budget_file, read_budgets
 from torchscan.budgets.budget_definition import GenerationBudget, StepLimit
+from torchscan.targets import Built
 
 OLD_REPORT = Path(__file__).parents[1] / "report" / "report_of_0_1_0.json"
 NETS = """
@@ -943,3 +944,10 @@ def test_limits_and_a_baseline_together(folder: Path) -> None:
     ]
     with pytest.raises(InputError, match="there is no target to build"):
         check_budget(Budget(name="x", limits={"params": 1}))
+
+
+def test_a_budget_is_of_one_sample_unless_it_has_a_batch_size() -> None:
+    """Products of 4 · 8 and 8 · 2."""
+    budget = Budget(name="x", limits={"macs": 48})
+    outcome = check_built(budget, Built(model()), input_shape=(4,))
+    assert (outcome.values, outcome.is_fine) == ({"macs": 48}, True)

@@ -111,6 +111,15 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
     assert first.startswith("    launch overhead of 9 operators: ")
 
 
+def test_a_batch_that_is_too_large_is_explained_by_what_occupies_memory() -> None:
+    """Weights of 288 numbers of 4 bytes; 6 tokens, of each a key and a value of 8 such numbers."""
+    with pytest.raises(BudgetError) as caught:
+        _asserted(min_batch_size=10**12)
+    _, batch, *held = str(caught.value).splitlines()
+    assert batch.startswith("  Largest batch: ")
+    assert held == ["    weights: 1.12 KiB", "    cache of a sequence: 384 B"]
+
+
 def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
     made = _analyze(batch_size=2)
     off = (

@@ -454,6 +454,21 @@ def test_a_file_of_ones_own_wins_over_the_package(own_file: Path) -> None:
     assert [each.name for each in own_file.parent.iterdir()] == ["devices.json"]
 
 
+def _entry_with(**others: Any) -> str:
+    """Return a device file with one entry, of which only these values may be wrong."""
+    return json.dumps({"devices": {"x": {**FIGURES, **others}}})
+
+
+def test_descriptions_of_a_file_are_those_of_its_device(own_file: Path) -> None:
+    """A slot of generation 4 with 16 lanes: 16 · 16·10⁹ bits per second, 128 of 130 of them data."""
+    own_file.parent.mkdir()
+    own_file.write_text(_entry_with(pcie="4.0x16", aliases=["y"], unverified=["bandwidth_gbs"]))
+    device = device_named("y")
+    assert device.name == "x"
+    assert device.is_unverified("bandwidth_gbs")
+    assert device.pcie_bytes_per_second == pytest.approx(32e9 * 128 / 130)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -472,6 +487,17 @@ def test_a_file_of_ones_own_wins_over_the_package(own_file: Path) -> None:
         (
             '{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}, "y": 1}}}',
             "unknown keys: y",
+        ),
+        (
+            _entry_with(pcie=["4.0x16"]),
+            r"pcie of 'x' is \['4.0x16'\]: give generation and lanes, '4.0x16'",
+        ),
+        (_entry_with(aliases=3), r"aliases of 'x' is 3: give a list of strings, \['my card'\]"),
+        (_entry_with(aliases="y"), "aliases of 'x' is 'y': give a list of strings"),
+        (_entry_with(aliases=["y", 3]), r"aliases of 'x' is \['y', 3\]: give a list of strings"),
+        (
+            _entry_with(unverified=3),
+            r"unverified of 'x' is 3: give a list of strings, \['bandwidth_gbs'\]",
         ),
     ],
 )

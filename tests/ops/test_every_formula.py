@@ -887,6 +887,7 @@ ATTENTION = [
 ]
 
 LSTM_WEIGHTS = (T(12, 7), T(12, 3), T(12), T(12))  # 7 inputs, 3 units, 4 gates
+SECOND_LSTM_WEIGHTS = (T(12, 3), T(12, 3), T(12), T(12))
 RECURRENT = [
     # 5 steps · 2 samples
     case(
@@ -986,6 +987,15 @@ RECURRENT = [
         out=(T(5, 2, 6),),
         macs=2 * 10 * 120,
         other=2 * 10 * 3 * 32,
+    ),
+    # two layers, of which the second has a matrix of 12 · 3 for its input; in training, dropout
+    # multiplies each of the 5 · 2 · 3 elements between them by a mask and a scale
+    case(
+        *("aten._cudnn_rnn", T(5, 2, 7), (*LSTM_WEIGHTS, *SECOND_LSTM_WEIGHTS), 4, None),
+        *(T(2, 2, 3), T(2, 2, 3), 2, 3, 0, 2, False, 0.5, True, False, [], None),
+        out=(T(5, 2, 3),),
+        macs=10 * (120 + 72),
+        other=2 * 10 * 3 * 32 + 2 * 30,
     ),
     case(
         *(

@@ -104,6 +104,7 @@ CASES: dict[str, Case] = {
     "copy": case(lambda x, y: x.clone().copy_(y), (3, 2), (2,)),
     "fill": case(lambda x, y: x.clone().fill_(y), (3, 2), ()),
     "meshgrid": case(lambda x, y: torch.meshgrid(x, y, indexing="ij"), (3,), (2,)),
+    "meshgrid by columns": case(lambda x, y: torch.meshgrid(x, y, indexing="xy"), (3,), (2,)),
     "broadcast tensors": case(lambda x, y: torch.broadcast_tensors(x, y), (3, 1), (2,)),
     "rot90": case(lambda x: x.rot90(1, (1, 2)), SIGNAL),
     "rot90 twice": case(lambda x: x.rot90(2, (0, 2)), SIGNAL),
@@ -454,6 +455,28 @@ def _unravelled(flat: int, shape: Index) -> Index:
 
 def _places(shape: Sequence[int]) -> Iterator[Index]:
     return itertools.product(*map(range, shape))
+
+
+def test_a_meshgrid_by_columns_reads_its_first_operand_along_the_second_dimension() -> None:
+    """In row 1 and column 2 are element 2 of the first operand, and element 1 of the second."""
+    operands = [torch.rand(3), torch.rand(2)]
+    trace = record(Calls(lambda x, y: torch.meshgrid(x, y, indexing="xy")), args=operands)
+    looked_at = _followed(trace, 2)
+    first, second = (looked_at[index] for index in trace.root.outputs)
+    assert first[1, 2] == {(0, (2,))}
+    assert second[1, 2] == {(1, (1,))}
+
+
+def test_a_row_that_is_taken_along_many_is_read_at_its_only_place() -> None:
+    """Means over 8 rows are a single row, so each of 5 results sees these 8, in any column."""
+    columns = torch.zeros(1, 3, 5, 2, dtype=torch.long, device="meta")
+
+    def take(x: Tensor) -> Tensor:
+        return torch.take_along_dim(F.avg_pool2d(x, (8, 1)), columns, 3)
+
+    height, width = receptive_field(Calls(take), (3, 8, 8)).output.axes
+    assert (height.status, height.size) == ("local", 8)
+    assert width.status == "global"
 
 
 @pytest.mark.slow

@@ -49,6 +49,12 @@ def moments_of(schedule: Any, microbatches: int) -> tuple[PassMoment, ...]:
     return first
 
 
+def test_counts_of_a_moment_are_those_of_each_stage() -> None:
+    moment = PassMoment(0, "forward", (1, 2, 3, 4, 5, 6, 7, 8))
+    assert (moment.kept, moment.pending) == ((1, 2), (3, 4))
+    assert (moment.results, moment.gradients) == ((5, 6), (7, 8))
+
+
 def test_sent_tensors_of_several_stages_stay_until_the_end_of_the_step() -> None:
     last = max(moments_of("Interleaved1F1B", 6), key=lambda each: sum(each.gradients))
     # the last backward pass of a rank, after those of all other micro batches of both stages

@@ -185,6 +185,10 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
     plan = planned()
     assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32] * 3 + [0]
     assert plan.stages[-1].transfer_time == 0.0
+    # over NVLink, which carries 450 GB/s in one direction
+    assert all(each.transfer_time > ROWS * WIDTH * F32 / 450e9 for each in plan.stages[:-1])
+    # the first of the devices of its stage
+    assert [each.plan.rank for each in plan.stages] == [0] * 4
     assert plan.params == 4 * LAYERS * WIDTH * WIDTH
     assert "Sending to the next stage overlaps with computation" in " ".join(str(plan).split())
     assert all(type(each) is Note for each in plan.assumptions)
@@ -192,6 +196,23 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
     # three products in each layer; the first layer of all needs no gradient of its input
     assert second == 3 * LAYERS * ROWS * WIDTH * WIDTH
     assert first == second - ROWS * WIDTH * WIDTH
+
+
+def test_stages_of_one_rank_hand_over_without_a_way() -> None:
+    stages = [nn.Linear(8, 8), nn.Linear(8, 8)]
+    options: dict[str, Any] = {"schedule": "Interleaved1F1B", "num_ranks": 1, "microbatches": 2}
+    plan = parallel.pipeline(stages, (8,), device="H100", **options)
+    assert [each.rank for each in plan.stages] == [0, 0]
+    assert [each.transfer_time for each in plan.stages] == [0.0, 0.0]
+
+
+def test_a_stage_may_have_no_parameters() -> None:
+    with torch.device("meta"):
+        stages = [nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU()]
+    options: dict[str, Any] = {"batch_size": ROWS, "microbatches": 2, "device": "H100"}
+    plan = parallel.pipeline(stages, (WIDTH,), **options)
+    assert plan.params == WIDTH * WIDTH
+    assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32, 0]
 
 
 def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:

@@ -42,6 +42,8 @@ _DESCRIPTIONS = (
     "unverified",
     "note",
 )
+#: keys whose values are lists of strings -> an example of such a string
+_LISTS = {"aliases": "my card", "unverified": "bandwidth_gbs"}
 #: keys of older device files -> their names now
 _NEW_KEYS = {"context_mb": "cuda_context_mb"}
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
@@ -62,6 +64,7 @@ def to_device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     for key, value in numbers.items():
         if not _is_positive(value):
             raise InputError.about(where, f"{key} of {name!r} is {value!r}: give a number above 0")
+    _check_descriptions(name, entry, where)
     return _convert_entry(name, entry)
 
 
@@ -143,6 +146,21 @@ def _check_rates(name: str, rates: object, where: str) -> None:
         raise InputError.about(
             where, f"dense_tflops of {name!r} has {unknown}: give rates of {known}"
         )
+
+
+def _check_descriptions(name: str, entry: Mapping[str, Any], where: str) -> None:
+    slot = entry.get("pcie", "")
+    if not isinstance(slot, str):
+        raise InputError.about(
+            where, f"pcie of {name!r} is {slot!r}: give generation and lanes, '4.0x16'"
+        )
+    for key, example in _LISTS.items():
+        names = entry.get(key, ())
+        is_list = isinstance(names, list | tuple)
+        if not is_list or not all(isinstance(each, str) for each in names):
+            raise InputError.about(
+                where, f"{key} of {name!r} is {names!r}: give a list of strings, ['{example}']"
+            )
 
 
 def _is_positive(value: object) -> bool:

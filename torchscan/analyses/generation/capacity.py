@@ -47,8 +47,8 @@ def longest(
 
     while exceeds - fits > 1:
         low = cache_bytes(fits) if fits else 0
-        high = cache_bytes(exceeds)
-        on_chord = fits + (room - low) * (exceeds - fits) // max(1, high - low)
+        high = cache_bytes(exceeds)  # above the room, which low is not
+        on_chord = fits + (room - low) * (exceeds - fits) // (high - low)
         middle = min(exceeds - 1, max(fits + 1, on_chord))
         if cache_bytes(middle) > room:
             exceeds = middle
