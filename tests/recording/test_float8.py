@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -25,9 +26,10 @@ def layer(recipe: Float8, *, device: str = "meta", dtype: torch.dtype = torch.bf
     return model
 
 
-def scan(recipe: Float8, **options: Any) -> Scan:
+@functools.cache
+def scan(recipe: Float8) -> Scan:
     rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16, requires_grad=True)
-    return Scan(layer(recipe), args=(rows,), training=True, **options)
+    return Scan(layer(recipe), args=(rows,), training=True)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,24 @@ def test_gradients_have_more_exponent_with_scales_of_tensors() -> None:
     }
     assert types("rowwise") == {"forward e4m3fn": 2, "backward e4m3fn": 4}
     assert types("rowwise_with_gw_hp") == {"forward e4m3fn": 2, "backward e4m3fn": 2}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward"),
+    [
+        # torchao rounds scales of rows only: of input and weight, then of two operands of each
+        # product in 8 bits
+        ("tensorwise", 0, 0),
+        ("rowwise", 2, 4),
+        ("rowwise_with_gw_hp", 2, 2),
+    ],
+)
+def test_scales_of_rows_are_rounded_to_powers_of_two(
+    recipe: Float8, forward: int, backward: int
+) -> None:
+    ops = [op for op in scan(recipe).steps.ops if op.signature.operator == "aten.exp2"]
+    phases = Counter(op.phase for op in ops)
+    assert (phases["forward"], phases["backward"]) == (forward, backward)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
