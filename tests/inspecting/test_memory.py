@@ -63,7 +63,7 @@ def test_what_is_given_returned_and_saved() -> None:
 def test_on_a_device_the_allocator_counts_what_nodes_leave_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The call leaves 30 bytes behind, its nodes 10 and −15; the peak is new in the first node."""
+    """The call leaves 30 bytes, its nodes 10 and −15; the peak is new in the first node."""
     counts = iter([(50, 60), (80, 90), (110, 190), (95, 190)])
     monkeypatch.setattr(Allocator, "read", lambda _: Allocator(*next(counts)))
     monkeypatch.setattr(call_memory, "device_of", lambda _: torch.device("cuda"))

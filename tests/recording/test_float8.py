@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.versions import needs
 from torchscan import Scan, TorchscanError, analyze_roofline, estimate_memory
 from torchscan.recording.execution.block_scales import quantize_mx
 from torchscan.recording.training.float8 import Float8, Float8Linear, convert_to_float8
+from torchscan.recording.training.float8_all_gather import hold_in_8_bits
 
 ROWS, INNER, OUTER = 128, 256, 512
 MACS = ROWS * INNER * OUTER
@@ -98,6 +100,18 @@ def test_the_backward_pass_has_input_and_weight_in_16_bits(recipe: Float8) -> No
         and (each.died is None or each.died > end + 1)
     ]
     assert [each.size for each in alive] in ([], [2 * ROWS * OUTER])
+
+
+@needs("nn.Parameter.grad_dtype")
+def test_a_weight_gathered_in_8_bits_has_its_gradient_in_the_16_of_the_product() -> None:
+    """FSDP2 stores the weight in 32 bits, and reduces gradients in 16."""
+    model = nn.Sequential(nn.Linear(INNER, OUTER, bias=False, device="meta"))
+    convert_to_float8(model, "tensorwise", all_gather=True)
+    hold_in_8_bits(model)
+    rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16)
+    trace = Scan(model, args=(rows,), training=True).steps
+    sizes = [each.size for each in trace.storages if each.kind == "gradient"]
+    assert sizes == [2 * INNER * OUTER]
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
