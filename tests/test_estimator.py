@@ -276,6 +276,25 @@ def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
     assert operators.count("aten._cudnn_rnn") == operators.count("aten._cudnn_rnn_backward") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype", "kernels"),
+    [
+        pytest.param({"num_layers": 2}, torch.float32, 2, id="one for each layer"),
+        pytest.param({}, torch.float64, 0, id="none in double precision"),
+        pytest.param({"proj_size": 3}, torch.float32, 0, id="none with projections"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_onednn_has_a_kernel_for_some_lstms(
+    options: dict[str, int], dtype: torch.dtype, kernels: int
+) -> None:
+    layer = nn.LSTM(5, 7, **options).to(dtype)
+    given = torch.zeros(4, 3, 5, dtype=dtype)
+    trace = record_pass(PassRequest(module=layer, args=(given,), is_decomposed=True))
+    operators = [op.signature.operator for op in trace.ops]
+    assert operators.count("aten.mkldnn_rnn_layer") == kernels
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(
     "layer",

@@ -424,6 +424,14 @@ def test_titles_are_those_of_the_options() -> None:
     )
 
 
+def test_costs_of_a_pass_are_in_the_table() -> None:
+    """A product of 4·8, and ReLU without products."""
+    trace = record(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), (4,))
+    rows = trace.table().to_dict()["rows"]
+    macs = {row["operator"]: row["macs"] for row in rows}
+    assert macs == {"aten.linear": 32, "aten.relu": 0, "total": 32}
+
+
 def test_figures_of_memory_are_in_the_table() -> None:
     estimate = RESULTS["memory"]()
     data = json.loads(estimate.table().write("json"))

@@ -596,6 +596,31 @@ def test_activations_of_a_suggestion_are_told_from_logits(file: Path) -> None:
     assert "activations other than logits hold 90.00 MiB (53 %)" in str(activations)
 
 
+def test_layers_are_sharded_in_smaller_groups_if_gathered_parameters_hold_most(file: Path) -> None:
+    gather = {
+        "name": "unshard",
+        "filename": "/p/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+        "line": 280,
+    }
+    blocks = [block(30 * MIB, frames=[gather, *FORWARD]), block(10 * MIB, frames=FORWARD)]
+    found = read(file, {"segments": [segment(blocks)], "device_traces": failing(64 * MIB)})
+    assert found.by_kind == {"gathered": 30 * MIB, "activations": 10 * MIB}
+    (suggestion,) = found.suggestions
+    assert str(suggestion) == (
+        "sharding smaller groups of layers, or resharding after the forward pass: all-gathered "
+        "parameters hold 30.00 MiB (75 %)"
+    )
+
+
+def test_logits_of_one_kind_are_not_divided(file: Path) -> None:
+    """Nothing but the loss has its size, or half of it."""
+    loss = {"name": "cross_entropy", "filename": "/p/torch/nn/functional.py", "line": 3500}
+    blocks = [block(30 * MIB, frames=[loss, FORWARD[-1]]), block(10 * MIB, frames=FORWARD)]
+    found = read(file, {"segments": [segment(blocks)], "device_traces": failing(30 * MIB)})
+    (suggestion,) = found.suggestions
+    assert str(suggestion).endswith("logits and the loss hold 30.00 MiB (75 %)")
+
+
 def test_a_model_that_a_loss_function_calls_is_not_the_loss(file: Path) -> None:
     """Trainers call the model in a function such as ``compute_loss``."""
     caller = {"name": "compute_loss", "filename": "/p/transformers/trainer.py", "line": 3800}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
 from torchscan.inspecting.step_maker import StepMaker
 from torchscan.inspecting.timing import StepTimes
+from torchscan.inspecting.value_peaks import Peaks
 from torchscan.inspecting.values import Values
 from torchscan.inspection import inspect
 
@@ -181,6 +183,23 @@ def test_what_is_written_to_after_the_call_is_looked_at_before() -> None:
 
 
 @pytest.mark.usefixtures("later")
+def test_each_peak_is_computed_once_and_in_order() -> None:
+    """The first two wait for each other, and the last two come after they were computed."""
+    peaks: Peaks[str] = Peaks(torch.device("cpu"), nullcontext)
+    peaks.add("a", torch.tensor([1.0, -3.0]), waits=True)
+    peaks.add("b", torch.tensor([2.0]), waits=False)
+    peaks.add("c", torch.tensor([4.0, math.inf]), waits=False)
+    peaks.add("d", torch.tensor([5.0]), waits=True)
+    peaks.send()
+    assert [(each.label, each.value) for each in peaks.read()] == [
+        ("a", 3),
+        ("b", 2),
+        ("c", math.inf),
+        ("d", 5),
+    ]
+    assert peaks.read() == []
+
+
 def test_the_end_of_a_backward_pass_is_awaited_after_one_that_was_left() -> None:
     """The gradient is NaN when the second pass ends, and zero when the step does."""
     found: list[NonFinite] = []

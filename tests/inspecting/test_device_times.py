@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
-from torchscan.inspecting.device_times import DeviceMark, undisturbed
+import pytest
+import torch
+
+from tests.recording.test_record import Calls
+from torchscan.inspecting import device_times
+from torchscan.inspecting.device_times import DeviceMark, DeviceTimes, EventPool, undisturbed
+from torchscan.inspecting.timing import StepTimes
+from torchscan.recording.module_calls import Call
 
 
 def took(*moments: tuple[int, int, int], ours: frozenset[int] = frozenset()) -> list[int]:
@@ -54,3 +63,47 @@ def test_no_marks() -> None:
 def test_what_other_streams_did_before_counts_once() -> None:
     """The third mark is in another stream, which passed it long before: no time goes back."""
     assert took((0, 0, 0), (10, 0, 1000), (20, 0, 200), (30, 0, 1100)) == [990, 0, 100]
+
+
+class Clocked(EventPool):
+    """Events of a device that passes one every millisecond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_recorded = 0
+        self.given_back: list[Any] = []
+
+    def record(self, device: torch.device) -> Any:
+        assert device == torch.device("cpu")
+        self.num_recorded += 1
+        passed = self.num_recorded
+
+        def elapsed_time(other: Any) -> float:
+            return float(other.passed - passed)
+
+        return SimpleNamespace(passed=passed, elapsed_time=elapsed_time, synchronize=lambda: None)
+
+    def give_back(self, event: Any) -> None:
+        self.given_back.append(event)
+
+
+def test_a_call_and_its_nodes_take_what_the_device_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host sets all marks at once, so the device is busy from the first to the last.
+
+    Marks: the call from 1 to 2 ms, and its nodes from 3 to 4 and from 5 to 6 ms.
+    """
+    monkeypatch.setattr(device_times, "perf_counter_ns", lambda: 7)
+    pool = Clocked()
+    device = DeviceTimes(pool, torch.device("cpu"))
+    times = StepTimes(device)
+    call = Call(Calls(lambda *_: None), "", 0, 0, None, None)
+    times.note_start(call)
+    times.note_end(call)
+    for _ in range(2):
+        start = times.note_node_start(call.index)
+        times.note_node(call.index, start, inside=0)
+    device.read()
+    assert device.forward == {0: 1_000_000}
+    assert device.backward == {0: 2_000_000}
+    assert device.backward_span == 3_000_000
+    assert len(pool.given_back) == pool.num_recorded == 6

@@ -11,6 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.inspecting.test_inspection import by_path, inspected
 from tests.recording.test_record import Calls
+from torchscan.inspecting import call_memory
+from torchscan.inspecting.call_memory import Allocator, MemoryWatch
+from torchscan.recording.module_calls import Call
 from torchscan.torch_versions import TELLS_UNPACKING
 
 told = pytest.mark.skipif(
@@ -55,6 +58,25 @@ def test_what_is_given_returned_and_saved() -> None:
     assert found["2"].total_memory == 2 * 36 + 64 + 8
     assert found[""].memory_delta_fwd == 64 + 8
     assert found[""].memory_peak_fwd is None  # the CPU's allocator is not asked
+
+
+def test_on_a_device_the_allocator_counts_what_nodes_leave_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call leaves 30 bytes, its nodes 10 and −15; the peak is new in the first node."""
+    counts = iter([(50, 60), (80, 90), (110, 190), (95, 190)])
+    monkeypatch.setattr(Allocator, "read", lambda _: Allocator(*next(counts)))
+    monkeypatch.setattr(call_memory, "device_of", lambda _: torch.device("cuda"))
+    model = nn.Linear(4, 4)
+    watch = MemoryWatch(model)
+    call = Call(model, "", 0, 0, None, None)
+    watch.note_start(call, ((2, 4),), lambda: None)
+    watch.note_end(call, [], [])
+    watch.note_node(call, Allocator(100, 100))
+    watch.note_node(call, Allocator(110, 190))
+    (found,) = watch.close_step().values()
+    assert (found.memory_delta_fwd, found.memory_peak_fwd) == (30, 90)
+    assert (found.memory_delta_bwd, found.memory_peak_bwd) == (10 - 15, 190)
 
 
 @told

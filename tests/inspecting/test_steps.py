@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.recording.test_record import Calls
-from torchscan import InputError
+from torchscan import InputError, RecordError
 from torchscan.inspecting.script import program_of
 from torchscan.inspecting.step_execution import RealSteps, local_device
 from torchscan.recording.request import PassRequest
@@ -54,6 +54,19 @@ def test_an_optimizer_that_computes_no_values_takes_no_real_step() -> None:
         pytest.skip("bitsandbytes is installed")
     with pytest.raises(InputError, match="AdamW8bit is an optimizer of bitsandbytes, which is not"):
         steps_of(nn.Linear(4, 2), backward=True, optimizer="AdamW8bit")
+
+
+def test_a_long_error_of_a_step_is_truncated() -> None:
+    """At 200 characters, of which "ValueError: " are 12; only the real step has numbers."""
+
+    def fail(_: nn.Module, x: torch.Tensor) -> None:
+        if isinstance(x.sum().item(), float):
+            raise ValueError("a" * 300 + "\nmore")
+
+    steps = steps_of(Calls(fail, fc=nn.Linear(4, 2)))
+    with pytest.raises(RecordError) as caught:
+        steps.take()
+    assert str(caught.value) == f"Calls failed in a real step: ValueError: {'a' * 188}"
 
 
 def test_an_inference_keeps_no_graph() -> None:

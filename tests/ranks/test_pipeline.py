@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from torch import nn
 
 from tests.versions import skip_before
@@ -341,8 +343,13 @@ def test_what_cannot_be_is_said(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_picture_has_a_bar_for_each_pass() -> None:
-
+    """Rank 1 has one microbatch in flight, so each number stands in two neighboring bars."""
     plan = planned(stages=2, microbatches=4)
     ax = plan.plot()
     assert len(ax.patches) == len(plan.actions) == 2 * 2 * 4
     assert "bubbles" in ax.get_title(loc="left")
+    last = [(text.get_position()[0], text) for text in ax.texts if text.get_position()[1] == 1]
+    numbers = [text.get_text() for _, text in sorted(last, key=itemgetter(0))]
+    assert numbers == ["0", "0", "1", "1", "2", "2", "3", "3"]
+    edges = {to_rgb(patch.get_edgecolor()) for patch in ax.patches}
+    assert edges == {to_rgb(ax.get_facecolor())}, "bars are set apart"

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from tests.versions import before, skip_before
+from tests.versions import before, needs, skip_before
 from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record
 from torchscan.analyses.totals import total_cost
 from torchscan.notes import Note
@@ -321,6 +321,26 @@ def test_what_works_out_placements_is_no_part_of_the_pass(mesh: Any, execute: An
         sum(each.local_numel for each in trace.parameters)
         == (16 * 64 + 64 + 64 * 16) // PROCESSES + 16
     )
+
+
+@needs("_C._distributed_c10d._get_work_registry_size")
+def test_collectives_of_an_output_and_a_loss_are_awaited(mesh: Any) -> None:
+    """Torch warns of others when the process ends. This model returns one, and its loss another."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    def loss(output: tuple[Tensor, Tensor]) -> Any:
+        states, _ = output
+        return [states.sum(), all_reduce(states.detach().mean(), "sum", mesh)]
+
+    def run(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc(x), all_reduce(x, "sum", mesh)
+
+    num_in_flight = torch._C._distributed_c10d._get_work_registry_size
+    num_before = num_in_flight()
+    trace = record(Calls(run, fc=nn.Linear(4, 4)), (4,), training=True, loss=loss, execute="real")
+    operators = [op.signature.operator for op in trace.ops]
+    assert operators.count("_c10d_functional.all_reduce") == 2
+    assert num_in_flight() == num_before
 
 
 def test_one_process_says_nothing_of_others() -> None:

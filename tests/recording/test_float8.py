@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.versions import needs
 from torchscan import Scan, TorchscanError, analyze_roofline, estimate_memory
 from torchscan.recording.execution.block_scales import quantize_mx
 from torchscan.recording.training.float8 import Float8, Float8Linear, convert_to_float8
+from torchscan.recording.training.float8_all_gather import hold_in_8_bits
 
 ROWS, INNER, OUTER = 128, 256, 512
 MACS = ROWS * INNER * OUTER
@@ -25,9 +28,10 @@ def layer(recipe: Float8, *, device: str = "meta", dtype: torch.dtype = torch.bf
     return model
 
 
-def scan(recipe: Float8, **options: Any) -> Scan:
+@functools.cache
+def scan(recipe: Float8) -> Scan:
     rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16, requires_grad=True)
-    return Scan(layer(recipe), args=(rows,), training=True, **options)
+    return Scan(layer(recipe), args=(rows,), training=True)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,24 @@ def test_gradients_have_more_exponent_with_scales_of_tensors() -> None:
     assert types("rowwise_with_gw_hp") == {"forward e4m3fn": 2, "backward e4m3fn": 2}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward"),
+    [
+        # torchao rounds scales of rows only: of input and weight, then of two operands of each
+        # product in 8 bits
+        ("tensorwise", 0, 0),
+        ("rowwise", 2, 4),
+        ("rowwise_with_gw_hp", 2, 2),
+    ],
+)
+def test_scales_of_rows_are_rounded_to_powers_of_two(
+    recipe: Float8, forward: int, backward: int
+) -> None:
+    ops = [op for op in scan(recipe).steps.ops if op.signature.operator == "aten.exp2"]
+    phases = Counter(op.phase for op in ops)
+    assert (phases["forward"], phases["backward"]) == (forward, backward)
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_backward_pass_has_input_and_weight_in_16_bits(recipe: Float8) -> None:
     """Nothing in 8 bits outlives the forward pass: the peak of the activations is the output."""
@@ -78,6 +100,18 @@ def test_the_backward_pass_has_input_and_weight_in_16_bits(recipe: Float8) -> No
         and (each.died is None or each.died > end + 1)
     ]
     assert [each.size for each in alive] in ([], [2 * ROWS * OUTER])
+
+
+@needs("nn.Parameter.grad_dtype")
+def test_a_weight_gathered_in_8_bits_has_its_gradient_in_the_16_of_the_product() -> None:
+    """FSDP2 stores the weight in 32 bits, and reduces gradients in 16."""
+    model = nn.Sequential(nn.Linear(INNER, OUTER, bias=False, device="meta"))
+    convert_to_float8(model, "tensorwise", all_gather=True)
+    hold_in_8_bits(model)
+    rows = torch.zeros(ROWS, INNER, device="meta", dtype=torch.bfloat16)
+    trace = Scan(model, args=(rows,), training=True).steps
+    sizes = [each.size for each in trace.storages if each.kind == "gradient"]
+    assert sizes == [2 * INNER * OUTER]
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])

@@ -14,6 +14,8 @@ from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation_passes import Generating, Length
 from torchscan.recording.kept_passes import Kept
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import PassRequest
 
 
 class Layer(nn.Module):
@@ -148,6 +150,45 @@ def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
         assert sizes[0] == sizes[1]
 
 
+class Chain(nn.Module):
+    """Six equal layers, of which four are run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_layer_that_did_not_run_has_calls_parameters_and_memory() -> None:
+    model = Chain()
+    folded = Folded.of(model)
+    assert folded is not None
+    assert folded.slots is not None
+    assert folded.slots.like == {
+        f"layers.{index}.0.{name}": f"layers.2.0.{name}"
+        for index in (4, 5)
+        for name in ("weight", "bias")
+    }
+    traces = []
+    for module in (model, folded.module):
+        request = PassRequest(module=module, input_shape=(8,), is_decomposed=True)
+        traces.append(record_pass(request))
+    whole, short = traces
+    found = folded.unfolded(folded.completed(short))
+    layers = [f"layers.{index}" for index in range(6)]
+    paths = ["", *(f"{layer}{inner}" for layer in layers for inner in ("", ".0", ".1"))]
+    assert [call.path for call in found.modules] == paths
+    assert [each.path for each in found.parameters] == [
+        name for name, _ in model.named_parameters()
+    ]
+    assert len({each.storages for each in found.parameters}) == 2 * 6
+    assert difference(whole, found) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Skipping, Collecting, Odd])
 def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) -> None:
@@ -194,6 +235,7 @@ def test_the_model_stays_as_it_is() -> None:
     names = [name for name, _ in model.named_modules()]
     passes = passes_of(model)
     passes.fold(Length(3))
+    assert passes.folded is not None
     both(passes)
     assert list(model.layers) == layers
     assert [vars(each).get("forward") for each in model.layers] == forwards == [None] * 12

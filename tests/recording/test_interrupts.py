@@ -418,6 +418,41 @@ def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_
     assert steps == [0, 1, 2]
 
 
+def test_a_signal_that_comes_while_the_model_enters_a_mode_of_torch_waits() -> None:
+    """An exception there would leave torch's stack of modes too long.
+
+    Python calls a handler with the frame in which the signal came.
+    """
+    came_in: list[str] = []
+    answered_in: list[str] = []
+
+    def signal_within_torch(frame: FrameType, event: str, _argument: object) -> Any:
+        is_entered = frame.f_code.co_name == "__enter__"
+        if event == "call" and is_entered and frame.f_globals["__name__"] == "torch.overrides":
+            sys.setprofile(None)
+            came_in.append("torch.overrides")
+            handler: Any = signal.getsignal(signal.SIGUSR1)
+            handler(signal.SIGUSR1, frame)
+
+    class Enters(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sys.setprofile(signal_within_torch)
+            with torch.overrides.BaseTorchFunctionMode():
+                return x + 1
+
+    def answer(_number: int, frame: FrameType | None) -> None:
+        answered_in.append("" if frame is None else frame.f_globals["__name__"])
+
+    before = signal.signal(signal.SIGUSR1, answer)
+    try:
+        record(Enters(), (4,))
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+    assert came_in == ["torch.overrides"]
+    assert [each.partition(".")[0] for each in answered_in] == ["torchscan"]
+
+
 def innermost_of_ours(frame: FrameType | None) -> str:
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("torchscan."):
         frame = frame.f_back

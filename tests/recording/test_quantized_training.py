@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan import InputError, Scan
+from torchscan.recording.training.quantized_linear import Int8Linear
 
 WIDTH, BATCH, NUM_LAYERS, RANK = 256, 8, 3, 4
 NUM_WEIGHTS = NUM_LAYERS * WIDTH * WIDTH
@@ -108,6 +109,30 @@ def test_a_kernel_that_dequantizes_does_the_work_of_its_product() -> None:
     assert kinds["torchscan.product_of_4bit"].macs == BATCH * NUM_WEIGHTS
     assert kinds["torchscan.transposed_product_of_4bit"].macs == BATCH * WIDTH * WIDTH * BACKWARD
     assert kinds["torchscan.product_of_4bit"].precision == "bf16"
+
+
+def test_8_bits_stand_for_shares_of_the_largest_value_of_a_row() -> None:
+    """The largest values, of 127 steps each, are 2 and 254."""
+    layer: Any = Int8Linear(nn.Linear(3, 2, bias=False))
+    layer.weight.copy_(torch.tensor([[127, -127, 0], [127, 1, -2]], dtype=torch.int8))
+    layer.scales.copy_(torch.tensor([2.0, 254.0]))
+    assert layer.dequantize().tolist() == [
+        pytest.approx([2, -2, 0]),
+        pytest.approx([254, 2, -4]),
+    ]
+
+
+def test_a_fused_adapter_dequantizes_8_bits_in_both_passes() -> None:
+    """To 32 bits, and then to those of the product, whose gradient the first layer does not need."""
+    ops = scan("int8", fused_kernels="lora").steps.ops
+    copied = Counter(
+        op.phase
+        for op in ops
+        if op.signature.operator == "aten._to_copy"
+        and op.signature.outputs[0].shape == (WIDTH, WIDTH)
+        and op.signature.outputs[0].dtype == torch.float32
+    )
+    assert copied == {"forward": NUM_LAYERS, "backward": NUM_LAYERS}
 
 
 def test_weights_need_frozen_layers() -> None:

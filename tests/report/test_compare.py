@@ -47,6 +47,20 @@ def test_layers_are_added_removed_and_changed_by_their_paths() -> None:
     assert back.grown("macs") == []
 
 
+def test_a_change_that_a_column_shows_is_not_described_again() -> None:
+    """A bias adds 8 parameters, and no MACs; without parameters and MACs, FLOPs are described."""
+
+    def with_bias(has_bias: bool) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8, bias=has_bias))
+
+    def described(before: nn.Module, after: nn.Module) -> list[Any]:
+        return [row.cells[-1].text for row in compare(info(before), info(after)).table().rows]
+
+    assert described(with_bias(False), with_bias(True)) == [""]
+    # an addition of 4 numbers more
+    assert described(Shifts(1), Shifts(2)) == ["flops 4 → 8"]
+
+
 def test_what_is_gone_stands_where_it_was() -> None:
     before, after = nn.Sequential(), nn.Sequential()
     for name in ("a", "b", "c"):
@@ -122,6 +136,17 @@ def test_markdown_is_a_comment() -> None:
         "|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n"
     )
     assert "<details><summary>3 layers changed</summary>" in text
+
+
+class Shifts(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(self.number):
+            x = x + 1
+        return x
 
 
 def test_another_question_is_said() -> None:

@@ -16,7 +16,8 @@ from matplotlib.patches import PathPatch, Rectangle
 from torch import nn
 
 import torchscan
-from torchscan import InputError, crawl_module, receptive_field
+from tests.report.test_compare import Unpriced
+from torchscan import InputError, compare, crawl_module, receptive_field
 
 mpl.use("Agg")
 
@@ -188,7 +189,10 @@ def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
     assert points == pytest.approx(np.array([[1, 1.001], [4, 4.004], [4.001, 4.005001]]))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("MACs (M)", "Parameters (M)")
     assert {text.get_text() for text in ax.texts} == set(models)
-    own = table.plot(y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %")
+    accuracies = {"small": 70.1, "large": 80.2}
+    own = table.plot(y=accuracies, y_label="Top-1 accuracy, %", size="column")
+    figure: Any = own.figure
+    assert figure.get_size_inches() == pytest.approx([3.15, 2.4])
     assert np.asarray(own.collections[0].get_offsets())[:, 1] == pytest.approx([70.1, 80.2])
     assert own.get_ylabel() == "Top-1 accuracy, %"
     with pytest.raises(
@@ -200,6 +204,16 @@ def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
         InputError, match="'flops' is not a column of the table: choose from macs, params"
     ):
         table.plot(x="flops")
+
+
+def test_rows_without_a_value_have_no_bar() -> None:
+    """The change of a layer is unknown if an operator in it has no cost formula."""
+    before = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    after = nn.Sequential(nn.Linear(4, 8), Unpriced())
+    infos = [crawl_module(model, (4,), receptive_field=False) for model in (before, after)]
+    ax = compare(*infos).plot(by="macs")
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0"]
+    assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32 - 16]
 
 
 def test_pictures_are_dark_where_the_users_style_is() -> None:

@@ -518,6 +518,33 @@ def test_a_training_loss_that_rises_too_is_not_overfitting() -> None:
     assert find_problems(rising, [], [], evaluations) == []
 
 
+def with_spikes(*spikes: tuple[int, list[float]]) -> CurveValues:
+    """Return losses of 1 in every tenth step, with others from the given positions on."""
+    losses = [1.0] * 100
+    for start, values in spikes:
+        losses[start : start + len(values)] = values
+    return CurveValues(steps=range(0, 1000, 10), losses=losses, gradient_norms=[1.0] * 100)
+
+
+def test_the_highest_spike_of_the_loss_is_reported() -> None:
+    """Each lasts three losses, and the median before both is 1."""
+    spikes = (40, [2.0, 2.0, 2.0]), (60, [4.0, 3.0, 3.0]), (80, [4.5, 1.0, 1.0])
+    (note,) = find_problems(with_spikes(*spikes), [], [])
+    assert note.sentence == "The loss spikes at step 600: 4, median before it 1."
+
+
+@pytest.mark.parametrize(
+    "spike",
+    [
+        pytest.param((40, [9.0, 9.0]), id="two losses, not three"),
+        pytest.param((40, [1.29, 1.29, 1.29]), id="a rise of less than 30 %"),
+        pytest.param((19, [9.0, 9.0, 9.0]), id="fewer than 20 losses before it"),
+    ],
+)
+def test_other_high_losses_are_not_spikes(spike: tuple[int, list[float]]) -> None:
+    assert find_problems(with_spikes(spike), [], []) == []
+
+
 def test_a_layer_that_does_not_learn_keeps_its_name() -> None:
     layers = [
         LayerValues(path=name, name=name, gradient=[0.1] * 9, update=[update] * 9, dead=[])

@@ -170,12 +170,6 @@ def _memory_verdict(memory: MemoryEstimate) -> dict[str, Any]:
         label, kind = "Fits", "activations"
         if verdict.is_close:
             label = "Fits, but it is close"
-    if verdict.largest_batch_size is not None:
-        size = verdict.safe_batch_size or verdict.largest_batch_size
-        facts.append(f"largest batch {units.exact(size)}")
-    if verdict.longest_sequence is not None:
-        length = verdict.safe_sequence or verdict.longest_sequence
-        facts.append(f"longest sequence {units.exact(length)}")
     label = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     share = (verdict.reserved_bytes + verdict.cuda_context_bytes) / verdict.capacity_bytes
     return {**_verdict(label, peak, *facts), "bar": [[kind, min(share, 1.0)]]}
