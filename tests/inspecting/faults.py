@@ -360,7 +360,7 @@ FAULTS: dict[str, Fault] = {
         weights=("running_mean",),
         run=_evaluated,
     ),
-    "running statistics spoilt by a step": Fault(
+    "running statistics spoiled by a step": Fault(
         model=_poisoned(_convolutional, "1.1.running_var"), inputs=_image, path="1.1", phase="update", operator=None,
         weights=("running_var",),
     ),

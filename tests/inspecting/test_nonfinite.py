@@ -410,7 +410,7 @@ def test_a_mask_in_a_buffer_that_nobody_uses_is_none_either() -> None:
     assert steps_of(model, torch.rand(2, 2), on_nonfinite="raise").nonfinite == ()
 
 
-def test_a_buffer_that_is_spoilt_again_is_told_of_again() -> None:
+def test_a_buffer_that_is_spoiled_again_is_told_of_again() -> None:
     model = Calls(lambda self, x: self.inner(x), inner=nn.Linear(2, 1))
     model.register_buffer("state", torch.zeros(1))
     with inspect(model, expected=False) as run:
@@ -459,7 +459,7 @@ def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
     assert found.origin == Note.of("gradient-accumulated", name="weight")
 
 
-def test_gradients_that_accumulate_are_spoilt_once() -> None:
+def test_gradients_that_accumulate_are_spoiled_once() -> None:
     model = nn.Linear(2, 1)
     with inspect(model) as run:
         for scale in (1.0, math.nan, 1.0):

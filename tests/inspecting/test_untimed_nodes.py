@@ -59,8 +59,8 @@ def test_views_count_as_nodes() -> None:
 @pytest.mark.parametrize("view", [same, Tensor.t], ids=["no view", "view"])
 def test_the_source_of_a_gradient_behind_a_view_is_found(view: Callable[[Tensor], Tensor]) -> None:
     def spoil(x: Tensor) -> Tensor:
-        spoilt: Tensor = InfiniteGradient.apply(view(x))
-        return spoilt
+        spoiled: Tensor = InfiniteGradient.apply(view(x))
+        return spoiled
 
     (first, *_) = trained(Viewed(spoil)).nonfinite
     assert (first.path, first.phase, first.operator) == ("", "backward", "InfiniteGradientBackward")
@@ -70,8 +70,8 @@ def test_gradients_are_counted_through_views_once_something_was_found() -> None:
     """The gradient of the layer's result passes a view in the layer's caller."""
 
     def spoil(x: Tensor) -> Tensor:
-        spoilt: Tensor = InfiniteGradient.apply(x.t())
-        return spoilt
+        spoiled: Tensor = InfiniteGradient.apply(x.t())
+        return spoiled
 
     facts = trained(Viewed(spoil))
     layer = next(call for call in facts.calls if call.path == "layer")

@@ -184,4 +184,6 @@ def test_a_missing_driver_is_the_cause_and_named_so() -> None:
     """The values that a kernel writes are unknown without a GPU."""
     with pytest.raises(RecordError) as failed:
         record(kernels.Chosen(), args=(torch.rand(128),))
-    assert "try: run it where there is a GPU: Triton finds no driver here" in str(failed.value)
+    assert "try: run it on a machine with a GPU: without one, Triton cannot run kernels" in str(
+        failed.value
+    )

@@ -379,8 +379,8 @@ def test_a_run_colours_the_page(visit: Visit) -> None:
     assert rows[""]["latency"] == pytest.approx(
         calls[""].forward.median + calls[""].backward.median, rel=1e-3
     )
-    spoilt = calls["1.1"]
-    counts = spoilt.forward_nan, spoilt.grad_in_nan, spoilt.grad_out_nan
+    spoiled = calls["1.1"]
+    counts = spoiled.forward_nan, spoiled.grad_in_nan, spoiled.grad_out_nan
     assert rows["1.1"]["nonfinite"] == sum(each or 0 for each in counts)
     assert "nonfinite" not in rows["0"] or rows["0"]["nonfinite"] == calls["0"].grad_out_nan
     with visit(page_of) as page:

@@ -26,7 +26,7 @@ class BackwardState:
         #: gradients that were read, with the number of times they had been written to
         self._versions: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         #: gradients that were not finite after an earlier backward pass
-        self._spoilt: dict[int, weakref.ref[Tensor]] = {}
+        self._spoiled: dict[int, weakref.ref[Tensor]] = {}
 
     def note_stored(self, pairs: GradientPairs) -> None:
         """Remember the gradients that a backward pass has stored, all of which are read."""
@@ -50,16 +50,16 @@ class BackwardState:
                 unread.append((parameter, gradient))
         return unread
 
-    def note_spoilt(self, pairs: GradientPairs) -> None:
+    def note_spoiled(self, pairs: GradientPairs) -> None:
         """Remember gradients that stay as they are while others are added to them."""
         bad = [gradient for _, gradient in pairs if not check_values(gradient).is_fine]
-        self._spoilt = {id(each): weakref.ref(each) for each in bad}
+        self._spoiled = {id(each): weakref.ref(each) for each in bad}
 
-    def has_spoilt(self, pairs: GradientPairs) -> bool:
+    def has_spoiled(self, pairs: GradientPairs) -> bool:
         """Return whether one of these gradients was not finite before this backward pass."""
-        return any(self.is_spoilt(gradient) for _, gradient in pairs)
+        return any(self.is_spoiled(gradient) for _, gradient in pairs)
 
-    def is_spoilt(self, gradient: Tensor) -> bool:
+    def is_spoiled(self, gradient: Tensor) -> bool:
         """Return whether a gradient was not finite before this backward pass added to it."""
-        known = self._spoilt.get(id(gradient))
+        known = self._spoiled.get(id(gradient))
         return known is not None and known() is gradient and not check_values(gradient).is_fine

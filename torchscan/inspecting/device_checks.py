@@ -121,7 +121,7 @@ class DeviceChecks:
         It also ends if parameters are not finite any more: then all steps have the same finding.
         """
         is_bad = self._log.num_bad_steps > self._num_bad_steps
-        self.has_alarm = self.has_alarm and is_bad and not self._tensors.is_spoilt()
+        self.has_alarm = self.has_alarm and is_bad and not self._tensors.is_spoiled()
         self._num_bad_steps = self._log.num_bad_steps
 
     def forget(self) -> None:

@@ -92,7 +92,7 @@ class FindingLog:
             num_begun = steps.begun
         key = id(steps), num_begun
         has_found = self._link.has_found() and not is_scaled
-        is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoilt()
+        is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoiled()
         self._bad_steps.add(key)
         if self.update is not None:  # the next passes of LBFGS in it are consequences
             is_news = is_news and self.update != self._bad_update
@@ -132,7 +132,7 @@ class FindingLog:
 
         None if the guard has reported it.
         """
-        if found.phase == "forward" and found.weights and self._tensors.is_spoilt():
+        if found.phase == "forward" and found.weights and self._tensors.is_spoiled():
             return None
         return self._blame_write(found)
 

@@ -76,7 +76,7 @@ class FirstFinding(Values):
         if self._doubtful is None or order < self._doubtful[0]:
             self._doubtful = order, found
         if self._comes_of_infinities:
-            # They are of the caller, whose end comes after that of the call that it has spoilt.
+            # They are of the caller, whose end comes after that of the call that it has spoiled.
             self._believe()
 
     def _believe(self) -> None:
@@ -86,7 +86,7 @@ class FirstFinding(Values):
             self._find(*doubtful)
 
     def _report(self) -> None:
-        """Report the finding. Nothing that may have come before it may be open."""
+        """Report the finding. Call it only when no earlier call is still open."""
         if self.first is None or self._is_reported:
             return
         self._is_reported = self._memory.has_found = True

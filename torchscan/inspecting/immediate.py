@@ -131,12 +131,12 @@ class ImmediateValues(ForwardSearch):
             if gradient.numel() > MAX_JOINED:  # it takes less time to read a small one again
                 self._known.note(gradient, FINE)
             return
-        look, spoilt = self._known.check_values(gradient), self._memory.spoilt
+        look, spoiled = self._known.check_values(gradient), self._memory.spoiled
         if look is FINE:
-            spoilt.discard(leaf)
+            spoiled.discard(leaf)
             return
-        was_bad = leaf in spoilt
-        spoilt.add(leaf)
+        was_bad = leaf in spoiled
+        spoiled.add(leaf)
         if self.first is not None or (was_bad and self._check_all_values(given) is FINE):
             return
         order = self._next()

@@ -55,7 +55,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProvenance:
-    """On what a run was measured, and by what."""
+    """The device and the versions that a run was measured with."""
 
     #: processor or GPU of the model; if there are several, all of them
     device: str

@@ -21,7 +21,7 @@ class NoteStep(Protocol):
 
 
 class ScalerWatch:
-    """The place of ``GradScaler.step``, while it is started."""
+    """A wrapper of ``GradScaler.step`` that notes whether the optimizer has stepped."""
 
     def __init__(
         self,

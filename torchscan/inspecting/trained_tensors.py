@@ -209,7 +209,7 @@ class TrainedTensors:
         known = self._reported.get(id(tensor))
         return known is not None and known() is tensor
 
-    def is_spoilt(self) -> bool:
+    def is_spoiled(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
         return any(
             self.is_reported(each) and not check_values(each).is_fine

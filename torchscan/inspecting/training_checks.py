@@ -116,7 +116,7 @@ class TrainingChecks:
             (each, each.grad) for each in self._tensors.list_parameters() if each.grad is not None
         ]
         if state.has_finite_gradients is False:  # nor is the loss finite
-            state.note_spoilt(pairs)
+            state.note_spoiled(pairs)
             return
         state.note_stored(pairs)
         if self._is_deferred(gradient for _, gradient in pairs):
@@ -126,7 +126,7 @@ class TrainingChecks:
         checked = []
         unchecked = []
         for parameter, gradient in pairs:
-            if self._tensors.is_reported(parameter) or state.is_spoilt(gradient):
+            if self._tensors.is_reported(parameter) or state.is_spoiled(gradient):
                 continue
             checked.append((parameter, gradient))
             # The inspection may have found it to be finite.
@@ -135,9 +135,9 @@ class TrainingChecks:
         state.has_finite_gradients = _are_finite(unchecked)
         if state.has_finite_gradients:
             # What an earlier pass has left was reported then, and the optimizer will read it.
-            state.has_finite_gradients = not state.has_spoilt(pairs)
+            state.has_finite_gradients = not state.has_spoiled(pairs)
             return
-        state.note_spoilt(checked)
+        state.note_spoiled(checked)
         if state.scale is None:
             self._gradient_explainer.explain(graph)
         else:

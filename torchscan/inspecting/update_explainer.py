@@ -47,13 +47,13 @@ class UpdateExplainer:
         self._tensors.note_bad(bad)
         if not is_news:
             return
-        spoilt = []
+        spoiled = []
         for parameter in bad:
             gradient = parameter.grad
             if gradient is not None and not check_values(gradient).is_fine:
-                spoilt.append((parameter, gradient))
-        if spoilt:  # written to in a way that leaves the version as it was, as through .data
-            found = self._describe_gradients(optimizer, spoilt, state)
+                spoiled.append((parameter, gradient))
+        if spoiled:  # written to in a way that leaves the version as it was, as through .data
+            found = self._describe_gradients(optimizer, spoiled, state)
         else:
             found = self._log.describe_tensors(
                 "optimizer",

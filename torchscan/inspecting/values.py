@@ -80,7 +80,7 @@ class Memory:
         #: True if values are checked where they are produced, even if that waits for a device
         self.is_alarmed = False
         #: parameters whose gradients are not finite, and stay so while others are added to them
-        self.spoilt: set[Leaf] = set()
+        self.spoiled: set[Leaf] = set()
         #: True if anything was found
         self.has_found = False
         #: paths of modules whose results were written to before their check

@@ -1,7 +1,7 @@
 """Operators of the package ``flash_attn``, by the names of their arguments.
 
-Tensors are (samples, length, heads, width), or (tokens, heads, width) if lengths vary. They count
-as the attention of torch: dense, a causal mask does not halve it.
+Tensors are (samples, length, heads, width), or (tokens, heads, width) if lengths vary. Costs are
+those of torch's attention: dense, so a causal mask does not halve them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Triton kernels of Liger, by their names and the names of their parameters.
 
 Each counts as the operators of torch that it replaces. A kernel of another library that has the
-same name and other parameters has no formula here.
+same name but different parameters has no formula here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
 
 Pointer = TensorSpec | None
-#: by element: SiLU or GELU by the hyperbolic tangent, and the product
+#: by element: SiLU or GELU approximated by tanh, and the product
 _SWIGLU, _GEGLU = 5 + 1, 14 + 1
-#: g · u, the gradient of SiLU of it, and g · x · s
+#: g · u, its gradient through SiLU, and g · x · s
 _SWIGLU_BACKWARD = 1 + 9 + 2
 
 
@@ -93,7 +93,7 @@ def swiglu_backward_kernel(*, a_ptr: Pointer = None, out: object) -> Work | None
 
 @cost_of("triton::_geglu_tanh_forward_kernel")
 def geglu_kernel(*, a: Pointer = None, out: object) -> Work | None:
-    """Return the FLOPs of a GELU by the hyperbolic tangent and a product."""
+    """Return the FLOPs of a GELU approximated by tanh and a product."""
     return None if a is None else Work(other_flops=_GEGLU * a.numel)
 
 
@@ -110,7 +110,7 @@ def geglu_backward_kernel(*, a: Pointer = None, out: object) -> Work | None:
 def rotary_kernel(
     *, q_ptr: Pointer = None, k_ptr: Pointer = None, hd: int = 1, rd: int | None = None, out: object
 ) -> Work | None:
-    """Return 3 per rotated element of queries and keys: four products and two sums for a pair.
+    """Return 3 FLOPs per rotated element of queries and keys: four products and two sums for a pair.
 
     The first ``rd`` of ``hd`` elements of a head are rotated.
     """
@@ -127,7 +127,7 @@ def cross_entropy_kernel(
     HAS_GRADIENTS: bool = True,
     out: object,
 ) -> Work | None:
-    """Return 4 per logit: a maximum, a difference, an exponential and a sum; 7 with a gradient."""
+    """Return 4 FLOPs per logit: a maximum, a difference, an exponential and a sum; 7 with a gradient."""
     if X_ptr is None:
         return None
     per_logit = 7 if HAS_GRADIENTS else 4
@@ -136,5 +136,5 @@ def cross_entropy_kernel(
 
 @cost_of("triton::element_mul_kernel")
 def element_product_kernel(*, X_ptr: Pointer = None, out: object) -> Work | None:
-    """Return one product per element."""
+    """Return one FLOP per element."""
     return None if X_ptr is None else Work(other_flops=X_ptr.numel)

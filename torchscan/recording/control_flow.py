@@ -1,8 +1,8 @@
 """Control flow of torch (``torch.cond``, ``while_loop``, ``scan``, ``map``), as Python runs it.
 
-torch compiles the functions that it is given, and would hide the modules that they call. While a
-pass is recorded, it calls them instead: the body of a loop as often as the loop runs, and one
-branch of a condition. A condition that depends on data takes the branch with the most FLOPs.
+torch compiles the functions that it is given, which would hide the modules that they call. While a
+pass is recorded, they are called directly: the body of a loop as often as the loop runs, and one
+branch of a condition. A condition that depends on data counts the branch with more FLOPs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OmittedCalls:
 def control_flow_followed(
     recorder: Recorder, omitted: OmittedCalls, assume: Callable[[Note], None]
 ) -> Contexts:
-    """Yield the contexts in which functions that torch is given are called as they are."""
+    """Yield the contexts in which functions given to torch's control flow are called directly."""
     conditions = _Conditions(recorder, omitted, assume)
     replacements = {**_REPLACEMENTS, "cond_op": conditions.run}
     for module, name in control_flow():
@@ -77,9 +77,9 @@ class _Conditions:
         false_function: Callable[..., Any],
         operands: Sequence[Any],
     ) -> Any:
-        """Return the result of the branch that is taken, or of the one that costs more."""
+        """Return the result of the branch that is taken, or of the one with more FLOPs."""
         is_tensor = isinstance(condition, Tensor)
-        # Other threads have conditions, too, and data.
+        # Other threads may call torch.cond, too, and on data.
         if not (is_tensor and is_recording()) or self._values.is_certain(condition):
             return true_function(*operands) if condition else false_function(*operands)
 
@@ -89,7 +89,7 @@ class _Conditions:
         is_true_kept = True
         try:
             if_false = false_function(*operands)
-        finally:  # a checkpoint stops in it when it has recomputed what it needs
+        finally:  # a checkpoint raises here once it has recomputed what it needs
             after = self._position()
             is_true_kept = self._flops(before, between) >= self._flops(between, after)
             start, end = (between, after) if is_true_kept else (before, between)
@@ -167,7 +167,7 @@ def _stacked(values: Sequence[Any]) -> Any:
     return torch.stack(list(values)) if isinstance(values[0], Tensor) else None
 
 
-#: by torch's name of what runs them
+#: by the name under which torch looks up the replaced function
 _REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "_hop_compile_and_call": run_uncompiled,
     "while_loop_op": _while_loop,

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-#: modules whose other functions touch no memory
+#: modules of which only the functions below access memory
 _LANGUAGES = frozenset({"tl", "triton", "libdevice", "math", "gl", "ttgl"})
 _READS = frozenset({"load", "gather", "load_tensor_descriptor", "descriptor_load"})
 _WRITES = frozenset({"store", "scatter", "store_tensor_descriptor", "descriptor_store"})
 _BUILTINS = frozenset({"range", "min", "max", "abs", "len", "print", "float", "int", "bool"})
-#: deeper than kernels call each other
+#: calls nested deeper than this count as without source
 _MAX_DEPTH = 8
 _NOWHERE: frozenset[str] = frozenset()
 #: by kernel, which may be launched many times
@@ -38,7 +38,7 @@ def find_access(kernel: Any, parameters: Collection[str]) -> Access:
     function whose source is not.
     """
     every = frozenset(parameters)
-    code = getattr(kernel, "fn", kernel)  # hashing a kernel would freeze what it reads
+    code = getattr(kernel, "fn", kernel)  # a kernel's own hash fixes the globals that it uses
     access = _known_access.get(code)
     if access is None:
         function = _syntax_tree_of(kernel)
@@ -82,7 +82,7 @@ class _KernelFunction:
         return Access(frozenset(self._read), frozenset(self._written))
 
     def _follow_assignments(self) -> None:
-        """Find what variables point into, until nothing changes: loops carry pointers on."""
+        """Find what variables point into, until nothing changes: a loop passes pointers on."""
         is_changed = True
         while is_changed:
             before = dict(self._origins)
@@ -186,7 +186,7 @@ def _called_name(call: ast.Call) -> tuple[str, str]:
 
 
 def _pointer_of(call: ast.Call, *, is_language: bool) -> ast.expr:
-    """Return the pointer of a load or a store; a descriptor's method has the descriptor."""
+    """Return the pointer of a load or a store; for a descriptor's method, the descriptor."""
     if not is_language and isinstance(call.func, ast.Attribute):
         return call.func.value
     for keyword in call.keywords:

@@ -45,7 +45,7 @@ def kernel_launches() -> Contexts:
 
 
 def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return ``kernel[grid]`` whose launches call operators."""
+    """Return a ``__getitem__`` whose launches call operators."""
 
     def launcher(kernel: Any, grid: Any) -> Callable[..., Any]:
         run = getitem(kernel, grid)
@@ -68,7 +68,7 @@ def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, A
 class _Launch:
     """A kernel that is about to be launched on a grid."""
 
-    #: the compiled function, or what tunes it
+    #: the ``@triton.jit`` function, or the autotuner or heuristics around it
     kernel: Any
     #: Triton's own launch
     run: Callable[..., Any]
@@ -100,7 +100,7 @@ class _Launch:
         return self.compiled
 
     def _function_and_arguments(self) -> tuple[Any, Mapping[str, Any]]:
-        """Return the function that is compiled, and its arguments with those that are chosen.
+        """Return the ``@triton.jit`` function and its arguments, with those that tuners choose.
 
         Of a tuner's configurations, the first counts.
         """
@@ -121,7 +121,7 @@ class _Launch:
         return function, known
 
     def _access(self, function: Any, values: Mapping[str, Any]) -> Access:
-        """Return the tensors that the kernel reads and writes; those of a tuple alike."""
+        """Return the tensors that the kernel reads and writes; all of a tuple count alike."""
         found = find_access(function, function.arg_names)
         read: set[str] = set()
         written: set[str] = set()

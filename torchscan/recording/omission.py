@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def without_calls(trace: Trace, ops: Collection[int], modules: Collection[int]) -> Trace:
-    """Return the trace without these operator calls and module calls, and what only they made.
+    """Return the trace without these operator calls and module calls, and what only they produced.
 
-    The trace has all calls, and a note, if another call reads a tensor that one of them made: a
+    If another call reads a tensor that one of them produced, all calls stay and a note says so: a
     branch may change a buffer in place.
     """
     made = {index for index, each in enumerate(trace.tensors) if each.producer in ops}

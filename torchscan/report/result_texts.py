@@ -26,13 +26,12 @@ add_sentence(
 )
 add_sentence(
     "gradient-compared",
-    "a comparison of a gradient with a number was assumed to be {equal}: only the gradient of the "
-    "loss is 1",
+    "a comparison of a gradient with a number is assumed to be {equal}, because only the gradient "
+    "of the loss itself is 1",
 )
 add_sentence(
     "costliest-branch",
-    "a condition of torch.cond depends on data: its {branch} branch, which has the most FLOPs, "
-    "counts",
+    "a condition of torch.cond depends on data: its {branch} branch, which has more FLOPs, counts",
 )
 add_sentence(
     "both-branches",

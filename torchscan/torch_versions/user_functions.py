@@ -21,16 +21,16 @@ _CONTROL_FLOW = {
 
 
 def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which ``wrap_triton`` launches kernels, as it does on data."""
+    """Return a context in which ``wrap_triton`` returns the kernel itself."""
     from torch._library.triton import set_wrap_triton_enabled
 
     return set_wrap_triton_enabled(False)
 
 
 def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
-    """Return the function that ``torch.library.triton_op`` made an operator of, or None.
+    """Return the function that ``torch.library.triton_op`` turned into this operator, or None.
 
-    It is None, too, if the operator has another implementation for some device.
+    It is also None if the operator has another implementation for some device.
     """
     from torch._library.custom_ops import OPDEFS
     from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -47,9 +47,9 @@ def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
 def with_operands_of_functions(
     swap: Callable[[Tensor], Tensor], is_wanted: Callable[[], bool]
 ) -> tuple[type, str, Callable[[Any], Any]]:
-    """Return what to override so that autograd functions of the user's get other tensors.
+    """Return what to override so that custom autograd functions receive other tensors.
 
-    It lies below ``Function.apply``, which programs keep under names of their own.
+    The method lies below ``Function.apply``, because programs keep that under other names.
     """
     owner = torch.autograd.function._SingleLevelFunction
 

@@ -22,7 +22,7 @@ _library = torch.library.Library(KERNELS, "FRAGMENT")
 _namespace: Any = getattr(torch.ops, KERNELS)
 _operators: dict[tuple[str, str], OpOverload] = {}
 _lock = threading.Lock()
-#: launches a kernel on values by the names of its parameters
+#: launches a kernel; takes its arguments by parameter name
 RunKernel = Callable[[Mapping[str, Any]], None]
 
 
@@ -49,7 +49,7 @@ def running_kernels_by(run: RunKernel) -> Iterator[None]:
 def kernel_operator(name: str, parameters: str) -> OpOverload:
     """Return the operator of a kernel with these parameters, as a schema lists them.
 
-    Kernels of the same name and other parameters are overloads of one operator.
+    Kernels of the same name but different parameters are overloads of one operator.
     """
     with _lock:
         operator = _operators.get((name, parameters))

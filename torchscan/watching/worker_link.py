@@ -1,4 +1,4 @@
-"""The worker process as the training process follows it: start it, hear it, replace it."""
+"""The training process's handle of the worker: start it, receive its messages, replace it."""
 
 from __future__ import annotations
 
