@@ -110,7 +110,7 @@ def geglu_backward_kernel(*, a: Pointer = None, out: object) -> Work | None:
 def rotary_kernel(
     *, q_ptr: Pointer = None, k_ptr: Pointer = None, hd: int = 1, rd: int | None = None, out: object
 ) -> Work | None:
-    """Return 3 FLOPs per rotated element of queries and keys: four products and two sums for a pair.
+    """Return 3 FLOPs per rotated element: four products and two sums for a pair.
 
     The first ``rd`` of ``hd`` elements of a head are rotated.
     """
@@ -127,7 +127,7 @@ def cross_entropy_kernel(
     HAS_GRADIENTS: bool = True,
     out: object,
 ) -> Work | None:
-    """Return 4 FLOPs per logit: a maximum, a difference, an exponential and a sum; 7 with a gradient."""
+    """Return 4 FLOPs per logit, for maximum, difference, exponential and sum; 7 with a gradient."""
     if X_ptr is None:
         return None
     per_logit = 7 if HAS_GRADIENTS else 4

@@ -38,8 +38,8 @@ _HINTS: Mapping[Saying, Text] = {
         "in it"
     ),
     Saying.NO_DRIVER: (
-        "run it on a machine with a GPU: without one, Triton cannot run kernels, and the values that "
-        "they compute are unknown"
+        "run it on a machine with a GPU: without one, Triton cannot run kernels, and the values "
+        "that they compute are unknown"
     ),
     Saying.NESTED_ATTENTION: (
         "give it a padded tensor and a mask: its fast path, which takes nested tensors, hides its "
