@@ -133,6 +133,14 @@ def test_memory_of_saved_results_is_theirs(curve: CheckpointCurve) -> None:
     assert saved == pytest.approx((LAYERS - 1) * 4 * MIXED, rel=0.1)
 
 
+def test_saved_results_come_with_the_longest_first(curve: CheckpointCurve) -> None:
+    """Of two products with as many FLOPs, the wide one writes eight times as many results."""
+    (both,) = [each.saved for each in curve if each.saved and len(each.saved) > 1]
+    assert [result.modules for result in both] == [("wide",), ("mix",)]
+    wide, mix = both
+    assert wide.seconds > mix.seconds
+
+
 def test_front_has_no_choice_that_another_one_beats(curve: CheckpointCurve) -> None:
     for each in curve:
         better = [

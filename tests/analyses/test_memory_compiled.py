@@ -70,6 +70,26 @@ def test_a_chain_between_two_products_is_computed_again_from_the_first() -> None
     assert eager == 5 * HIDDEN
 
 
+class Picks(nn.Module):
+    """A product, and pointwise operators on a softmax of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return squares of the softmax."""
+        return self.scores(given).tanh().softmax(-1).square()
+
+
+def test_a_softmax_is_computed_again_from_a_product() -> None:
+    """Eager mode saves the tangent and the softmax, which their derivatives need."""
+    given = torch.zeros(ROWS, WIDTH)
+    eager, compiled = (saved(Picks(), given, compiled=each) for each in (False, True))
+    assert compiled == HIDDEN
+    assert eager == 2 * HIDDEN
+
+
 def saved_by_torch(module: nn.Module, given: Tensor) -> int:
     """Return the bytes that the partitioner saves, besides the graph's inputs."""
     from functorch.compile import nop  # type: ignore[import-untyped]

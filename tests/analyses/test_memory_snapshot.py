@@ -561,6 +561,16 @@ def test_limits_and_memory_outside_of_torch_are_named(file: Path) -> None:
     assert found.suggestions[0].values["saves"] == int(2**30 * 0.975) - 100 * MIB
 
 
+def test_free_memory_of_the_device_is_not_that_of_others(file: Path) -> None:
+    """100 MiB are reserved by torch and 10 MiB are free, which a request of 30 MiB does not fit."""
+    segments = [segment([block(100 * MIB)])]
+    content = {"segments": segments, "device_traces": failing(30 * MIB, 10 * MIB)}
+    found = read(file, content, device="1 GiB")
+    (suggestion,) = found.suggestions
+    assert suggestion.code == "snapshot-not-torch"
+    assert suggestion.values["saves"] == int(2**30 * 0.975) - 110 * MIB
+
+
 def test_logits_are_known_by_the_size_of_the_loss(file: Path) -> None:
     """The loss has 64 MiB, and the output of the last layer half of it, in 16 bits."""
     loss = [

@@ -952,6 +952,22 @@ def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -
         assert (axis.size, axis.notes) == (5, notes)
 
 
+@pytest.mark.parametrize(
+    ("taken", "inside"),
+    [
+        (slice(None), (2, 32)),
+        (slice(1, -1), (1, 31)),
+        (slice(2, -2), None),
+        (slice(5, 20, 3), None),
+    ],
+)
+def test_units_of_a_border_see_nothing(taken: slice, inside: tuple[int, int] | None) -> None:
+    """Two zeros on either side of 30 places: units 2 to 31, unless the border is taken away."""
+    model = Net(lambda _, x: F.pad(x, (2, 2))[..., taken])
+    (axis,) = receptive_field(model, (1, 30)).output.axes
+    assert (axis.size, axis.inside) == (1, inside)
+
+
 # -- nothing to see ------------------------------------------------------------------------------------------------------
 
 AFTER_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import InputError, analyze_roofline, crawl_module, register_device
+from torchscan import InputError, analyze_roofline, crawl_module, record, register_device
+from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.error_margin import COMPARED, TRAINED
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.hardware import device_catalog
@@ -776,6 +777,12 @@ def test_another_part_of_a_tensor_is_not_in_the_cache_because_one_was_used() -> 
     model = Calls(lambda _, x: [x[number] * 2 for number in range(64)])
     result = roofline(model, args=(torch.zeros(64, 2**20, device="meta"),), device="L4")
     assert result.time_bound > 2 * 64 * 2**22 / 300e9 * 0.99
+
+
+@pytest.mark.parametrize(("size", "expected"), [(31, 0), (32, 12)])
+def test_what_fits_exactly_is_in_the_cache(size: int, expected: int) -> None:
+    """A pass uses 24 bytes, an input and its result of 12 each: three quarters of 32."""
+    assert bytes_in_cache(record(nn.ReLU(), (3,)), size, [12]) == [(expected, 0)]
 
 
 def test_what_is_not_modelled_is_said() -> None:

@@ -13,7 +13,8 @@ from tests.recording.test_record import Calls
 from tests.versions import needs, skip_without
 from torchscan import analyze_roofline, crawl_module, estimate_memory, record, register_device
 from torchscan.analyses.generation.active_parameters import active_parameters
-from torchscan.analyses.generation.serving_costs import Packed, Served
+from torchscan.analyses.generation.serving_costs import Packed, Served, Serving
+from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.roofline.expert_kernels import ExpertKernels, expert_kernels
 from torchscan.analyses.roofline.near_bytes import find_near_bytes
@@ -318,6 +319,22 @@ def test_experts_that_are_called_without_rows_read_nothing() -> None:
     assert sorted(read[f"experts.{expert}"] for expert in range(4)) == [0, 0, 256 + 32, 256 + 32]
 
 
+def test_experts_without_weights_read_their_rows_alone() -> None:
+    """One row of 32 bytes picks 2 of 4 experts, each of which rectifies it."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        chosen = self.router(x).topk(2)[1]
+        out = torch.zeros_like(x)
+        for expert in range(4):
+            row, _ = torch.where(chosen == expert)
+            out.index_add_(0, row, x[row].relu())
+        return out
+
+    model = Calls(forward, router=nn.Linear(8, 4, bias=False))
+    rectified = by_operator(record(model, (8,)))["aten.relu"]
+    assert rectified.bytes_read == rectified.min_bytes_read == 2 * 32
+
+
 @needs("_grouped_mm")
 def test_several_routers_promise_less() -> None:
     """A row picks once by either router, so one expert may be all: 6 slots, 16 · (1 − (15/16)⁶) = 5.1369."""
@@ -559,6 +576,23 @@ def test_a_token_uses_part_of_what_has_a_row_for_each_choice(rows: int, used: in
         table=nn.Parameter(torch.zeros(rows, 4)),
     )
     assert active_parameters(record(model, (8,)), {}) == 8 * 16 + used * 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "compute", "expected"),
+    [
+        ("mxfp4", "fp8", True),
+        ("nvfp4", "fp4", True),
+        ("mxfp4", None, False),  # unpacked to 16 bits first
+        ("fp8", "fp8", False),
+        (None, "fp8", False),
+    ],
+)
+def test_products_of_experts_are_fused_with_weights_in_4_bits(
+    weights: str | None, compute: Any, *, expected: bool
+) -> None:
+    packed = None if weights is None else stored(weights, "weights")
+    assert Serving(weights=packed, compute=compute).fuses_experts == expected
 
 
 def test_the_weights_of_all_experts_take_memory() -> None:

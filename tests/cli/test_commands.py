@@ -1247,3 +1247,14 @@ def test_a_note_is_told_once(run: Any, folder: Path) -> None:
     )
     _, _, said = run("summary", "loud.py:Loud", "--input", "4")
     assert said == "torchscan: note: too loud\ntorchscan: note: too fast\n"
+
+
+@pytest.mark.parametrize("kind", ["DeprecationWarning", "FutureWarning", "ResourceWarning"])
+def test_warnings_for_authors_of_code_are_not_shown(run: Any, folder: Path, kind: str) -> None:
+    (folder / "dated.py").write_text(
+        "import warnings\nfrom torch import nn\n\nclass Dated(nn.Module):\n"
+        f"    def forward(self, x):\n        warnings.warn('too old', {kind})\n"
+        "        return x + 1\n"
+    )
+    status, _, said = run("summary", "dated.py:Dated", "--input", "4")
+    assert (status, said) == (0, "")

@@ -23,6 +23,7 @@ from torchscan import NonFiniteError, inspect, torch_versions
 from torchscan.inspecting import finiteness, loss_graph, training_checks
 from torchscan.inspecting.root_call import ModuleSteps
 from torchscan.inspection import guard_of
+from torchscan.observing.compiling import CompileWatch
 from torchscan.torch_versions import RUNS_BACKWARD
 
 TWO_THREADS = """
@@ -189,6 +190,26 @@ def test_the_optimizer_of_another_model_is_none_of_this_inspection() -> None:
             other(torch.randn(2, 8)).sum().backward()
             foreign.step()
     assert run.facts.nonfinite == ()
+
+
+@pytest.mark.parametrize("is_called_last", [False, True])
+def test_steps_are_those_of_the_inspected_model(*, is_called_last: bool) -> None:
+    """Another model trains twice as often; the loss of both is NaN in the fourth step."""
+    model, other = nn.Linear(8, 4), nn.Linear(8, 4)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.01)
+    order = (other, model) if is_called_last else (model, other)
+    with inspect(model, steps=1) as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            other(torch.randn(2, 8)).sum().backward()
+            optimizer.step()
+            first, last = (each(torch.randn(2, 8)) for each in order)
+            loss = (first + last).sum()
+            if step == 3:
+                loss = loss * math.nan
+            loss.backward()
+            optimizer.step()
+    assert [found.step for found in run.facts.nonfinite] == [3]
 
 
 def test_only_the_first_thread_that_trains_is_checked() -> None:
@@ -737,6 +758,18 @@ def test_gradient_that_a_hook_spoils_uncounted_is_found_after_the_pass(size: int
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase) == (2, "backward")
+
+
+def test_filters_for_warnings_are_set_once() -> None:
+    """A filter that changes makes Python forget which warnings it has shown."""
+    watch = CompileWatch(lambda: None, lambda: None)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            watch.ignore_hooks()
+            warnings.warn("the model is old", UserWarning, stacklevel=1)
+        watch.close()
+    assert [str(each.message) for each in shown] == ["the model is old"]
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -888,6 +888,7 @@ ATTENTION = [
 
 LSTM_WEIGHTS = (T(12, 7), T(12, 3), T(12), T(12))  # 7 inputs, 3 units, 4 gates
 SECOND_LSTM_WEIGHTS = (T(12, 3), T(12, 3), T(12), T(12))
+GRU_WEIGHTS = (T(9, 7), T(9, 3), T(9), T(9))
 RECURRENT = [
     # 5 steps · 2 samples
     case(
@@ -924,6 +925,22 @@ RECURRENT = [
         out=(T(5, 2, 6), T(2, 2, 3), T(2, 2, 3)),
         macs=2 * 10 * (12 * 7 + 12 * 3),
         other=2 * 10 * 3 * 32,
+    ),
+    # 3 gates
+    case(
+        *("aten.gru.input", T(5, 2, 7), T(1, 2, 3), GRU_WEIGHTS),
+        *(True, 1, 0.0, False, False, False),
+        out=(T(5, 2, 3), T(1, 2, 3)),
+        macs=10 * (9 * 7 + 9 * 3),
+        other=10 * 3 * 21,
+    ),
+    # sequences of 5 and 2 steps, packed
+    case(
+        *("aten.gru.data", T(7, 7), I(5), T(1, 2, 3), GRU_WEIGHTS),
+        *(True, 1, 0.0, False, False),
+        out=(T(7, 3), T(1, 2, 3)),
+        macs=7 * (9 * 7 + 9 * 3),
+        other=7 * 3 * 21,
     ),
     case(
         "aten.gru_cell",
@@ -1781,6 +1798,8 @@ LOSS = [
     case("aten.mse_loss", T(1), T(1), 2, out=T(), other=2),  # there is nothing to add up
     # compare, |x|, exponential, a sum, a quotient, a product
     case("aten.log_sigmoid_backward", X, X, X, out=X, other=6 * 30),
+    # y log x + (1 − y) log(1 − x): two logarithms, their bounds, two products, three sums
+    case("aten.binary_cross_entropy", X, X, out=T(), other=(2 + 2 + 2 + 3) * 30 + 30),
     case(
         "aten.binary_cross_entropy_with_logits", X, X, X, T(5), out=T(), other=(8 + 1 + 4) * 30 + 30
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import InputError, crawl_module, estimate_memory
 
@@ -175,6 +177,25 @@ def test_a_model_of_fake_tensors_is_one_of_meta_tensors(options: Any) -> None:
     assert answers(options, fake) == answers(options, convolutional().to("meta"))
     with pytest.raises(InputError, match=r"execute is 'real', and 0\.weight is on the meta device"):
         crawl_module(fake, (3, 8, 8), execute="real")
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_not_collected_during_a_pass(*, is_enabled: bool) -> None:
+    """Afterwards, the collector is as it was."""
+    states = []
+
+    def forward(_: nn.Module, x: Tensor) -> Tensor:
+        states.append(gc.isenabled())
+        return x + 1
+
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        crawl_module(Calls(forward), (4,))
+        states.append(gc.isenabled())
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert states == [False, is_enabled]
 
 
 TRACED = """

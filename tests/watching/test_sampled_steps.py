@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchscan.observing.model_hook import ModelHook
 from torchscan.watching.call_sites import SeriesNumbers
 from torchscan.watching.row_statistics import columns_of
 from torchscan.watching.sampled import Sampled, SampledValues
@@ -200,3 +201,38 @@ def test_steps_of_sharded_parameters_end_with_gradients_of_the_result(
         for _ in range(3):
             model(torch.ones(1)).sum().backward()
     assert [samples.step for samples, _ in process.samples] == [0, 1, 2]
+
+
+class Listener:
+    """A listener that keeps the modules of calls."""
+
+    def __init__(self) -> None:
+        self.open_calls: list[tuple[nn.Module, Any]] = []
+        self.modules: list[nn.Module] = []
+
+    def forget_open(self) -> None:
+        """Forget calls that were interrupted."""
+        self.open_calls.clear()
+
+    def note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Keep the module of a call."""
+        self.open_calls.append((module, args))
+        self.modules.append(module)
+
+    def note_end(self, *_: Any) -> None:
+        """Note the end of a call."""
+        self.open_calls.pop()
+
+
+def test_calls_after_a_sampled_step_are_not_reported() -> None:
+    begun: list[nn.Module] = []
+    model, listener = nn.Sequential(nn.Linear(1, 1)), Listener()
+    hook = ModelHook(model, lambda module, _: begun.append(module), lambda: None)
+    hook.follow(listener)
+    model(torch.ones(1))
+    hook.forget_listener()
+    hook.await_call()
+    model(torch.ones(1))
+    hook.close()
+    assert listener.modules == [model, model[0]]
+    assert begun[:2] == [model, model]
