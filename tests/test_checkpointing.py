@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch.utils.checkpoint import (
 
 from torchscan import InputError, Scan, estimate_memory
 from torchscan.recording.training.checkpoints import SavedCalls
-from torchscan.types import CheckpointChoice, CheckpointCurve
+from torchscan.report.checkpoint_table import describe_recomputed
+from torchscan.types import CheckpointChoice, CheckpointCurve, SavedResult
 
 BATCH, WIDTH, LAYERS = 2048, 512, 6
 STEP: dict[str, Any] = {"device": "RTX 3090", "training": True, "batch_size": BATCH}
@@ -264,6 +266,17 @@ def test_table_page_and_data_show_the_choices(curve: CheckpointCurve) -> None:
     assert saving["policy"][0]["operator"] == "aten.mm.default"
     assert "recomputed_share" in curve.to_csv()
     assert "choices" in repr(curve)
+
+
+def test_several_saved_results_of_an_operator_are_counted(curve: CheckpointCurve) -> None:
+    """Two of softmax, whose sizes differ, and one of GELU."""
+    saved = []
+    for name, size in (("_softmax", 2), ("gelu", 2), ("_softmax", 3)):
+        result = SavedResult(f"aten.{name}.default", ("",), ((size,),), 4 * size, 0.0)
+        saved.append(result)
+    choice = replace(named(curve, MIX), saved=tuple(saved))
+    described = describe_recomputed(choice, replace(curve, choices=(choice,)))
+    assert described == "all but 2 softmax, gelu"
 
 
 def test_invalid_questions_are_refused() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from torch import nn
 
+import torchscan
 from torchscan import InputError, RecordError, model_table
 
 
@@ -58,6 +60,8 @@ def test_batch_and_step() -> None:
 def test_what_is_said_below() -> None:
     text = str(model_table(models(), (3, 20), title="Three"))
     assert "Inputs: float32 (1, 3, 20), eval mode." in text
+    words = " ".join(text.split()).lower()
+    assert f"counted by torchscan {torchscan.__version__} with torch {torch.__version__}" in words
     assert max(map(len, text.splitlines())) <= 80
     assert r"\caption{Three.}" in model_table(models(), (3, 20), title="Three").write("latex")
 

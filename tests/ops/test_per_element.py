@@ -87,6 +87,15 @@ def test_an_element_costs(op: str, each: int) -> None:
     assert flops(op, x, T(2, 3, 5)) == 30 * each
 
 
+@pytest.mark.parametrize("name", ["quint8", "qint8", "qint32", "quint4x2", "quint2x4"])
+def test_arithmetic_of_all_quantized_types_counts(name: str) -> None:
+    """Compare 30 elements with 0; integers as such count only as traffic."""
+    x = T(30, dtype=getattr(torch, name))
+    assert flops("aten.relu", x, x) == 30
+    integers = T(30, dtype=torch.int8)
+    assert flops("aten.relu", integers, integers) == 0
+
+
 @pytest.mark.parametrize(("op", "each"), each_of(COMPLEX))
 def test_a_complex_element_costs(op: str, each: int) -> None:
     assert flops(op, C(2, 3, 5), C(2, 3, 5)) == 30 * each

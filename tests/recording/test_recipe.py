@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import torchscan
 from torchscan import InputError, Scan, estimate_memory
+from torchscan.recording.training.recipe import checkpointed_paths
 
 WIDTH, BATCH, NUM_LAYERS = 64, 8, 4
 GPU = "NVIDIA H100 80GB HBM3"
@@ -202,3 +203,15 @@ def test_options_of_a_training_step_need_one() -> None:
 def test_checkpoints_need_a_list_of_layers() -> None:
     with pytest.raises(InputError, match=r"needs equal layers in a torch.nn.ModuleList"):
         estimate_memory(nn.Linear(4, 4), (4,), training=True, checkpoint=True)
+
+
+def test_a_module_that_is_alone_of_its_type_is_searched_for_repeated_ones() -> None:
+    """The outer sequence has one module of each type, and the first has a sequence of two."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(Layer(), Layer())
+
+    model = nn.Sequential(Encoder(), nn.Linear(WIDTH, WIDTH))
+    assert checkpointed_paths(model) == ["0.blocks.0", "0.blocks.1"]

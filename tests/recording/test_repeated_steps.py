@@ -7,6 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensor_layouts import NO_FLOATS
+from torchscan.recording.execution.abstract import AbstractExecution
+from torchscan.recording.recorder import Recorder
+from torchscan.recording.training.repeated import repeated_step
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -108,3 +113,22 @@ def test_a_hook_sees_the_parameters_themselves() -> None:
 
     _step(module, with_hook)
     assert seen == [len([each for each in module.parameters() if each.requires_grad])] * 2
+
+
+def test_equal_parameters_share_the_operators_of_few() -> None:
+    """Of 20 parameters only the last one has no other behind it.
+
+    One operator adds the decayed weight to the gradient, as a temporary tensor; another one adds
+    the result to the weight.
+    """
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False, device="meta") for _ in range(20)))
+    for parameter in model.parameters():
+        parameter.grad = torch.empty(4, 4, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), weight_decay=0.1, foreach=False)
+    execution = AbstractExecution(NO_FLOATS, "cpu")
+    recorder = Recorder(Inventory(model), execution, lambda _: True, lambda _: None, lambda: None)
+    step = repeated_step(optimizer, recorder, "cpu")
+    assert step is not None
+    parts = [part for _, part in step.parameters]
+    assert [len(part.ops) for part in parts] == [2] * 20
+    assert len(set(map(id, parts))) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import torchscan
 from tests.models.generating import Echo, Window
 from torchscan.cli.main import main
+from torchscan.types import Polynomial, SymbolicCosts
 
 
 def _lines(width: int, vocabulary: int = 100_003) -> list[str]:
@@ -55,6 +57,18 @@ def test_the_remarks_hold_for_every_row() -> None:
     missing = [row.cells[2] for row in some.rows if row.cells[2].text == "no polynomial"]
     assert missing
     assert all(cell.value is None for cell in missing)
+
+
+@pytest.mark.parametrize("known", ["prompt", "token"])
+def test_the_remarks_hold_for_prompts_and_tokens(known: str) -> None:
+    """One of both passes has a formula, 3 B, so one remark says how, the other why there is none."""
+    formulas: dict[str, dict[str, Polynomial | None]]
+    formulas = {"prompt": {"macs": None}, "token": {"macs": None}}
+    formulas[known]["macs"] = Polynomial({(1, 0): Fraction(3)})
+    costs = SymbolicCosts(**formulas, fitted=((1, 64),), checked=((2, 68),))
+    _, fitted, missing = costs.table().remarks
+    assert fitted.startswith("Each formula was fitted from T = 64 on")
+    assert missing.startswith("There is no polynomial")
 
 
 def test_powers_are_set_as_mathematics() -> None:

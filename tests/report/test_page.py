@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,14 @@ from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
 from tests.torchvision_cpu import torchvision
 from tests.watching.watching import watch
-from torchscan import InputError, Scan, TorchscanError, html_report, inspect
+from torchscan import InputError, Scan, TorchscanError, estimate_memory, html_report, inspect
+from torchscan.analyses.memory_blocks import KINDS
 from torchscan.measured import Measured
+from torchscan.report.paging.charts import memory_series
 from torchscan.report.paging.model_page import scripts_of
+from torchscan.report.paging.page_data import by_key
+from torchscan.types import Moment, RunFacts
 from torchscan.types import Page as ModelPage
-from torchscan.types import RunFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -146,6 +150,39 @@ def test_what_has_no_answer_says_why() -> None:
     data = data_of(html_report(Scan(nn.Linear(4, 4), (4,), precision="fp8", device="H200")))
     assert data["memory"] is None
     assert data["remarks"][0].startswith("Memory: memory is not estimated for fp8")
+
+
+def test_a_level_has_a_box_for_each_input_module_and_output() -> None:
+    """Two layers between the input and the output: three lines, and rows 1 and 2 of the table."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    level, *_ = data_of(html_report(Scan(model, (3,))))["levels"]
+    boxes = [(each["kind"], each.get("row")) for each in level["nodes"]]
+    assert sorted(boxes, key=str) == [
+        ("input", None),
+        ("module", 1),
+        ("module", 2),
+        ("output", None),
+    ]
+    assert len(level["edges"]) == 3
+
+
+def test_a_column_of_the_memory_chart_shows_the_largest_of_its_operators() -> None:
+    """The n-th of 720 operators leaves n bytes, so 360 columns of two show the odd numbers."""
+    nothing = (0,) * (len(KINDS) - 1)
+    moments = [Moment("aten.relu", "", "forward", (number, *nothing)) for number in range(720)]
+    estimate = replace(estimate_memory(nn.Linear(2, 2), (2,)), timeline=tuple(moments))
+    series = memory_series(estimate)
+    assert series["kinds"] == [KINDS[0]]
+    assert series["sizes"] == [tuple(range(1, 720, 2))]
+    assert series["phases"] == [("forward", 360)]
+
+
+def test_histories_are_packed_in_groups_of_a_mebibyte_at_least() -> None:
+    """The first has fewer characters, so that the second is packed with it, and the last alone."""
+    text = "0" * 600_000
+    histories = [{"call": [name, 0], "name": "output", "text": text} for name in ("a", "b", "c")]
+    data = by_key(Measured(source="a run", figures={}, histories=histories))
+    assert [group["calls"] for group in data["histories"]] == [["a", "b"], ["c"]]
 
 
 # -- walking -------------------------------------------------------------------------------------------------------------

@@ -208,6 +208,15 @@ def test_a_name_without_a_place_gets_one(text: str, meant: str) -> None:
     assert str(caught.value) == f"'{text}' is not a model: {meant}"
 
 
+@pytest.mark.parametrize("suffix", ["pt", "pth", "onnx", "ipynb", "safetensors", "bin", "yaml"])
+def test_a_file_without_a_model_is_not_taken_for_a_module(suffix: str) -> None:
+    """``weights:bin`` would be the object ``bin`` of a module."""
+    with pytest.raises(InputError) as caught:
+        parse_target(f"weights.{suffix}")
+    assert "did you mean" not in str(caught.value)
+    assert "path/to/file.py:name" in str(caught.value)
+
+
 @given(st.text(max_size=40) | st.text("ab:.py/()[]{}='\",*1-\\ \n\0tvhf", max_size=40))
 def test_any_text_is_a_target_or_is_refused_in_a_line(text: str) -> None:
     target, said = result_or_refusal(parse_target, text)

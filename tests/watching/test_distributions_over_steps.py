@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.watching.test_distributions import of
+from torchscan.watching.distribution_columns import side_by_side
 from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.schema import Series
 
@@ -67,6 +68,21 @@ def test_a_call_that_was_left_out_in_some_steps_has_no_columns_there() -> None:
         over.add(step, {} if step in (2, 3) else {SERIES: ONE})
     found = drawn(over)
     assert (found["first"], found["until"]) == ([0, 1, 4, 5], [1, 2, 5, 6])
+
+
+def test_steps_of_one_run_may_have_different_series() -> None:
+    """A reader gives the same series for all steps.
+
+    The first step has one of them, the second the other.
+    """
+    over, other = OverSteps(), replace(SERIES, path="1")
+    series = {0: SERIES, 1: other}
+    over.add_sampled(0, side_by_side({0: ONE}), series)
+    over.add_sampled(1, side_by_side({1: TWO}), series)
+    found = {}
+    for each, columns in over.columns_by_series():
+        found[each] = columns["first"], columns["max"]
+    assert found == {SERIES: ([0], [1.0]), other: ([1], [2.0])}
 
 
 @pytest.mark.few(1)

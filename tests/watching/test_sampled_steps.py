@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.observing.model_hook import ModelHook
-from torchscan.watching.call_sites import SeriesNumbers
+from torchscan.watching.call_sites import CallSites, SeriesNumbers
 from torchscan.watching.row_statistics import columns_of
 from torchscan.watching.sampled import Sampled, SampledValues
 from torchscan.watching.step_samples import StepSamples, read_header
@@ -236,3 +236,70 @@ def test_calls_after_a_sampled_step_are_not_reported() -> None:
     hook.close()
     assert listener.modules == [model, model[0]]
     assert begun[:2] == [model, model]
+
+
+@pytest.mark.parametrize(("path", "is_sampled"), [("", True), ("0", False)])
+def test_a_compiled_module_around_the_model_is_sampled_as_the_model(
+    path: str, *, is_sampled: bool
+) -> None:
+    """``torch.compile`` returns a module that holds the model; the user has chosen one path."""
+    model = nn.Sequential(nn.Linear(1, 1))
+    around = nn.Sequential(model)
+    sites = CallSites(SeriesNumbers(), lambda each, _: each == path)
+    sites.update(model, around)
+    of_model, of_around = sites.site(model, 0), sites.site(around, 0)
+    assert of_model is not None
+    assert of_around is not None
+    assert (of_model.is_sampled, of_around.is_sampled) == (is_sampled, is_sampled)
+    assert (of_model.path, of_around.path) == ("", "")
+
+
+class Interruption(BaseException):
+    """An exception like that of Ctrl-C: torch runs no hook of the calls that it leaves."""
+
+
+class Interrupted(nn.Module):
+    """Never returns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise Interruption
+
+
+class Recovers(nn.Module):
+    """Returns ``2 x`` instead of the result of a module that is interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Interrupted()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with pytest.raises(Interruption):
+            self.part(x)
+        return 2 * x
+
+
+def test_the_result_of_a_call_is_sampled_if_calls_inside_it_were_interrupted() -> None:
+    """The calls of both modules are open when the inner one ends without notice.
+
+    The layer behind them doubles 2 and adds nothing.
+    """
+    model = nn.Sequential(Recovers(), layer(2.0))
+    with watching(model, "outputs") as process:
+        model(torch.ones(1, 1)).sum().backward()
+    assert Step(process).values() == {
+        "0 output": [2.0],
+        "1 output": [4.0],
+        "Sequential output": [4.0],
+    }
+
+
+def test_a_later_hook_of_a_result_does_not_change_the_recorded_gradient() -> None:
+    """The loss is five times the result; the hook triples what the layer itself gets."""
+    model = layer(2.0)
+    with watching(model, "output_grads") as process:
+        result = model(torch.ones(1, 1))
+        result.register_hook(lambda gradient: 3 * gradient)
+        (5 * result).sum().backward()
+    assert Step(process).values() == {"Linear output gradient": [5.0]}
+    assert model.weight.grad is not None
+    assert model.weight.grad.item() == 15

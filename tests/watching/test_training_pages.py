@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,10 @@ from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
 from torchscan.report.paging.layer_findings import LayerValues
+from torchscan.report.paging.training_data import training_data
 from torchscan.report.paging.training_findings import CurveValues, find_problems
 from torchscan.report.paging.training_packing import thin_out
-from torchscan.report.paging.training_record import CurveData
+from torchscan.report.paging.training_record import CurveData, LayerData, TrainingRecord
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
@@ -270,6 +271,49 @@ def test_a_thinned_curve_keeps_extremes_beside_a_nan(place: int) -> None:
     kept = dict(zip(thinned.steps, thinned.losses, strict=True))
     assert (kept[5005], kept[5006]) == (50.0, -7.0)
     assert math.isnan(kept[place] or 0.0)
+
+
+def marks_of(*notes: Note, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """Return what the axis of a training marks, which has these learning rates and notes."""
+    train = CurveData(
+        steps=range(10, 10 + len(rates)),
+        times=[0.0] * len(rates),
+        losses=[None] * len(rates),
+        learning_rates=rates,
+        gradient_norms=[None] * len(rates),
+    )
+    layers = LayerData(
+        rows=(), first=(), last=(), until=(), num_sampled=0, values={}, not_finite=()
+    )
+    training = TrainingRecord(run="run", state="finished", train=train, layers=layers, notes=notes)
+    marks: list[dict[str, Any]] = training_data(training)["marks"]
+    return marks
+
+
+def test_the_axis_marks_both_ends_of_a_pause() -> None:
+    assert marks_of(Note.of("paused", step=3), Note.of("resumed", step=7)) == [
+        {"step": 3, "text": "paused", "kind": "pause"},
+        {"step": 7, "text": "resumed", "kind": "pause"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "marks"),
+    [
+        pytest.param([0.4, 0.4, 0.1, 0.1], [(12, "lr drop")], id="a quarter"),
+        pytest.param([0.1, 0.1, 0.1, 0.4], [(13, "lr rise")], id="constant before alone"),
+        pytest.param([0.1, 0.4, 0.4, 0.4], [(11, "lr rise")], id="constant after alone"),
+        pytest.param([0.4, 0.4, 0.3, 0.3], [], id="less than half of it"),
+        pytest.param([0.1, 0.4, 1.6, 6.4], [], id="a schedule of each step"),
+    ],
+)
+def test_the_axis_marks_jumps_of_the_learning_rate(
+    rates: list[float], marks: list[tuple[int, str]]
+) -> None:
+    """The first step is 10."""
+    found = marks_of(rates=rates)
+    assert [(each["step"], each["text"]) for each in found] == marks
+    assert {each["kind"] for each in found} <= {"rate"}
 
 
 def test_text_names_the_findings_of_the_page(dead: Path, broken: Path) -> None:
