@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torchscan import cost_of, crawl_module, estimate_memory, record, summary
-from torchscan.errors import RecordError
+from torchscan.errors import InputError, RecordError
 from torchscan.ops import registry
 from torchscan.recording.kernel_access import find_access
 from torchscan.types import Work
@@ -58,6 +58,11 @@ def test_a_formula_is_found_by_the_name_of_the_kernel(model: type[nn.Module]) ->
 
     overall = crawl_module(model(), args=(torch.rand(128),))["overall"]
     assert (overall["flops"], overall["macs"], overall["dmas"]) == (128, 0, 256)
+
+
+def test_a_kernel_in_place_of_its_name_is_refused() -> None:
+    with pytest.raises(InputError, match="give the name of a Triton kernel as 'triton::my_kernel'"):
+        cost_of(kernels.exponential)(lambda **_: Work())
 
 
 @pytest.mark.usefixtures("_own_formulas")

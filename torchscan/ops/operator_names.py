@@ -19,10 +19,10 @@ def name_of(operator: Operator) -> str:
     if isinstance(operator, OpOverload | OpOverloadPacket | MissingOperator):
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
-        raise InputError(
-            f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, "
-            "'mylib::my_op'"
-        )
+        remedy = "give torch.ops.mylib.my_op, or its name, 'mylib::my_op'"
+        if hasattr(operator, "arg_names"):  # a kernel of Triton
+            remedy = "give the name of a Triton kernel as 'triton::my_kernel'"
+        raise InputError(f"{operator!r} is not an operator: {remedy}")
     return operator.replace("::", ".")
 
 
