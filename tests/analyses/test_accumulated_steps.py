@@ -49,7 +49,6 @@ def test_memory_is_that_of_the_last_pass() -> None:
     assert one.peak_bytes == many.peak_bytes == scan(accumulate=True).memory.peak_bytes
 
 
-@pytest.mark.slow
 def plan(sharding: Any, **options: Any) -> Any:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH))
