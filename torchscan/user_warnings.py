@@ -9,8 +9,8 @@ import warnings
 from torchscan.escapes import printable_text
 from torchscan.wording import PYTHON, Spelling, Text, write_text
 
-#: packages whose frames are not the user's
-_NOT_THE_USERS = ("torchscan", "functools", "torch")
+#: packages whose frames are not the user's, and modules of Python that call them
+_NOT_THE_USERS = ("torchscan", "functools", "contextlib", "torch")
 
 
 class TorchscanWarning(UserWarning):

@@ -17,6 +17,7 @@ from torchscan.errors import InputError, RecordError
 from torchscan.ops import registry
 from torchscan.recording.kernel_access import find_access
 from torchscan.types import Work
+from torchscan.user_warnings import TorchscanWarning
 
 pytest.importorskip("triton")
 from tests.recording import triton_kernels as kernels
@@ -58,6 +59,17 @@ def test_a_formula_is_found_by_the_name_of_the_kernel(model: type[nn.Module]) ->
 
     overall = crawl_module(model(), args=(torch.rand(128),))["overall"]
     assert (overall["flops"], overall["macs"], overall["dmas"]) == (128, 0, 256)
+
+
+@pytest.mark.usefixtures("_own_formulas")
+def test_a_formula_that_fails_warns_at_the_line_that_asked() -> None:
+    @cost_of("triton::exponential")
+    def cost(*, wrong: Any, out: Any) -> Work:
+        return Work(other_flops=out.numel)
+
+    with pytest.warns(TorchscanWarning, match="the cost formula .* failed on") as warned:
+        crawl_module(kernels.Bare(), args=(torch.rand(128),))
+    assert {each.filename for each in warned} == {__file__}
 
 
 def test_a_kernel_in_place_of_its_name_is_refused() -> None:
