@@ -86,7 +86,6 @@ class _Conditions:
         before = self._position()
         if_true = true_function(*operands)
         between = self._position()
-        is_true_kept = True
         try:
             if_false = false_function(*operands)
         finally:  # a checkpoint raises here once it has recomputed what it needs

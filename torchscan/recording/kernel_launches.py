@@ -24,6 +24,8 @@ from torchscan.torch_versions import count_dispatch_modes, without_wrapped_kerne
 from torchscan.trace.kernel_operators import kernel_operator, running_kernels_by
 
 _MAX_INTEGER = 2**63
+#: between the name of a tuple and the index of an item
+_INSIDE = "__"
 #: types in a schema; None stands for a tensor that is not there
 _TYPES = {
     bool: "bool",
@@ -137,6 +139,7 @@ class _Launch:
 
     def _run_on(self, values: Mapping[str, Any]) -> None:
         """Launch the kernel on the tensors that a pass has put in place of its arguments."""
+        # Triton refuses arguments that are too many; here they only need some name.
         names = [*self.kernel.arg_names, *map(str, range(len(self.args)))]
         args = [
             _with_tensors(name, argument, values)
@@ -146,10 +149,6 @@ class _Launch:
             name: _with_tensors(name, argument, values) for name, argument in self.kwargs.items()
         }
         self.compiled = self.run(*args, **kwargs)
-
-
-#: between the name of a tuple and the index of an item
-_INSIDE = "__"
 
 
 def _flatten(name: str, value: Any, found: dict[str, Any]) -> None:
