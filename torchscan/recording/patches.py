@@ -35,10 +35,11 @@ def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None
     """Replace an attribute, also one of an object's class, or of a class's base."""
     before = getattr(owner, name)
     is_own = name in vars(owner)
+    own = vars(owner).get(name)  # before it is bound: of a class, it may be a classmethod
 
     def put_back() -> None:
         if is_own:
-            setattr(owner, name, before)
+            setattr(owner, name, own)
         elif name in vars(owner):
             delattr(owner, name)
 

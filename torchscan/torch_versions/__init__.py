@@ -163,6 +163,7 @@ from torchscan.torch_versions.torch_switches import (
     shortened_to_tf32,
 )
 from torchscan.torch_versions.user_functions import (
+    call_of,
     control_flow,
     function_of_triton_op,
     with_operands_of_functions,

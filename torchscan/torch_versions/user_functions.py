@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Any
 
 import torch
@@ -49,12 +50,16 @@ def with_operands_of_functions(
 ) -> tuple[type, str, Callable[[Any], Any]]:
     """Return what to override so that custom autograd functions receive other tensors.
 
-    The method lies below ``Function.apply``, because programs keep that under other names.
+    Where torch has it, the method is one below ``Function.apply``, because programs keep that under
+    other names. Later versions of torch have ``Function.apply`` in C++, with nothing below it.
     """
-    owner = torch.autograd.function._SingleLevelFunction
+    owner: Any = torch.autograd.function._SingleLevelFunction
+    if isinstance(torch.autograd.Function.apply, BuiltinMethodType):
+        owner = torch.autograd.Function
+    own = vars(owner).get("apply")
 
     def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
-        run = super(owner, function).apply
+        run = super(owner, function).apply if own is None else own.__get__(None, function)
         if not is_wanted():  # in another thread
             return run(*args, **kwargs)
         with torch._C.DisableTorchFunction():
@@ -65,6 +70,18 @@ def with_operands_of_functions(
         return run(*operands, **kwargs)
 
     return owner, "apply", lambda _: classmethod(apply)
+
+
+def call_of(function: type[torch.autograd.Function]) -> Any:
+    """Return a call of an autograd function that a pass on shapes can follow.
+
+    ``function.apply`` under another name is out of its reach in torch 2.14 and later.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function.apply(*args, **kwargs)
+
+    return call
 
 
 def control_flow() -> list[tuple[Any, str]]:

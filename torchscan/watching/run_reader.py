@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from operator import itemgetter
@@ -72,7 +73,7 @@ class Reader:
     def about(self) -> dict[str, Any]:
         """Return the metadata of the run."""
         found = self._all("SELECT name, value FROM about WHERE name != ?", GRAPH_ENTRY)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return about_of_run({str(name): json_of(value) for name, value in found})
 
     def graph(self) -> dict[str, Any] | None:
@@ -81,7 +82,7 @@ class Reader:
         if not found:
             return None
         (text,), *_ = found
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return graph_of_run(json_of(text))
 
     def has_graph(self) -> bool:
@@ -95,7 +96,7 @@ class Reader:
     def series(self) -> dict[int, Series]:
         """Return the series by number."""
         found = self._all(SELECT_SERIES)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return dict(map(series_of_row, found))
 
     def steps(self, phase: Phase) -> Iterator[SampledStep]:
@@ -113,7 +114,7 @@ class Reader:
     def written(self, phase: Phase) -> dict[int, float]:
         """Return when the kept steps were written, by their numbers in the file."""
         rows = self._all("SELECT written, time FROM steps WHERE phase = ?", phase)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return {integer_of(number, "step number"): time_of(when) for number, when in rows}
 
     def step(self, phase: Phase, written: int, *, has_counts: bool = True) -> SampledStep | None:
@@ -127,7 +128,7 @@ class Reader:
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """Return the kept steps, and when each was written, without what is in them."""
         rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return [(integer_of(step, "step"), time_of(when)) for step, when in rows]
 
     def last(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
@@ -135,7 +136,7 @@ class Reader:
         statement = "SELECT step, number FROM steps WHERE phase = ? AND step <= ?"
         limit = _MAX_INTEGER if up_to is None else up_to
         rows = self._all(f"{statement} ORDER BY written DESC LIMIT 1", phase, limit)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return next(map(_place_of, rows), None)
 
     def layer_spans(self, phase: Phase) -> list[Span]:
@@ -163,7 +164,7 @@ class Reader:
         for span in stored:
             if span not in skip:
                 rows = self._all(f"{SELECT_COLUMNS} AND first = ?", phase, span[0])
-                with explain_errors(self.path):
+                with self._closed_if_refused():
                     columns += [layer_column_of(row) for row in rows]
         return columns
 
@@ -173,7 +174,7 @@ class Reader:
         select = "SELECT first, last, num_steps FROM layers WHERE phase = ? ORDER BY first"
         found = self._all(select, phase)
         spans = []
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             for row in found:
                 first, last, num_steps = (integer_of(each, "column of layers") for each in row)
                 spans.append((first, last, num_steps))
@@ -186,7 +187,7 @@ class Reader:
         if stored:
             end, _, _ = stored[0]
         places = []
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             for step, number, written in rows:
                 place = step if phase == "train" else number
                 places.append((integer_of(place, "step"), integer_of(written, "number")))
@@ -199,7 +200,7 @@ class Reader:
             statement = "SELECT step, number FROM curves WHERE phase = ? AND step <= ?"
             limit = _MAX_INTEGER if up_to is None else up_to
             rows = self._all(f"{statement} ORDER BY number DESC LIMIT 1", phase, limit)
-            with explain_errors(self.path):
+            with self._closed_if_refused():
                 ends += map(_place_of, rows)
         return max((end for end in ends if end is not None), key=itemgetter(1), default=None)
 
@@ -208,24 +209,28 @@ class Reader:
         if self._version < FIRST_WITH_CURVES:
             return []
         found = self._all(SELECT_CURVES, phase)
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return [curve_point_of(row) for row in found]
 
     def events(self) -> list[RunEvent]:
         """Return what happened to the run, in the order in which it was written."""
         found = self._all("SELECT time, what FROM events ORDER BY rowid")
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return [event_of(row, is_text=self._version < FIRST_WITH_NOTES) for row in found]
 
     def close(self) -> None:
         """Read no more."""
         self._database.close()
 
+    def _closed_if_refused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that explains errors, after which nothing can be read."""
+        return close_if_refused(self._database, self.path)
+
     def _watched(self, phase: Phase, row: Sequence[Any], *, has_counts: bool = True) -> SampledStep:
         from torchscan.watching.unpacking import unpacked  # torch, which takes long to import
 
         step, number, when, data = row
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             return SampledStep(
                 step=integer_of(step, "step"),
                 phase=phase,
@@ -236,7 +241,7 @@ class Reader:
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of an answer, of which there may not be too many."""
-        with explain_errors(self.path):
+        with self._closed_if_refused():
             self._require_tables()
             self._instructions = 0
             rows = self._database.execute(statement, values).fetchmany(MAX_ROWS + 1)

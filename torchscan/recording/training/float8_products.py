@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchscan.recording.execution.block_scales import quantize_mx
 from torchscan.recording.training.float8_casts import Casts, Quantized, quantize
-from torchscan.torch_versions import aten, is_sharded_type, local_part, sharded_from
+from torchscan.torch_versions import aten, call_of, is_sharded_type, local_part, sharded_from
 
 
 def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: bool) -> Tensor:
@@ -203,5 +203,5 @@ def _multiply_blocks(one: Tensor, other: Tensor, dim: int, other_dim: int) -> Te
     return product
 
 
-multiply_in_8_bits: Any = _Float8Product.apply
-multiply_blocks: Any = _MxProduct.apply
+multiply_in_8_bits = call_of(_Float8Product)
+multiply_blocks = call_of(_MxProduct)

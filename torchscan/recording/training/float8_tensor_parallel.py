@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.training.float8 import HANDED_OVER, Float8Linear
 from torchscan.recording.training.float8_casts import TENSORWISE, Quantized, quantize
-from torchscan.torch_versions import local_part, sharded_from
+from torchscan.torch_versions import call_of, local_part, sharded_from
 
 
 def gather_input_in_8_bits(module: nn.Module, mesh: Any) -> None:
@@ -30,7 +30,7 @@ def gather_input_in_8_bits(module: nn.Module, mesh: Any) -> None:
         if not isinstance(states, DTensor):
             states = sharded_from(states, mesh, [Shard(1)])
         quantized = _gathered(quantize(states, TENSORWISE.inputs, -1))
-        stand_for: Any = _GatheredInput.apply
+        stand_for = call_of(_GatheredInput)
         stand_in = stand_for(states)
         setattr(stand_in, HANDED_OVER, quantized)
         return stand_in  # type: ignore[no-any-return]
@@ -53,7 +53,7 @@ def scatter_output_in_parts(layer: Float8Linear, *, is_local: bool) -> None:
     """
 
     def after(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        scatter: Any = _ScatteredOutput.apply
+        scatter = call_of(_ScatteredOutput)
         parts = scatter(output, layer)
         return parts.to_local() if is_local else parts
 

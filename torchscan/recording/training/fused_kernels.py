@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, InputError
 from torchscan.recording.adapters import adapter_parts
 from torchscan.recording.training.quantized_linear import QuantizedLinear
+from torchscan.torch_versions import call_of
 
 #: Liger's names for norms, rotary embeddings and gated layers; Unsloth's fused low-rank adapters
 FusedKernel = Literal["rms_norm", "rope", "swiglu", "lora"]
@@ -96,7 +97,7 @@ class _Rotation(torch.autograd.Function):
         return rows.transpose(1, 2), None, None
 
 
-_rotate: Any = _Rotation.apply
+_rotate = call_of(_Rotation)
 
 
 def rotate_both(
@@ -144,7 +145,7 @@ class _SwiGLU(torch.autograd.Function):
         return gate, up
 
 
-_swiglu: Any = _SwiGLU.apply
+_swiglu = call_of(_SwiGLU)
 
 
 def fuse_gate(module: Any) -> Callable[..., Any] | None:
@@ -200,7 +201,7 @@ class _FusedAdapter(torch.autograd.Function):
         return of_given.view(dropped.shape), None, of_into, of_out, None
 
 
-_multiply: Any = _FusedAdapter.apply
+_multiply = call_of(_FusedAdapter)
 
 
 def _weight_of(base: Any, dtype: torch.dtype) -> Tensor:

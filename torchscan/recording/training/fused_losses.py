@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import Argument, Give, InputError
 from torchscan.recording.training.gradients import BackwardError
+from torchscan.torch_versions import call_of
 
 CrossEntropy = Literal["chunked", "liger", "unsloth"]
 #: label of tokens without a loss
@@ -174,7 +175,7 @@ class _LigerLoss(torch.autograd.Function):
         return (*context.saved_tensors, None)
 
 
-_liger_sum: Any = _LigerLoss.apply
+_liger_sum = call_of(_LigerLoss)
 
 
 class _UnslothLoss(torch.autograd.Function):
@@ -196,7 +197,7 @@ class _UnslothLoss(torch.autograd.Function):
         return logits, None
 
 
-unsloth_losses: Any = _UnslothLoss.apply
+unsloth_losses = call_of(_UnslothLoss)
 
 
 @torch.library.impl(_library, "liger_cross_entropy", "CompositeExplicitAutograd")

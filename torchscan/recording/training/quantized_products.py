@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.torch_versions import aten
+from torchscan.torch_versions import aten, call_of
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define(
@@ -93,9 +93,9 @@ class _Int8Product(torch.autograd.Function):
         return torch.matmul(gradient, dequantized.to(gradient.dtype)), None, None
 
 
-multiply_dequantized: Any = _Dequantized.apply
-multiply_fused: Any = _Fused.apply
-multiply_8_bits: Any = _Int8Product.apply
+multiply_dequantized = call_of(_Dequantized)
+multiply_fused = call_of(_Fused)
+multiply_8_bits = call_of(_Int8Product)
 
 
 @torch.library.impl(_library, "dequantize_4bit", "CompositeExplicitAutograd")
