@@ -37,6 +37,10 @@ AT_ONCE = 2
 ENOUGH = 8.0
 #: imported before the forks; what only some tests need, they import, and pytest its plugins
 HEAVY = ("numpy", "pandas", "torch", "torch._dynamo", "torch.utils.flop_counter")
+SURVIVED = "survived"
+#: no test that was chosen runs the changed lines
+NOT_RUN = "not run"
+UNNOTICED = (SURVIVED, NOT_RUN)
 #: plain: pytest would load the package itself, to rewrite its assertions
 FAST = "not slow and not sweep"
 SAME_RUN = ["-q", "--assert=plain", "--randomly-seed=0", "-p", "same_examples"]
@@ -204,6 +208,8 @@ class Trial:
     runners: Runners
     tests: list[str] = field(default_factory=list)
     all_tests: bool = False
+    #: False if no test runs the changed lines
+    is_run: bool = True
     #: at the first failure; else all that fail are noted
     stops: bool = True
     process: int = 0
@@ -222,6 +228,7 @@ class Trial:
         if not done:
             self.tests = self.runners.enough_of(self.change.place)
         self.all_tests = len(done) + len(self.tests) == len(likely)
+        self.is_run = bool(likely)
         if self.tests:
             self.run()
 
@@ -264,9 +271,9 @@ class Trial:
         os._exit(status)
 
     def outcome(self) -> str | None:
-        """None while it runs; "survived", or what noticed."""
+        """None while it runs; "survived", "not run", or what noticed."""
         if not self.tests:
-            return "survived"
+            return SURVIVED if self.is_run else NOT_RUN
         done, status = os.waitpid(self.process, os.WNOHANG)
         if not done and time.monotonic() < self.deadline:
             return None
@@ -277,7 +284,7 @@ class Trial:
         failed = (
             self.verdict.read_text().strip() if self.verdict.exists() else "the tests cannot run"
         )
-        return self._cleared("survived" if status == 0 else failed)
+        return self._cleared(SURVIVED if status == 0 else failed)
 
     def _cleared(self, outcome: str) -> str:
         self.verdict.unlink(missing_ok=True)
@@ -296,7 +303,7 @@ def leave_out_what_fails_anyway(runners: Runners) -> None:
         time.sleep(0.1)
     if outcome in ("the tests cannot run", "takes for ever"):
         raise SystemExit(f"The tests cannot run here: the package, as it is, {outcome}.")
-    failing = [] if outcome == "survived" else outcome.splitlines()
+    failing = [] if outcome == SURVIVED else outcome.splitlines()
     for test in failing:
         runners.seconds.pop(test, None)
     print(
@@ -321,7 +328,7 @@ def tried(changes: Iterable[Change], runners: Runners) -> Iterator[tuple[Change,
             (trial, outcome) for trial in running if (outcome := trial.outcome())
         ]:
             running.remove(trial)
-            if outcome == "survived" and not trial.all_tests:
+            if outcome == SURVIVED and not trial.all_tests:
                 print(f"so far unnoticed  {trial.change.name}", flush=True)
                 waiting.append(trial)
             else:
@@ -353,7 +360,7 @@ def _survivors() -> Iterator[Change]:
             | {"texts": tuple(result["place"]["texts"]), "lines": tuple(result["place"]["lines"])}
         )
         change = Change(place, result["text"])
-        if result["outcome"] == "survived" and change.source and change.name == result["name"]:
+        if result["outcome"] in UNNOTICED and change.source and change.name == result["name"]:
             yield change
 
 
@@ -367,7 +374,7 @@ def _note(change: Change, outcome: str) -> None:
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
     print(
-        f"{'SURVIVED' if outcome == 'survived' else 'killed  '}  {change.name}  {outcome}",
+        f"{'SURVIVED' if outcome in UNNOTICED else 'killed  '}  {change.name}  {outcome}",
         flush=True,
     )
 
@@ -380,13 +387,15 @@ def _write_survivors(survivors: list[Change]) -> None:
 
 
 def _print_table(outcomes: dict[Change, str]) -> None:
+    columns = ("killed", SURVIVED, NOT_RUN)
     counts = Counter(
-        (change.place.kind, outcome == "survived") for change, outcome in outcomes.items()
+        (change.place.kind, outcome if outcome in columns else "killed")
+        for change, outcome in outcomes.items()
     )
     kinds = sorted({kind for kind, _ in counts})
-    rows = [(kind, counts[kind, False], counts[kind, True]) for kind in kinds]
-    rows.append(("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
-    print(tabulate(rows, headers=["change", "killed", "survived"]))
+    rows = [(kind, *(counts[kind, column] for column in columns)) for kind in kinds]
+    rows.append(("all", *(sum(row[at] for row in rows) for at in (1, 2, 3))))
+    print(tabulate(rows, headers=["change", *columns]))
 
 
 def _arguments() -> argparse.Namespace:
@@ -418,7 +427,7 @@ def main() -> None:
     for change, outcome in tried((change for change in changes if change not in outcomes), runners):
         outcomes[change] = outcome
         _note(change, outcome)
-    _write_survivors([change for change, outcome in outcomes.items() if outcome == "survived"])
+    _write_survivors([change for change, outcome in outcomes.items() if outcome in UNNOTICED])
     _print_table(outcomes)
 
 
