@@ -490,7 +490,12 @@ def test_descriptions_of_a_file_are_those_of_its_device(own_file: Path) -> None:
         ),
         (
             _entry_with(pcie=["4.0x16"]),
-            r"pcie of 'x' is \['4.0x16'\]: give generation and lanes, '4.0x16'",
+            r"pcie of 'x' is \['4.0x16'\]: give '4.0x16'",
+        ),
+        (_entry_with(arch=["Ada"]), r"arch of 'x' is \['Ada'\]: give 'Ada AD102'"),
+        (
+            _entry_with(source=3),
+            "source of 'x' is 3: give sources by key, {'memory_gb': 'data sheet'}",
         ),
         (_entry_with(aliases=3), r"aliases of 'x' is 3: give a list of strings, \['my card'\]"),
         (_entry_with(aliases="y"), "aliases of 'x' is 'y': give a list of strings"),

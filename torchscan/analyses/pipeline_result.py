@@ -36,7 +36,7 @@ class StagePlan:
     index: int
     #: pipeline rank that has the stage
     rank: int
-    #: plan of one microbatch
+    #: plan of one microbatch on the first device of the stage, which is rank 0 of its own mesh
     plan: RankPlan
     #: seconds of a microbatch's forward pass
     forward: float

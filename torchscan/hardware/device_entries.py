@@ -44,6 +44,15 @@ _DESCRIPTIONS = (
 )
 #: keys whose values are lists of strings -> an example of such a string
 _LISTS = {"aliases": "my card", "unverified": "bandwidth_gbs"}
+#: keys whose values are text -> an example
+_TEXTS = {
+    "vendor": "NVIDIA",
+    "arch": "Ada AD102",
+    "memory_type": "GDDR6X",
+    "short_name": "RTX 4090",
+    "note": "clock limited to 2.2 GHz",
+    "pcie": "4.0x16",
+}
 #: keys of older device files -> their names now
 _NEW_KEYS = {"context_mb": "cuda_context_mb"}
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
@@ -149,11 +158,10 @@ def _check_rates(name: str, rates: object, where: str) -> None:
 
 
 def _check_descriptions(name: str, entry: Mapping[str, Any], where: str) -> None:
-    slot = entry.get("pcie", "")
-    if not isinstance(slot, str):
-        raise InputError.about(
-            where, f"pcie of {name!r} is {slot!r}: give generation and lanes, '4.0x16'"
-        )
+    for key, example in _TEXTS.items():
+        text = entry.get(key, "")
+        if not isinstance(text, str):
+            raise InputError.about(where, f"{key} of {name!r} is {text!r}: give {example!r}")
     for key, example in _LISTS.items():
         names = entry.get(key, ())
         is_list = isinstance(names, list | tuple)
@@ -161,6 +169,12 @@ def _check_descriptions(name: str, entry: Mapping[str, Any], where: str) -> None
             raise InputError.about(
                 where, f"{key} of {name!r} is {names!r}: give a list of strings, ['{example}']"
             )
+    source = entry.get("source", {})
+    if not isinstance(source, Mapping) or not all(isinstance(each, str) for each in source):
+        raise InputError.about(
+            where,
+            f"source of {name!r} is {source!r}: give sources by key, {{'memory_gb': 'data sheet'}}",
+        )
 
 
 def _is_positive(value: object) -> bool:
