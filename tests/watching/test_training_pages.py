@@ -589,6 +589,51 @@ def test_other_high_losses_are_not_spikes(spike: tuple[int, list[float]]) -> Non
     assert find_problems(with_spikes(spike), [], []) == []
 
 
+@pytest.mark.parametrize(
+    ("losses", "step", "value", "before"),
+    [
+        ([1.0, None, math.nan, 1.0], 20, "NaN", 0),
+        ([1.0, 0.9, math.inf, math.nan], 20, "infinite", 10),
+        ([math.nan, 1.0, 1.0, 1.0], 0, "NaN", None),
+    ],
+)
+def test_the_first_loss_that_is_not_finite_is_reported(
+    losses: list[float | None], step: int, value: str, before: int | None
+) -> None:
+    """``before`` is the last step with a loss."""
+    curves = CurveValues(steps=range(0, 40, 10), losses=losses, gradient_norms=[None] * 4)
+    (note,) = find_problems(curves, [], [])
+    assert note.code == "loss-not-finite"
+    assert note.values == {"step": step, "value": value, "before": before}
+
+
+def with_norms(norms: Sequence[float | None]) -> CurveValues:
+    """Return gradient norms of consecutive steps, without losses."""
+    return CurveValues(steps=range(len(norms)), losses=[None] * len(norms), gradient_norms=norms)
+
+
+def test_gradients_that_grow_are_reported_with_medians_of_start_and_end() -> None:
+    """The start are the first quarter of known norms, 2 … 4; the end the last three."""
+    norms = [None, 2.0, 3.0, 4.0, *[5.0] * 6, math.inf, 0.0, 2999.0, 4000.0, 3001.0]
+    (note,) = find_problems(with_norms(norms), [], [])
+    assert note.code == "gradients-grow"
+    assert note.values == {"start": 3.0, "end": 3001.0, "step": 14}
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        pytest.param(
+            [2.0, 3.0, 4.0, *[5.0] * 6, 2999.0, 2999.0, 4000.0], id="less than 1000 times"
+        ),
+        pytest.param([2.0, 3.0, 4.0, *[5.0] * 5, 4000.0, 4000.0, 4000.0], id="eleven norms"),
+        pytest.param([3.0] * 6 + [4000.0] + [3.0] * 6, id="a spike in the middle"),
+    ],
+)
+def test_other_gradients_are_not_reported(norms: list[float]) -> None:
+    assert find_problems(with_norms(norms), [], []) == []
+
+
 def test_a_layer_that_does_not_learn_keeps_its_name() -> None:
     layers = [
         LayerValues(path=name, name=name, gradient=[0.1] * 9, update=[update] * 9, dead=[])
