@@ -19,10 +19,13 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from tests.versions import needs
 from torchscan import InputError, Scan, estimate_memory
 from torchscan.recording.training.checkpoints import SavedCalls
 from torchscan.report.checkpoint_table import describe_recomputed
 from torchscan.types import CheckpointChoice, CheckpointCurve, SavedResult
+
+pytestmark = needs("_C._autograd._top_saved_tensors_default_hooks")
 
 BATCH, WIDTH, LAYERS = 2048, 512, 6
 STEP: dict[str, Any] = {"device": "RTX 3090", "training": True, "batch_size": BATCH}

@@ -23,6 +23,7 @@ from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
+from tests.versions import skip_without
 from torchscan import (
     InputError,
     analyze_roofline,
@@ -160,6 +161,7 @@ def _curves() -> Any:
 
 @functools.cache
 def _checkpointing() -> Any:
+    skip_without("_C._autograd._top_saved_tensors_default_hooks")
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(3))
     model = nn.Sequential(*layers)
     estimate = estimate_memory(model, (4, 8), training=True, device="RTX 3090")

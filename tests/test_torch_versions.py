@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import torchscan
-from tests.versions import before
+from tests.versions import before, lacks
 from torchscan import torch_versions
 from torchscan.ops import registry
 from torchscan.ops.windows import elementwise
@@ -130,3 +131,12 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
 def test_collectives_run_on_shapes() -> None:
     pytest.importorskip("torch.distributed")
     assert has_collectives_on_shapes()
+
+
+@pytest.mark.skipif(
+    not lacks("_C._autograd._top_saved_tensors_default_hooks"), reason="torch tells it"
+)
+def test_checkpoints_are_compared_only_if_torch_tells_what_they_save() -> None:
+    found = torchscan.Scan(nn.Linear(4, 4), (4,), training=True, device="H100")
+    with pytest.raises(torchscan.InputError, match=r"torch 2\.6 does not tell what checkpoints"):
+        found.checkpointing()

@@ -11,6 +11,7 @@ from torchscan.errors import Give, InputError
 from torchscan.recorded_pass import RecordedPass
 from torchscan.recording.state import original_of
 from torchscan.recording.training.recipe import checkpointed_paths
+from torchscan.torch_versions import SHOWS_SAVED_TENSOR_HOOKS
 from torchscan.trace.trace import Trace
 from torchscan.units import bytes_of
 
@@ -26,6 +27,11 @@ def compare_checkpoints(
     if not question.training:
         training = Give("training", True)
         raise InputError("checkpoints belong to a training step: give ", training)
+    if not SHOWS_SAVED_TENSOR_HOOKS:
+        raise InputError(
+            "torch 2.6 does not tell what checkpoints save: take torch 2.7 or later, or compare "
+            "single ones by the argument checkpoint"
+        )
     device = estimates.require_gpu("the time of what is computed again")
     limit = None
     if max_memory is not None:

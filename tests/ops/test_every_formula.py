@@ -22,6 +22,9 @@ from torchscan.ops import compute_cost, registry
 from torchscan.trace.events import Sparsity
 from torchscan.types import OpSignature, TensorSpec
 
+#: the type of the scales of blocks, or one of the same size
+SCALES = torch.uint8 if lacks("float8_e8m0fnu") else torch.float8_e8m0fnu
+
 
 def T(*shape: int, dtype: torch.dtype = torch.float32) -> TensorSpec:  # noqa: N802 - a tensor, as short as can be
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
@@ -265,7 +268,7 @@ MATMUL = [
         "torchscan.quantize_mx",
         T(2, 32),
         -1,
-        out=(T(2, 32, dtype=torch.float8_e4m3fn), T(512, dtype=torch.float8_e8m0fnu)),
+        out=(T(2, 32, dtype=torch.float8_e4m3fn), T(512, dtype=SCALES)),
         other=2 * 64 + 2 * 31 + 2 * 4,
     ),
     case(

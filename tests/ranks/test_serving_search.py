@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.models.generating import Echo
+from tests.versions import before
 from torchscan import InputError, analyze_generation, parallel
 from torchscan.types import ServingSearch
 
@@ -211,6 +212,7 @@ def test_ways_whose_weights_do_not_fit_are_not_recorded() -> None:
     assert {note.code for note in search.refused.values()} == {"model-has-no-room"}
 
 
+@before("2.9", "collectives do not run on shapes")
 def test_reasons_name_no_arguments_of_others() -> None:
     search = _searched(2)
     (reason,) = search.refused.values()

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
 
+from tests.versions import before
 from torchscan import InputError
 from torchscan.analyses.plan_result import Plan
 from torchscan.notes import Note
@@ -285,6 +286,7 @@ def shard_whole(model: Any, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
+@before("2.9", "collectives do not run on shapes")
 @pytest.mark.parametrize(
     ("apply", "mesh", "options", "said"),
     [

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.versions import needs
+from tests.versions import before, lacks, needs
 from torchscan import Scan, TorchscanError, analyze_roofline, estimate_memory
 from torchscan.recording.execution.block_scales import quantize_mx
 from torchscan.recording.training.float8 import Float8, Float8Linear, convert_to_float8
@@ -18,7 +18,8 @@ from torchscan.recording.training.float8_all_gather import hold_in_8_bits
 
 ROWS, INNER, OUTER = 128, 256, 512
 MACS = ROWS * INNER * OUTER
-RECIPES: tuple[Float8, ...] = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "mx")
+IN_BLOCKS = pytest.param("mx", marks=needs("float8_e8m0fnu"))
+RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp", IN_BLOCKS]
 
 
 def layer(recipe: Float8, *, device: str = "meta", dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -36,7 +37,12 @@ def scan(recipe: Float8) -> Scan:
 
 @pytest.mark.parametrize(
     ("recipe", "in_8_bits"),
-    [("tensorwise", 3), ("rowwise", 3), ("rowwise_with_gw_hp", 2), ("mx", 3)],
+    [
+        ("tensorwise", 3),
+        ("rowwise", 3),
+        ("rowwise_with_gw_hp", 2),
+        pytest.param("mx", 3, marks=needs("float8_e8m0fnu")),
+    ],
 )
 def test_a_step_has_three_products_of_which_some_are_in_8_bits(
     recipe: Float8, in_8_bits: int
@@ -114,6 +120,7 @@ def test_a_weight_gathered_in_8_bits_has_its_gradient_in_the_16_of_the_product()
     assert sizes == [2 * INNER * OUTER]
 
 
+@before("2.7", "_scaled_mm does not run on a CPU")
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_values_and_gradients_are_near_those_of_the_layer(recipe: Float8) -> None:
     """8 bits with 3 (2) of mantissa: errors of 1/16 (1/8) of a factor, which average out in a sum."""
@@ -133,6 +140,7 @@ def test_values_and_gradients_are_near_those_of_the_layer(recipe: Float8) -> Non
         assert (one.float() - other.float()).norm() < 0.06 * other.float().norm()
 
 
+@needs("float8_e8m0fnu")
 @pytest.mark.parametrize("dim", [0, -1])
 def test_blocks_of_32_share_a_power_of_two(dim: int) -> None:
     matrix = torch.randn(64, 96) * torch.logspace(-3, 3, 96)
@@ -201,6 +209,12 @@ def test_a_recipe_without_products_is_refused(options: dict[str, Any], message: 
     model = nn.Sequential(nn.Linear(64, 64))
     with pytest.raises(TorchscanError, match=message):
         analyze_roofline(model, (64,), **{"training": True, "device": "H100", **options})
+
+
+@pytest.mark.skipif(not lacks("float8_e8m0fnu"), reason="this version of torch has the type")
+def test_blocks_need_a_type_for_their_scales() -> None:
+    with pytest.raises(TorchscanError, match=r"float8 is 'mx', and torch .* has no type for its"):
+        layer("mx")
 
 
 def test_a_recomputed_layer_casts_its_input_as_before() -> None:

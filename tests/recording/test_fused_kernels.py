@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.versions import needs
 from torchscan import InputError, Scan
 
 WIDTH, INNER, HEADS, BATCH, LENGTH, LAYERS = 64, 128, 4, 2, 32, 2
@@ -108,7 +109,10 @@ def kept(found: Scan) -> int:
 @pytest.mark.parametrize(
     ("kernel", "forward", "backward", "num"),
     [
-        ("rms_norm", "aten._fused_rms_norm", "aten._fused_rms_norm_backward", 1),
+        pytest.param(
+            *("rms_norm", "aten._fused_rms_norm", "aten._fused_rms_norm_backward", 1),
+            marks=needs("ops.aten._fused_rms_norm_backward"),
+        ),
         ("swiglu", "torchscan.swiglu", "torchscan.swiglu_backward", 1),
     ],
 )
@@ -131,6 +135,7 @@ def test_queries_and_keys_are_rotated_in_place() -> None:
     assert load.bytes_written == 2 * 2 * LAYERS * ROWS * WIDTH * 2
 
 
+@needs("ops.aten._fused_rms_norm_backward")
 def test_a_norm_keeps_its_input_and_a_number_for_each_row() -> None:
     """Plain ones keep rows in 32 bits, that number, and normalized rows in 16.
 
@@ -168,6 +173,7 @@ def test_a_packed_weight_is_dequantized_for_each_product(weights: Any) -> None:
     assert names["torchscan.product_of_4bit"] == 0
 
 
+@needs("ops.aten._fused_rms_norm_backward")
 def test_kernels_are_the_same_with_checkpoints() -> None:
     names = operators(scan(fused_kernels=["rms_norm", "rope"], checkpoint=True))
     assert names["aten._fused_rms_norm"] == 2 * LAYERS

@@ -30,6 +30,8 @@ share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
 _top_hooks: Callable[[bool], Any] = getattr(
     _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
+#: True if hooks for saved tensors can be seen; False on torch 2.6
+SHOWS_SAVED_TENSOR_HOOKS = hasattr(_C._autograd, "_top_saved_tensors_default_hooks")
 #: True if a saved tensor tells whether hooks have packed it
 TELLS_UNPACKING = hasattr(_C._autograd.SavedTensor, "unpack_hook")
 #: place of the function that Python's functions hand a graph to

@@ -17,7 +17,7 @@ from torchscan.errors import Argument, InputError
 from torchscan.recording.execution.block_scales import MX_BLOCK
 from torchscan.recording.training.float8_casts import CASTS, Quantized
 from torchscan.recording.training.float8_products import multiply_blocks, multiply_in_8_bits
-from torchscan.torch_versions import import_compiler, take_wide_gradients
+from torchscan.torch_versions import HAS_SCALES_IN_8_BITS, import_compiler, take_wide_gradients
 
 #: the recipes of torchao, by their names there; "mx": blocks of 32 with scales of 8 bits
 Float8 = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
@@ -45,6 +45,12 @@ def convert_to_float8(
     not a multiple of 16 (for "mx": 32), which 8-bit products need. With ``all_gather``, FSDP
     gathers their weights in 8 bits.
     """
+    if recipe == "mx" and not HAS_SCALES_IN_8_BITS:
+        raise InputError(
+            Argument("float8"),
+            f" is 'mx', and torch {torch.__version__} has no type for its scales: take a later "
+            "torch, or another recipe",
+        )
     # An import within a pass would keep the frames of the pass alive, and their tensors.
     import_compiler()
     multiple = required_multiple(recipe)

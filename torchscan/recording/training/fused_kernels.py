@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchscan.errors import Argument, InputError
 from torchscan.recording.adapters import adapter_parts
 from torchscan.recording.training.quantized_linear import QuantizedLinear
-from torchscan.torch_versions import call_of
+from torchscan.torch_versions import HAS_FUSED_RMS_NORM, call_of
 
 #: Liger's names for norms, rotary embeddings and gated layers; Unsloth's fused low-rank adapters
 FusedKernel = Literal["rms_norm", "rope", "swiglu", "lora"]
@@ -34,6 +34,12 @@ _library.define("swiglu_backward(Tensor gradient, Tensor(a!) gate, Tensor(b!) up
 
 def fuse_kernels(model: nn.Module, kinds: Sequence[FusedKernel]) -> None:
     """Change modules of a copy so that they compute with these kernels."""
+    if "rms_norm" in kinds and not HAS_FUSED_RMS_NORM:
+        raise InputError(
+            Argument("fused_kernels"),
+            f" has 'rms_norm', and torch {torch.__version__} has no operator for it: take a later "
+            "torch, or leave it out",
+        )
     for kind in kinds:
         fuse, label = _FUSING[kind]
         subclasses: dict[type[nn.Module], type[nn.Module]] = {}
