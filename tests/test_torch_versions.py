@@ -140,3 +140,43 @@ def test_checkpoints_are_compared_only_if_torch_tells_what_they_save() -> None:
     found = torchscan.Scan(nn.Linear(4, 4), (4,), training=True, device="H100")
     with pytest.raises(torchscan.InputError, match=r"torch 2\.6 does not tell what checkpoints"):
         found.checkpointing()
+
+
+#: private names that torch's own Python can do without
+NOT_NEEDED = [
+    "_C._DisablePythonDispatcher",
+    "_C._autograd.SavedTensor",
+    "_C._autograd._top_saved_tensors_default_hooks",
+    "_C._is_alias_of",
+    "_GLOBAL_DEVICE_CONTEXT",
+    "_fused_sdp_choice",
+    "_library.custom_ops.OPDEFS",
+]
+_WITHOUT = """
+import functools, sys, torch
+from torch import nn
+
+for path in sys.argv[1:]:
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, torch)
+    if hasattr(owner, name):
+        delattr(owner, name)
+import torchscan
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+info = torchscan.crawl_module(model, (3, 8, 8))
+print(info["overall"]["grad_params"])
+print(torchscan.estimate_memory(model, (3, 8, 8), training=True).by_kind["parameters"])
+"""
+
+
+@pytest.mark.slow
+def test_a_version_of_torch_may_lose_private_names() -> None:
+    """8 · 27 + 8 parameters of the convolution and 288 · 4 + 4 of the linear layer."""
+    done = subprocess.run(  # noqa: S603 - the program is the one above
+        [sys.executable, "-W", "ignore", "-c", _WITHOUT, *NOT_NEEDED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["1380", str(1380 * 4)], done.stderr

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
+from tests.versions import before
 from torchscan import InputError, RecordError, record
 from torchscan.analyses.module_graph import ModuleGraph, module_graph
 from torchscan.trace.trace import Trace
@@ -239,6 +240,7 @@ def test_what_hands_on_its_argument_is_on_the_way() -> None:
     assert edges(trace, "0") == ["input output"]
 
 
+@before("2.7", "the graph has other operators")
 def test_what_is_written_in_place_comes_from_who_wrote_last() -> None:
     """To a part of it, through a view."""
 

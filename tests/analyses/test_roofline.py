@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.recording.test_record import Calls
-from tests.versions import needs
+from tests.versions import before, needs
 from torchscan import InputError, analyze_roofline, crawl_module, record, register_device
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.error_margin import COMPARED, TRAINED
@@ -465,6 +465,7 @@ def test_compiled_calls_that_are_equal_run_once() -> None:
     assert [each.operator for each in result.operators].count("aten.sigmoid") == 2
 
 
+@before("2.7", "a checkpoint imports the compiler, which reads values")
 def test_compiled_reductions_are_kept_for_the_backward_pass() -> None:
     """A sum for each row is not computed again; with a checkpoint, everything is."""
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.versions import needs
 from torchscan import inspect, open_run
 from torchscan.inspecting import out_of_memory
 from torchscan.types import MemorySnapshot, RunFacts
@@ -107,6 +108,7 @@ def sizes(found: MemorySnapshot) -> dict[tuple[str, str], int]:
     return {(each.kind, each.path): each.size for each in found.held}
 
 
+@needs("_C._autograd.SavedTensor.unpack_hook")
 @pytest.mark.usefixtures("gpu")
 def test_what_held_the_memory_is_known_by_module() -> None:
     model = failing_model(after=2)
@@ -233,6 +235,7 @@ class FailingBackward(torch.autograd.Function):
         raise torch.OutOfMemoryError(MESSAGE)
 
 
+@needs("_C._autograd.SavedTensor.unpack_hook")
 @pytest.mark.usefixtures("gpu")
 def test_a_backward_pass_that_fails_shows_what_the_graph_still_holds() -> None:
     """The graph of the last block has run; those before it hold what they saved."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.versions import skip_before
 from torchscan import RecordError, record
 from torchscan.recording.request import Execute
 from torchscan.types import Trace
@@ -229,6 +230,8 @@ def _view(draw: random.Random) -> Drawn:
     ],
 )
 def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
+    if kind is _picked:
+        skip_before("2.7", "strides of what is picked differ on shapes")
     args, function = kind(random.Random(number))  # noqa: S311
     abstract, real = (
         record(Applied(function), args=args, execute=way) for way in ("abstract", "real")

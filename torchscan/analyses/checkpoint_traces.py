@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from torchscan.analyses.checkpoint_edit import CheckpointEdit, LayerRun
 from torchscan.errors import InputError
 from torchscan.once import once
+from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
 #: what the hooks of checkpoints call, as often as there are tensors to save
@@ -115,11 +116,11 @@ class CheckpointedTrace:
 
     def _pair(self, layer: str, forward: range, again: range) -> dict[int, int]:
         ops = self.trace.ops
-        first_run = (index for index in forward if ops[index].signature.operator != _DETACH)
+        first_run = (index for index in forward if not _is_by_checkpoint(ops[index].signature))
         pairs: dict[int, int] = {}
         for index in again:
             signature = ops[index].signature
-            if signature.operator == _DETACH:
+            if _is_by_checkpoint(signature):
                 continue
             first = next(first_run, None)
             if first is None or ops[first].signature.op is not signature.op:
@@ -141,6 +142,13 @@ class CheckpointedTrace:
             if ops[index].signature.operator == _DETACH and f"{path}.".startswith(f"{run.layer}."):
                 unpacking.append(index)
         return unpacking
+
+
+def _is_by_checkpoint(signature: OpSignature) -> bool:
+    """Return whether a call is one of torch's checkpoint: it hands on, or makes an empty tensor."""
+    if signature.operator == "aten.empty":
+        return signature.outputs[0].shape == (0,)
+    return signature.operator == _DETACH
 
 
 def _not_repeated(layer: str) -> InputError:

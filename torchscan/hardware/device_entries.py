@@ -160,21 +160,21 @@ def _check_rates(name: str, rates: object, where: str) -> None:
 def _check_descriptions(name: str, entry: Mapping[str, Any], where: str) -> None:
     for key, example in _TEXTS.items():
         text = entry.get(key, "")
-        if not isinstance(text, str):
+        is_text = isinstance(text, str)
+        if not is_text:
             raise InputError.about(where, f"{key} of {name!r} is {text!r}: give {example!r}")
     for key, example in _LISTS.items():
         names = entry.get(key, ())
         is_list = isinstance(names, list | tuple)
-        if not is_list or not all(isinstance(each, str) for each in names):
-            raise InputError.about(
-                where, f"{key} of {name!r} is {names!r}: give a list of strings, ['{example}']"
-            )
+        are_strings = is_list and all(isinstance(each, str) for each in names)
+        if not are_strings:
+            wanted = f"give a list of strings, ['{example}']"
+            raise InputError.about(where, f"{key} of {name!r} is {names!r}: {wanted}")
     source = entry.get("source", {})
-    if not isinstance(source, Mapping) or not all(isinstance(each, str) for each in source):
-        raise InputError.about(
-            where,
-            f"source of {name!r} is {source!r}: give sources by key, {{'memory_gb': 'data sheet'}}",
-        )
+    is_mapping = isinstance(source, Mapping)
+    if not is_mapping:
+        wanted = "give sources by key, {'memory_gb': 'data sheet'}"
+        raise InputError.about(where, f"source of {name!r} is {source!r}: {wanted}")
 
 
 def _is_positive(value: object) -> bool:

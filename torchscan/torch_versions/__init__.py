@@ -10,8 +10,8 @@ operator that a version lacks is a name that never appears.
 # mypy: implicit-reexport
 
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as without_functorch
-from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.library import CustomOpDef  # type: ignore[attr-defined] # it is not exported
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 

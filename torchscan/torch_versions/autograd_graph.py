@@ -25,15 +25,22 @@ next_node: Callable[[], int] = _C._autograd._get_sequence_nr
 LEAF_NODE: Any = _C._functions.AccumulateGrad
 #: sets whether gradients are recorded; ``torch.set_grad_enabled`` is a class written in Python
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
-#: returns whether two tensors share memory
-share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
+
+
+def share_storage(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors share memory."""
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+#: the same in C++, if torch has it
+share_memory: Callable[[Tensor, Tensor], bool] = getattr(_C, "_is_alias_of", share_storage)
 _top_hooks: Callable[[bool], Any] = getattr(
     _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
 )
 #: True if hooks for saved tensors can be seen; False on torch 2.6
 SHOWS_SAVED_TENSOR_HOOKS = hasattr(_C._autograd, "_top_saved_tensors_default_hooks")
 #: True if a saved tensor tells whether hooks have packed it
-TELLS_UNPACKING = hasattr(_C._autograd.SavedTensor, "unpack_hook")
+TELLS_UNPACKING = hasattr(getattr(_C._autograd, "SavedTensor", None), "unpack_hook")
 #: place of the function that Python's functions hand a graph to
 RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
 #: place of the function that anomaly mode asks for the frames that create a node

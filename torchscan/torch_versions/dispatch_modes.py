@@ -40,7 +40,7 @@ def traces() -> str | None:
 
     The tracers record all that torch does, in a way that code cannot leave.
     """
-    if _C._get_tracing_state() is not None:
+    if is_tracing():
         return "torch.jit.trace"
     fx = sys.modules.get("torch.fx._symbolic_trace")
     code = getattr(nn.Module.__call__, "__code__", None)
@@ -65,8 +65,9 @@ def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
 
     A tracer may have torch call them from Python.
     """
-    guard: contextlib.AbstractContextManager[object] = _C._DisablePythonDispatcher()
-    return guard
+    guard = getattr(_C, "_DisablePythonDispatcher", contextlib.nullcontext)
+    context: contextlib.AbstractContextManager[object] = guard()
+    return context
 
 
 def making_ordinary_tensors() -> contextlib.AbstractContextManager[object]:

@@ -65,6 +65,8 @@ WRITTEN_IN_PYTHON: tuple[Any, ...] = (
 
 def _fuses_grouped_queries() -> bool:
     """Return whether torch chooses the fused kernel, whatever the user has switched off."""
+    if not hasattr(torch, "_fused_sdp_choice"):
+        return True
     query, key = torch.empty(1, 2, 1, 1), torch.empty(1, 1, 1, 1)
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         choice: int = torch._fused_sdp_choice(query, key, key, enable_gqa=True)

@@ -13,7 +13,7 @@ _C: Any = torch._C
 
 def default_device() -> torch.device | None:
     """Return the device that was given to ``torch.set_default_device`` in this thread."""
-    context: Any = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    context: Any = getattr(_device_context(), "device_context", None)
     return None if context is None else context.device
 
 
@@ -24,7 +24,11 @@ def set_default_device(device: torch.device | None) -> None:
     """
     torch.set_default_device(device)
     if device is None:
-        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
+        getattr(_device_context(), "__dict__", {}).pop("device_context", None)
+
+
+def _device_context() -> object:
+    return getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
 
 
 def print_options() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Callable
 from types import BuiltinMethodType
 from typing import Any
@@ -23,9 +24,11 @@ _CONTROL_FLOW = {
 
 def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
     """Return a context in which ``wrap_triton`` returns the kernel itself."""
-    from torch._library.triton import set_wrap_triton_enabled
-
-    return set_wrap_triton_enabled(False)
+    triton: Any = importlib.import_module("torch._library.triton")
+    if not hasattr(triton, "set_wrap_triton_enabled"):
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[None] = triton.set_wrap_triton_enabled(False)
+    return context
 
 
 def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
@@ -33,11 +36,11 @@ def function_of_triton_op(op: OpOverload) -> Callable[..., Any] | None:
 
     It is also None if the operator has another implementation for some device.
     """
-    from torch._library.custom_ops import OPDEFS
-    from torch._subclasses.functional_tensor import FunctionalTensorMode
-
-    definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
-    if definition is None or FunctionalTensorMode not in definition._torch_dispatch_fns:
+    definitions = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {})
+    definition: Any = definitions.get(f"{op.namespace}::{op._opname}")
+    functional: Any = sys.modules.get("torch._subclasses.functional_tensor")
+    mode = getattr(functional, "FunctionalTensorMode", None)
+    if definition is None or mode is None or mode not in definition._torch_dispatch_fns:
         return None
     if len(definition._backend_fns) > 1:  # on some device something else runs
         return None
