@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -66,8 +67,15 @@ def flight_records() -> list[dict[str, Any]]:
 def has_collectives_on_shapes() -> bool:
     """Return whether torch's collectives run on tensors without data.
 
-    ``torch.distributed`` must be imported.
+    ``torch.distributed`` must be imported. In torch 2.9 a module for tools registers them.
     """
+    if not _has_all_gather_on_shapes():
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch.distributed._tools.fake_collectives")
+    return _has_all_gather_on_shapes()
+
+
+def _has_all_gather_on_shapes() -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::_allgather_base_", "Meta")
 
 
