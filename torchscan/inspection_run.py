@@ -47,6 +47,7 @@ class Run(RowsResult, Inspected):
         checks: Sequence[Check],
         device: str | None,
         expected: bool = True,
+        loop_iterations: int | None = None,
         guard: NonFiniteGuard | None = None,
     ) -> None:
         """Inspect ``module``.
@@ -75,6 +76,7 @@ class Run(RowsResult, Inspected):
         self._awaits_training = True
         self._device = device
         self._is_expected = expected
+        self._loop_iterations = loop_iterations
         self._facts: RunFacts | None = None
         #: what held the GPU's memory when a step ran out of it, or None if none did
         self.out_of_memory: MemorySnapshot | None = None
@@ -157,6 +159,7 @@ class Run(RowsResult, Inspected):
                 device=self._device,
                 is_timed=self._is_expected,
                 autocast=inspector.examples.autocast,
+                loop_iterations=self._loop_iterations,
             )
         facts = run_of(
             watched,
