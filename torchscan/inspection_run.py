@@ -52,8 +52,7 @@ class Run(RowsResult, Inspected):
     ) -> None:
         """Inspect ``module``.
 
-        ``guard`` checks the steps of all models of a script; without one, only this model is
-        checked.
+        ``guard`` checks steps of all models of a script; without one, only this model is checked.
         """
         listener = finding_listener(on_nonfinite)
         self._guard = guard or NonFiniteGuard(listener, module)
@@ -151,11 +150,10 @@ class Run(RowsResult, Inspected):
         expectation = Expectation()
         example = inspector.examples.find(watched.usual.calls)
         if example is not None:
-            training = any(step.backward_span for step in watched.usual.steps)
             expectation = expectation_of(
                 inspector.model,
                 example,
-                training=training,
+                training=any(step.backward_span for step in watched.usual.steps),
                 device=self._device,
                 is_timed=self._is_expected,
                 autocast=inspector.examples.autocast,

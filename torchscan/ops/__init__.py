@@ -26,6 +26,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     linalg,
     loss,
     low_bit_products,
+    mamba,
     matmul,
     movement,
     movement_windows,
@@ -44,6 +45,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     view_windows,
     views,
     vision,
+    xformers,
 )
 from torchscan.ops.op_costs import CallCost as CallCost
 from torchscan.ops.op_costs import OpCost as OpCost

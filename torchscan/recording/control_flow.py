@@ -42,7 +42,7 @@ def control_flow_followed(
     """
     loops = Loops(recorder.values, num_iterations, assume)
     replacements: dict[str, Callable[..., Any]] = {
-        "_hop_compile_and_call": _run_uncompiled,
+        "_hop_compile_and_call": run_uncompiled,
         "cond_op": _Conditions(recorder, omitted, assume).run,
         "while_loop_op": loops.run_while,
         "scan_op": run_scan,
@@ -110,7 +110,7 @@ class _Conditions:
         return flops
 
 
-def _run_uncompiled(
+def run_uncompiled(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,

@@ -19,8 +19,12 @@ from typing import Any
 from torch import Tensor
 
 from torchscan.recording.kernel_access import Access, find_access
-from torchscan.recording.patches import Contexts, overridden
-from torchscan.torch_versions import count_dispatch_modes, without_wrapped_kernels
+from torchscan.recording.patches import Contexts, overridden, substituted
+from torchscan.torch_versions import (
+    count_dispatch_modes,
+    device_switches,
+    without_wrapped_kernels,
+)
 from torchscan.trace.kernel_operators import kernel_operator, running_kernels_by
 
 _MAX_INTEGER = 2**63
@@ -44,6 +48,8 @@ def kernel_launches() -> Contexts:
         return
     yield overridden(jit.KernelInterface, "__getitem__", _launching_operators)
     yield without_wrapped_kernels()
+    for owner, name in device_switches():  # code that launches kernels chooses a device before
+        yield substituted(owner, name, lambda _: -1)
 
 
 def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -41,7 +41,7 @@ class PassRequest(Inputs):
 
     mode: Mode = "eval"
     execute: Execute = "auto"
-    #: iterations of each ``torch.while_loop`` whose end depends on data; None: as far as it is known
+    #: iterations of each loop whose end depends on data, or None to run the pass on data
     loop_iterations: int | None = None
     backward: Backward = False
     #: also run the optimizer's step

@@ -51,6 +51,7 @@ from torchscan.torch_versions.compiler import (
 from torchscan.torch_versions.cuda_state import (
     allocator_snapshot,
     current_stream,
+    device_switches,
     is_capturing,
     is_capturing_now,
 )
