@@ -16,7 +16,7 @@ from torch import nn
 from tests.ops.test_every_formula import Case, I, T, case
 from torchscan import crawl_module
 from torchscan.ops import compute_cost
-from torchscan.trace.kernel_operators import kernel_operator
+from torchscan.trace.kernel_operators import ONLY_WRITTEN, kernel_operator
 from torchscan.types import OpSignature, TensorSpec
 
 _ATTENTION = "Tensor query, Tensor key, Tensor value"
@@ -287,8 +287,8 @@ def _launch(name: str, written: dict[str, TensorSpec], **read: Any) -> OpSignatu
     """Return the launch of a kernel that reads some arguments and writes others."""
     kinds = {bool: "bool", int: "int", TensorSpec: "Tensor"}
     parameters = [f"{kinds[type(value)]} {each}" for each, value in read.items()]
-    results = [f"Tensor(a{index}!) {each}" for index, each in enumerate(written)]
-    operator = kernel_operator(name, ", ".join([*parameters, "*", *results]))
+    parameters += [f"{ONLY_WRITTEN}Tensor(a{i}!) {each}" for i, each in enumerate(written)]
+    operator = kernel_operator(name, ", ".join(parameters))
     outputs = tuple(written.values())
     args, kwargs = tuple(read.values()), dict(written)
     return OpSignature(op=operator, args=args, kwargs=kwargs, outputs=outputs, is_view=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,10 +62,13 @@ def _syntax_tree_of(kernel: Any) -> ast.FunctionDef | None:
 
 
 class _KernelFunction:
-    """One function of a kernel, with the parameters that each of its variables points into."""
+    """One function of a kernel, with the parameters that each of its variables points into.
+
+    Statements are followed in their order: a variable may point elsewhere later.
+    """
 
     def __init__(self, function: ast.FunctionDef, kernel: Any, depth: int) -> None:
-        self._nodes = list(ast.walk(function))
+        self._body = function.body
         self._globals: Mapping[str, Any] = getattr(getattr(kernel, "fn", kernel), "__globals__", {})
         self._depth = depth
         parameters = _parameters_of(function)
@@ -75,24 +78,56 @@ class _KernelFunction:
 
     def access(self) -> Access:
         """Return the parameters that the function reads and writes through."""
-        self._follow_assignments()
-        for node in self._nodes:
-            if isinstance(node, ast.Call):
-                self._note_call(node)
+        self._follow(self._body)
         return Access(frozenset(self._read), frozenset(self._written))
 
-    def _follow_assignments(self) -> None:
-        """Find what variables point into, until nothing changes: a loop passes pointers on."""
+    def _follow(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            for node in _expressions_of(statement):
+                if isinstance(node, ast.Call):
+                    self._note_call(node)
+                self._assign(node)
+            self._assign(statement)
+            if isinstance(statement, ast.If):
+                self._follow_branches(statement)
+            elif isinstance(statement, ast.For | ast.While):
+                self._follow_loop(statement)
+            elif isinstance(statement, ast.With):
+                self._follow(statement.body)
+
+    def _assign(self, node: ast.AST) -> None:
+        for target, value in _assignments_of(node):
+            origins = self._origins_of(value)
+            for each in ast.walk(target):
+                if not isinstance(each, ast.Name):
+                    continue
+                before = self._origins.get(each.id, _NOWHERE)
+                moves = isinstance(node, ast.AugAssign) or target is not each
+                self._origins[each.id] = before | origins if moves else origins
+
+    def _follow_branches(self, statement: ast.If) -> None:
+        """Follow both branches: either may run."""
+        before = dict(self._origins)
+        self._follow(statement.body)
+        after_body = self._origins
+        self._origins = before
+        self._follow(statement.orelse)
+        self._merge(after_body)
+
+    def _follow_loop(self, statement: ast.For | ast.While) -> None:
+        """Follow the body until nothing changes: an iteration passes pointers to the next one."""
         is_changed = True
         while is_changed:
             before = dict(self._origins)
-            for node in self._nodes:
-                for target, value in _assignments_of(node):
-                    origins = self._origins_of(value)
-                    names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
-                    for name in names:
-                        self._origins[name] = self._origins.get(name, _NOWHERE) | origins
+            self._follow(statement.body)
+            self._merge(before)
             is_changed = self._origins != before
+        self._follow(statement.orelse)
+
+    def _merge(self, others: Mapping[str, frozenset[str]]) -> None:
+        """Let variables also point to where they point on another way to the same place."""
+        for name, origins in others.items():
+            self._origins[name] = self._origins.get(name, _NOWHERE) | origins
 
     def _origins_of(self, value: ast.expr) -> frozenset[str]:
         """Return the parameters that a value points into; loaded values point nowhere."""
@@ -152,8 +187,17 @@ def _parameters_of(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in every]
 
 
+def _expressions_of(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield all parts of a statement's own expressions, not those of statements inside it."""
+    for child in ast.iter_child_nodes(statement):
+        if not isinstance(child, ast.stmt):
+            yield from ast.walk(child)
+
+
 def _assignments_of(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """Return targets and values of an assignment; the parts of ``a, b = x, y`` separately."""
+    if isinstance(node, ast.For):
+        return [(node.target, node.iter)]
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
         return [] if node.value is None else [(node.target, node.value)]
     if not isinstance(node, ast.Assign):
