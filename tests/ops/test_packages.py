@@ -285,7 +285,7 @@ def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:
 
 def _launch(name: str, written: dict[str, TensorSpec], **read: Any) -> OpSignature:
     """Return the launch of a kernel that reads some arguments and writes others."""
-    kinds = {bool: "bool", int: "int", TensorSpec: "Tensor"}
+    kinds = {bool: "bool", int: "int", str: "str", TensorSpec: "Tensor"}
     parameters = [f"{kinds[type(value)]} {each}" for each, value in read.items()]
     parameters += [f"{ONLY_WRITTEN}Tensor(a{i}!) {each}" for i, each in enumerate(written)]
     operator = kernel_operator(name, ", ".join(parameters))
@@ -298,6 +298,9 @@ def _launch(name: str, written: dict[str, TensorSpec], **read: Any) -> OpSignatu
 X, BC = T(2, 64, 4, 8), T(2, 64, 1, 16)
 CHUNK = {"chunk_size": 32, "hdim": 8, "dstate": 16}
 TOKEN = T(2, 4, 8)
+#: values of 16, and the states of 8 · 16 before each chunk
+V, STATES = T(2, 64, 4, 16), T(2, 2, 4, 8, 16)
+LINEAR = {"T": 64, "H": 4, "K": 8, "V": 16, "BT": 32}
 KERNELS = [
     # 2 chunks of each sample: 32 x 32 pairs of 16 products
     (
@@ -380,6 +383,55 @@ KERNELS = [
         64 * 16,
         64 * 16 * 3 + 8 * (2 + 16),
     ),
+    # 512 positions of all heads, 16 chunks of 32 of them; keys of 8 and values of 16
+    (_launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR), 512 * 8 * 16, 0),
+    (
+        _launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_G_GAMMA=True),
+        512 * 8 * 16,
+        512 * (16 + 3) + 16 * (128 + 2),
+    ),
+    (
+        _launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_GK=True),
+        512 * 8 * 16,
+        512 * 3 * 8 + 16 * (128 + 8),
+    ),
+    (
+        _launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR),
+        512 * (8 * 16 + 32 * 8 + 32 * 16),
+        512 * (32 + 3 * 16),
+    ),
+    (
+        _launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR, USE_G=True),
+        512 * (8 * 16 + 32 * 8 + 32 * 16),
+        512 * (4 * 32 + 4 * 16 + 1),
+    ),
+    # 3 per element, 2 per row and 1 for the weight; 6, 2 and 2 with a mean and a bias
+    (
+        _launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), D=8, NB=1, IS_RMS_NORM=True),
+        0,
+        4 * 32 + 2 * 4,
+    ),
+    (
+        _launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), b=T(8), D=8, NB=1),
+        0,
+        8 * 32 + 2 * 4,
+    ),
+    # swish takes 5, and the product with it 1
+    (
+        _launch(
+            *("layer_norm_gated_fwd_kernel", {"y": ROWS}),
+            x=ROWS,
+            g=ROWS,
+            w=T(8),
+            D=8,
+            ACTIVATION="swish",
+            IS_RMS_NORM=True,
+        ),
+        0,
+        (4 + 6) * 32 + 2 * 4,
+    ),
+    # half of the elements of each head
+    (_launch("rotary_embedding_kernel", {"y": X}, x=X, cos=T(64, 2), D=8, R=2), 0, 3 * 2048),
     # 3 per element and 2 per row, 1 for the weight; the sum
     (
         _launch("_rms_norm_kernel", {"h1_ptr": ROWS}, x_ptr=ROWS, w_ptr=T(8), N_COLS=8),
@@ -433,3 +485,15 @@ def test_layers_of_torchao() -> None:
     quantization.quantize_(layer, quantization.Int8WeightOnlyConfig())
     overall = crawl_module(layer, args=(torch.rand(4, 64),), strict=True)["overall"]
     assert overall["macs"] == 4 * 8192
+
+
+def test_layers_of_flash_linear_attention() -> None:
+    """2 sequences of 256 positions, 4 heads with keys and values of 32, in chunks of 64."""
+    layers: Any = pytest.importorskip("fla.layers")
+    layer = layers.LinearAttention(hidden_size=128, num_heads=4).eval()
+    overall = crawl_module(layer, args=(torch.rand(2, 256, 128),), strict=True)["overall"]
+    projections = 4 * 512 * 128 * 128
+    positions = 512 * 4
+    features = 2 * 2 * positions * 32 * 32  # two maps for queries, two for keys
+    states, outputs = positions * 32 * 32, positions * (32 * 32 + 2 * 64 * 32)
+    assert overall["macs"] == projections + features + states + outputs

@@ -24,6 +24,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     join_windows,
     liger,
     linalg,
+    linear_attention,
     loss,
     low_bit_products,
     mamba,
