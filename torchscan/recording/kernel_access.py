@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -83,10 +83,7 @@ class _KernelFunction:
 
     def _follow(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
-            for node in _expressions_of(statement):
-                if isinstance(node, ast.Call):
-                    self._note_call(node)
-                self._assign(node)
+            self._follow_expressions(statement)
             self._assign(statement)
             if isinstance(statement, ast.If):
                 self._follow_branches(statement)
@@ -94,6 +91,16 @@ class _KernelFunction:
                 self._follow_loop(statement)
             elif isinstance(statement, ast.With):
                 self._follow(statement.body)
+
+    def _follow_expressions(self, statement: ast.stmt) -> None:
+        """Follow a statement's own expressions, not statements inside it."""
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                continue
+            for node in ast.walk(child):
+                if isinstance(node, ast.Call):
+                    self._note_call(node)
+                self._assign(node)
 
     def _assign(self, node: ast.AST) -> None:
         for target, value in _assignments_of(node):
@@ -185,13 +192,6 @@ def _parameters_of(function: ast.FunctionDef) -> list[str]:
     arguments = function.args
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     return [argument.arg for argument in every]
-
-
-def _expressions_of(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield all parts of a statement's own expressions, not those of statements inside it."""
-    for child in ast.iter_child_nodes(statement):
-        if not isinstance(child, ast.stmt):
-            yield from ast.walk(child)
 
 
 def _assignments_of(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:

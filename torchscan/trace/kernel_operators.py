@@ -21,6 +21,7 @@ from torchscan.torch_versions import OpOverload
 KERNELS = "triton"
 #: stands before a parameter that a kernel only writes to
 ONLY_WRITTEN = "out "
+_NAME = re.compile(r" (\w+)(?:,|$)")
 _library = torch.library.Library(KERNELS, "FRAGMENT")
 _namespace: Any = getattr(torch.ops, KERNELS)
 _operators: dict[tuple[str, str], OpOverload] = {}
@@ -64,7 +65,7 @@ def kernel_operator(name: str, parameters: str) -> OpOverload:
             packet = getattr(_namespace, name)
             operator = getattr(packet, overload)
             _operators[name, parameters] = operator
-            _names[operator] = tuple(each.split()[-1] for each in parameters.split(", "))
+            _names[operator] = tuple(_NAME.findall(parameters))
     return operator
 
 
@@ -88,14 +89,18 @@ def _define(name: str, parameters: str) -> str:
     Parameters that are only written to are keyword-only, like ``out=`` of other operators: they do
     not count as read.
     """
-    overload = f"k{hashlib.sha256(parameters.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(parameters.encode())
+    overload = f"k{digest.hexdigest()[:8]}"
     full_name = f"{name}.{overload}"
-    ordered = parameters.split(", ") if parameters else []
-    by_keyword = [each for each in ordered if each.startswith(ONLY_WRITTEN)]
-    in_schema = [each for each in ordered if not each.startswith(ONLY_WRITTEN)]
-    if by_keyword:
-        in_schema += ["*", *(each.removeprefix(ONLY_WRITTEN) for each in by_keyword)]
-    listed = ", ".join(in_schema)
+    in_schema, only_written = [], []
+    for parameter in parameters.split(", "):
+        if parameter.startswith(ONLY_WRITTEN):
+            only_written.append(parameter.removeprefix(ONLY_WRITTEN))
+        else:
+            in_schema.append(parameter)
+    if only_written:
+        in_schema.append("*")
+    listed = ", ".join(in_schema + only_written)
     marks = re.findall(r"Tensor\((a\d+!)\)", listed)
     returned = ", ".join(f"Tensor({mark})" for mark in marks)
     schema = f"{full_name}({listed}) -> ({returned})"
@@ -112,7 +117,7 @@ def _implementation(parameters: str) -> Callable[..., Any]:
     It returns the tensors that the kernel writes to.
     """
     positional, _, _ = parameters.partition("*")
-    names = re.findall(r" (\w+)(?:,|$)", positional)
+    names = _NAME.findall(positional)
     written = re.findall(r"Tensor\(a\d+!\) (\w+)", parameters)
 
     def run(*args: Any, **kwargs: Any) -> Any:
