@@ -243,6 +243,7 @@ CASES = [
         *(None, True),
         macs=30 * 4,
         other=5 * 30,
+        read=30 * 4 + 12 + 3,
     ),
     case(
         *("DaoAILab._causal_conv1d_update_cpp", T(2, 3), T(2, 3, 4), WEIGHT, None, T(2, 3), False),
@@ -269,6 +270,7 @@ def test_an_operator_counts_the_arithmetic_of_its_package(case: Case) -> None:
     counted = compute_cost(case.signature())
     assert counted.state == "formula"
     assert (counted.cost.macs, counted.cost.flops) == (case.macs, 2 * case.macs + case.other)
+    assert case.read in (None, counted.cost.elements_read)
 
 
 def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:

@@ -151,11 +151,18 @@ def selective_scan_update(
 
 @cost_of("DaoAILab::_causal_conv1d_fwd_cpp", "DaoAILab::_causal_conv1d_update_cpp")
 def causal_convolution(
-    *, x: TensorSpec, weight: TensorSpec, silu_activation: bool = False, out: object
+    *,
+    x: TensorSpec,
+    weight: TensorSpec,
+    bias: Pointer = None,
+    silu_activation: bool = False,
+    out: object,
 ) -> Work:
-    """MACs = numel(x) · width of the kernel; SiLU takes 5 per element."""
+    """MACs = numel(x) · width; as many elements read, besides weights; SiLU takes 5 per element."""
+    products = x.numel * weight.shape[-1]
+    parameters = weight.numel if bias is None else weight.numel + bias.numel
     flops = _SILU * x.numel if silu_activation else 0
-    return Work(macs=x.numel * weight.shape[-1], other_flops=flops)
+    return Work(macs=products, other_flops=flops, elements_read=products + parameters)
 
 
 @cost_of("DaoAILab::_causal_conv1d_bwd_cpp")

@@ -73,6 +73,8 @@ class _KernelFunction:
         self._depth = depth
         parameters = _parameters_of(function)
         self._origins = {name: frozenset({name}) for name in parameters}
+        #: what called functions do, as a loop is followed several times
+        self._called: dict[Any, Access] = {}
         self._read: set[str] = set()
         self._written: set[str] = set()
 
@@ -177,7 +179,11 @@ class _KernelFunction:
             self._read |= reached
             self._written |= reached
             return
-        access = _KernelFunction(function, called, self._depth + 1).access()
+        code = getattr(called, "fn", called)
+        access = self._called.get(code)
+        if access is None:
+            access = _KernelFunction(function, called, self._depth + 1).access()
+            self._called[code] = access
         given = dict(zip(_parameters_of(function), call.args, strict=False))
         given |= {each.arg: each.value for each in call.keywords if each.arg is not None}
         for name, value in given.items():
