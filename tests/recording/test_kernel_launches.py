@@ -24,7 +24,12 @@ from torchscan.user_warnings import TorchscanWarning
 pytest.importorskip("triton")
 from tests.recording import triton_kernels as kernels
 
-LAUNCHES: tuple[type[nn.Module], ...] = (kernels.Bare, kernels.Wrapped, kernels.Operator)
+LAUNCHES: tuple[type[nn.Module], ...] = (
+    kernels.Bare,
+    kernels.OnDevice,
+    kernels.Wrapped,
+    kernels.Operator,
+)
 
 
 @pytest.fixture
