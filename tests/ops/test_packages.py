@@ -100,8 +100,8 @@ UPDATE = (*(0.9,) * 5, 1, 0.1)
 #: 2 samples of 6 queries and 10 keys, with 4 heads of 8
 Q, K = T(2, 6, 4, 8), T(2, 10, 4, 8)
 SCORES = 2 * 4 * 6 * 10
-FORWARD = {"out": (Q, T(2, 4, 6), I(2)), "macs": SCORES * (8 + 8)}
-BACKWARD = {"macs": SCORES * (3 * 8 + 2 * 8)}
+FORWARD: dict[str, Any] = {"out": (Q, T(2, 4, 6), I(2)), "macs": SCORES * (8 + 8)}
+BACKWARD: dict[str, Any] = {"macs": SCORES * (3 * 8 + 2 * 8)}
 #: two samples in a row, each as long as the longest
 STARTS = I(3)
 #: 2 samples of 3 channels, with 5 positions; a kernel of width 4

@@ -196,7 +196,7 @@ def _with_tensors(name: str, argument: Any, values: Mapping[str, Any]) -> Any:
 
 def _describe_parameters(values: Mapping[str, Any], access: Access) -> str:
     """Return the parameters of an operator, as :func:`kernel_operator` takes them."""
-    parameters = []
+    parameters: list[str] = []
     for name, value in values.items():
         kind = _TYPES.get(type(value), "Tensor")  # a tensor or a parameter
         is_only_written = name in access.written and name not in access.read
