@@ -49,10 +49,17 @@ def expectation_of(
     device: str | None,
     is_timed: bool,
     autocast: torch.dtype | None,
+    loop_iterations: int | None,
 ) -> Expectation:
     """Return what a call of the model costs, and if ``is_timed`` what it takes on the device."""
     args, kwargs = given
-    asked: dict[str, Any] = {"args": args, "kwargs": kwargs, "mode": "same", "execute": "abstract"}
+    asked: dict[str, Any] = {
+        "args": args,
+        "kwargs": kwargs,
+        "mode": "same",
+        "execute": "abstract",
+        "loop_iterations": loop_iterations,
+    }
     precision = None if autocast is None else _MIXED.get(autocast)
     step = {"precision": precision, "training": training}
     roofline = _roofline(model, asked | step, device) if is_timed else None

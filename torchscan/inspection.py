@@ -31,6 +31,7 @@ def inspect(
     checks: Sequence[Check] = (),
     device: str | None = None,
     expected: bool = True,
+    loop_iterations: int | None = None,
 ) -> Run:
     """Measure and check each call of a module, forward and backward, in real steps.
 
@@ -54,10 +55,13 @@ def inspect(
             that the model is on, or the CPU once that was measured
             (``torchscan devices --measure``).
         expected: estimate what each call should take on the device.
+        loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
+            data, in estimated costs and times.
     """
     require_module(module)
     _require_number("warm_up", warm_up, 0)
     _require_number("steps", steps, 1)
+    _require_number("loop_iterations", loop_iterations, 1)
     if callable(checks) or not all(map(callable, checks)):
         raise InputError(
             Argument("checks"),
@@ -74,6 +78,7 @@ def inspect(
         checks=checks,
         device=device,
         expected=expected,
+        loop_iterations=loop_iterations,
     )
 
 

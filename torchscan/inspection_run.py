@@ -47,12 +47,12 @@ class Run(RowsResult, Inspected):
         checks: Sequence[Check],
         device: str | None,
         expected: bool = True,
+        loop_iterations: int | None = None,
         guard: NonFiniteGuard | None = None,
     ) -> None:
         """Inspect ``module``.
 
-        ``guard`` checks the steps of all models of a script; without one, only this model is
-        checked.
+        ``guard`` checks steps of all models of a script; without one, only this model is checked.
         """
         listener = finding_listener(on_nonfinite)
         self._guard = guard or NonFiniteGuard(listener, module)
@@ -75,6 +75,7 @@ class Run(RowsResult, Inspected):
         self._awaits_training = True
         self._device = device
         self._is_expected = expected
+        self._loop_iterations = loop_iterations
         self._facts: RunFacts | None = None
         #: what held the GPU's memory when a step ran out of it, or None if none did
         self.out_of_memory: MemorySnapshot | None = None
@@ -149,14 +150,14 @@ class Run(RowsResult, Inspected):
         expectation = Expectation()
         example = inspector.examples.find(watched.usual.calls)
         if example is not None:
-            training = any(step.backward_span for step in watched.usual.steps)
             expectation = expectation_of(
                 inspector.model,
                 example,
-                training=training,
+                training=any(step.backward_span for step in watched.usual.steps),
                 device=self._device,
                 is_timed=self._is_expected,
                 autocast=inspector.examples.autocast,
+                loop_iterations=self._loop_iterations,
             )
         facts = run_of(
             watched,

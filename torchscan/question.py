@@ -41,6 +41,7 @@ class Question(Inputs):
     mode: Mode | None = None
     training: bool = False
     loss: Callable[[Any], Tensor] | None = None
+    loop_iterations: int | None = None
     execute: Execute = "auto"
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
@@ -153,6 +154,7 @@ class Question(Inputs):
             **inputs,
             mode=self.mode or usual_mode,
             execute=self.execute,
+            loop_iterations=self.loop_iterations,
             backward=self.training if self.loss is None else self.loss,
         )
 

@@ -2048,8 +2048,8 @@ def _specs_in(out: Any) -> Iterator[TensorSpec]:
     yield from out if isinstance(out, tuple) else (out,)
 
 
-#: counted in test_liger.py and test_flash_attention.py
-OF_OTHER_PACKAGES = ("triton.", "flash_attn.")
+#: counted in test_packages.py, test_liger.py and test_flash_attention.py
+OF_OTHER_PACKAGES = ("triton.", "flash_attn.", "bitsandbytes.", "torchao.", "xformer", "DaoAILab.")
 
 
 def test_no_formula_is_without_a_count() -> None:

@@ -1,9 +1,7 @@
-"""torch's control flow is recorded by branch and by iteration, with the modules in it."""
+"""Conditions of torch are recorded by branch, with the modules in it."""
 
 from __future__ import annotations
 
-import importlib
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,26 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import crawl_module, estimate_memory, record
-from torchscan.errors import NeedsValuesError
+from torchscan import crawl_module, estimate_memory
 from torchscan.torch_versions import control_flow
 
 pytestmark = pytest.mark.skipif(
     not control_flow(), reason="this version of torch compiles the functions in another way"
-)
-
-
-def _verb(module: str, name: str) -> Callable[..., Any]:
-    verb: Callable[..., Any] = getattr(
-        importlib.import_module(f"torch._higher_order_ops.{module}"), name
-    )
-    return verb
-
-
-while_loop, scan, mapped = (
-    _verb("while_loop", "while_loop"),
-    _verb("scan", "scan"),
-    _verb("map", "map"),
 )
 
 
@@ -114,70 +97,3 @@ def test_memory_of_a_step_is_that_of_the_branch_alone() -> None:
     for phase, peak in expected["peak_by_phase"].items():
         assert peak <= estimate["peak_by_phase"][phase] <= peak + condition
     assert estimate["by_kind"]["gradients"] == expected["by_kind"]["gradients"]
-
-
-def test_a_loop_runs_as_often_as_its_counter_says() -> None:
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x: Tensor) -> Any:
-            steps = torch.zeros((), dtype=torch.int64)
-            return while_loop(
-                lambda steps, _: steps < 5, lambda steps, x: (steps + 1, self.layer(x)), (steps, x)
-            )[1]
-
-    info = crawl_module(Loop(), (4, 8))
-    assert [layer["macs"] for layer in info["layers"] if layer["path"]] == [4 * 64] * 5
-    assert record(Loop(), (4, 8), training=True, loss=torch.sum).provenance.execution == "abstract"
-
-
-def test_a_loop_that_data_ends_is_refused_in_one_line() -> None:
-    with torch.device("meta"):
-        model = Branches(lambda x: x.sum() < 5)
-        model.forward = lambda x: while_loop(model._condition, lambda x: (model.small(x),), (x,))  # type: ignore[method-assign]
-    with pytest.raises(NeedsValuesError, match="needs values that depend on the data"):
-        record(model, (4, 8))
-
-
-def _scanned(model: Calls, x: Tensor) -> Any:
-    def combine(carried: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        both = model.get_submodule("layer")(carried) + row
-        return both, both.clone()
-
-    return scan(combine, torch.zeros(8), x)[1]
-
-
-@pytest.mark.parametrize(
-    "function",
-    [_scanned, lambda model, x: mapped(lambda row: model.get_submodule("layer")(row), x)],
-    ids=["scan", "map"],
-)
-def test_a_loop_over_rows_runs_for_each_row(function: Callable[..., Any]) -> None:
-    """On data, the result is that of torch."""
-    results: list[Tensor] = []
-    keeps_results = False
-
-    def forward(model: Calls, x: Tensor) -> Any:
-        result = function(model, x)
-        if keeps_results:
-            results.append(result.detach())
-        return result
-
-    model = Calls(forward)
-    model.add_module("layer", nn.Linear(8, 8))
-    x = torch.rand(4, 8)
-    operators = Counter(op.signature.operator for op in record(model, args=(x,)).ops)
-    assert (operators["aten.linear"], operators["aten.select"], operators["aten.stack"]) == (
-        4,
-        4,
-        1,
-    )
-
-    keeps_results = True
-    record(model, args=(x,), execute="real")
-    with torch.no_grad():
-        model(x)
-    recorded, own = results
-    torch.testing.assert_close(recorded, own)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +24,12 @@ from torchscan.user_warnings import TorchscanWarning
 pytest.importorskip("triton")
 from tests.recording import triton_kernels as kernels
 
-LAUNCHES: tuple[type[nn.Module], ...] = (kernels.Bare, kernels.Wrapped, kernels.Operator)
+LAUNCHES: tuple[type[nn.Module], ...] = (
+    kernels.Bare,
+    kernels.OnDevice,
+    kernels.Wrapped,
+    kernels.Operator,
+)
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def _operators(model: nn.Module, **options: Any) -> list[str]:
 @pytest.mark.parametrize("model", LAUNCHES)
 def test_a_launch_is_named_and_makes_totals_lower_bounds(model: type[nn.Module]) -> None:
     info = crawl_module(model(), args=(torch.rand(128),))
-    assert info["without_formula"] == {"triton.exponential.default": 1}
+    assert info["without_formula"] == {"triton.exponential": 1}
     assert info["overall"]["complete"] is False
 
 
@@ -59,6 +66,36 @@ def test_a_formula_is_found_by_the_name_of_the_kernel(model: type[nn.Module]) ->
 
     overall = crawl_module(model(), args=(torch.rand(128),))["overall"]
     assert (overall["flops"], overall["macs"], overall["dmas"]) == (128, 0, 256)
+
+
+@pytest.mark.usefixtures("_own_formulas")
+def test_positional_parameters_of_a_formula_are_those_of_the_kernel() -> None:
+    """The second one is only written to."""
+
+    @cost_of("triton::exponential")
+    def cost(x: Any, result: Any, n: int, *, out: Any) -> Work:
+        assert (x.shape, result, n) == ((128,), out, 128)
+        return Work(other_flops=n)
+
+    overall = crawl_module(kernels.Bare(), args=(torch.rand(128),))["overall"]
+    assert (overall["flops"], overall["dmas"]) == (128, 256)
+
+
+@pytest.mark.slow
+def test_the_operator_of_a_kernel_does_not_depend_on_earlier_launches() -> None:
+    """Kernels of one name have overloads by their parameters."""
+    first, second = "Tensor x_ptr, int n", "Tensor? x_ptr, int n"
+    program = (
+        "from torchscan.trace.kernel_operators import kernel_operator\n"
+        "for each in {}: print(kernel_operator('shared', each)._overloadname)"
+    )
+    listed = []
+    for order in ((first, second), (second, first)):
+        command = [sys.executable, "-c", program.format(order)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+        listed.append(done.stdout.split())
+    assert listed[0] == listed[1][::-1]
+    assert len(set(listed[0])) == 2
 
 
 @pytest.mark.usefixtures("_own_formulas")
@@ -169,9 +206,11 @@ def test_memory_of_a_step_with_kernels() -> None:
             {"x_ptr", "weight_ptr", "sum_ptr"},
             {"out_ptr", "sum_ptr"},
         ),
+        (kernels.turned, ["x_ptr", "out_ptr"], {"x_ptr"}, {"out_ptr"}),
+        (kernels.exchanged, ["x_ptr", "y_ptr"], {"x_ptr", "y_ptr"}, {"x_ptr", "y_ptr"}),
         (kernels.unreadable, ["x_ptr", "out_ptr"], {"x_ptr", "out_ptr"}, {"x_ptr", "out_ptr"}),
     ],
-    ids=["by a function", "by a block", "unknown"],
+    ids=["by a function", "by a block", "by one variable", "in turns", "unknown"],
 )
 def test_what_a_kernel_reads_and_writes(
     kernel: Any, pointers: list[str], read: set[str], written: set[str]

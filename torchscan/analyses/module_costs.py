@@ -61,5 +61,5 @@ def operators_without_formula(trace: Trace, costs: Sequence[OpCost]) -> dict[str
     found: dict[str, Counter[str]] = {}
     for op, cost in zip(trace.ops, costs, strict=True):
         if not cost.is_complete:
-            found.setdefault(str(op.signature.op), Counter())[trace.path_of(op)] += 1
+            found.setdefault(op.signature.full_name, Counter())[trace.path_of(op)] += 1
     return {name: dict(paths) for name, paths in found.items()}

@@ -140,7 +140,10 @@ def _texts_of(scan: Scan, names: Collection[str], batch: _Batch) -> dict[str, st
 
 def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
     """Return the scan that a budget asks for; ``given`` arguments take precedence."""
-    names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
+    names = (
+        *("batch_size", "mode", "training", "optimizer", "precision", "device"),
+        "loop_iterations",
+    )
     arguments: dict[str, Any] = {name: getattr(budget, name) for name in names}
     if {"input_shape", "args", "kwargs"}.isdisjoint(given):
         place = str(budget.target or budget.place)

@@ -58,6 +58,8 @@ class Budget:
     mode: Mode | None = None
     training: bool = False
     optimizer: str | None = None
+    #: iterations of each loop whose end depends on data, or None
+    loop_iterations: int | None = None
     precision: Precision | None = None
     device: str | None = None
     #: True if limits of costs, latency and step time are per sample of the batch

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from torchscan.analyses.generation.engines import EngineName
 from torchscan.analyses.generation.serving_costs import Compute
@@ -31,6 +31,8 @@ from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import parse_target
 from torchscan.units import checked_seconds, parse_duration, parse_share, tokens_of
+
+T = TypeVar("T")
 
 
 class BudgetReader:
@@ -67,6 +69,7 @@ class BudgetReader:
             mode=self._one_of("mode", get_args(Mode)),
             training=self._flag("training", default=False),
             optimizer=self._text("optimizer"),
+            loop_iterations=self._positive("loop_iterations", None),
             precision=self._parsed("precision", checked_precision),
             device=self._text("device"),
             per_sample=self._per_sample({*limits, *self._table}),
@@ -119,8 +122,10 @@ class BudgetReader:
             )
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
-    def _positive(self, key: str, default: int, *, is_tokens: bool = False) -> int:
-        value = self._table.get(key, default)
+    def _positive(self, key: str, default: T, *, is_tokens: bool = False) -> int | T:
+        if key not in self._table:
+            return default
+        value = self._table[key]
         if is_tokens:
             return int(self._try(key, lambda: tokens_of("it", value)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -37,7 +37,7 @@ above:
 
 Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dmas
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
-optimizer precision device per_sample strict.
+optimizer precision device loop_iterations per_sample strict.
 
 With per_sample = true, max_macs, max_flops, max_dmas, max_latency and max_step_time are for one
 sample of the batch.

@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.comparison_table import comparison_table, format_comparison
     from torchscan.report.run_data import open_run_or_report
 
-    useless = first_given(options, "input", "dtype", "mode", "batch_size")
+    useless = first_given(options, "input", "dtype", "mode", "batch_size", "loop_iterations")
     if useless and _is_report(options.before) and _is_report(options.after):
         raise InputError(
             f"{useless} is for a TARGET, and {options.before} and {options.after} are reports: "

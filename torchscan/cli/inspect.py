@@ -123,7 +123,12 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     steps = RealSteps(request, local_device(options.run_on), options.precision)
     error: NonFiniteError | None = None
     try:
-        run = inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite)
+        run = inspect(
+            steps.module,
+            warm_up=1,
+            on_nonfinite=options.on_nonfinite,
+            loop_iterations=options.loop_iterations,
+        )
         if not options.training:
             run.expect_evaluation()
         with run:

@@ -85,7 +85,7 @@ def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError |
 
 
 def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
-    inputs = ("input", "dtype", "mode", "batch_size")
+    inputs = ("input", "dtype", "mode", "batch_size", "loop_iterations")
     steps = ("training", "optimizer", "precision", "run_on")
     useless = first_given(options, *inputs, *steps, "target")
     if useless:

@@ -79,6 +79,7 @@ class _Options:
     batch_size = Option("Set {}", "N", to_count, _PASS, "-b")
     mode = Option("Set the mode of the modules (default: train with --training, else eval)",
                   choices="recording/request.py:Mode")
+    loop_iterations = Option("Set {}", "N", to_count, _PASS)
     # the pass
     training = _flag("Take {}", files=_PASS)
     optimizer = Option("Take the step with this optimizer of torch.optim or bitsandbytes, such as "

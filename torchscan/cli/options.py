@@ -94,6 +94,7 @@ def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
         add_option(group, "mode")
     else:
         add_option(group, "mode", help="Set the mode of the modules (default: eval)")
+    add_option(group, "loop_iterations")
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

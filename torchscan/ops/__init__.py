@@ -24,8 +24,10 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     join_windows,
     liger,
     linalg,
+    linear_attention,
     loss,
     low_bit_products,
+    mamba,
     matmul,
     movement,
     movement_windows,
@@ -44,6 +46,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     view_windows,
     views,
     vision,
+    xformers,
 )
 from torchscan.ops.op_costs import CallCost as CallCost
 from torchscan.ops.op_costs import OpCost as OpCost

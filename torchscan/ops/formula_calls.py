@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.trace.events import OpSignature, names_of_arguments
+from torchscan.trace.kernel_operators import KERNELS, names_in_kernel
 
 T = TypeVar("T")
 
@@ -26,10 +27,12 @@ def apply_formula(
     layout = _layout(formula)
     names = names_of_arguments(signature.op)
     named = signature.arguments
+    by_name = {**signature.kwargs, **named}  # with tensors that are only written to
+    if signature.op.namespace == KERNELS:  # whose parameters are all positional
+        names, named = names_in_kernel(signature.op), by_name
     positional = [named[name] for name in names[: layout.positional] if name in named]
     if layout.takes_rest:
         positional += signature.args[layout.positional :]
-    by_name = {**signature.kwargs, **named}  # with tensors that are only written to
     keywords = {name: value for name, value in by_name.items() if name in layout.keywords}
     if layout.takes_inputs:
         keywords["inputs"] = signature.inputs

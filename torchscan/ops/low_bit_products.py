@@ -77,6 +77,54 @@ def product_of_8_bits(
     return Work(macs=macs, other_flops=flops)
 
 
+@cost_of("bitsandbytes::int8_mixed_scaled_mm")
+def product_of_8_bits_and_outliers(
+    *,
+    A: TensorSpec,
+    CB: TensorSpec,
+    outlier_cols: TensorSpec | None = None,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """MACs = numel(out) · k, and numel(out) for each column with outliers.
+
+    Each output is scaled by its row and its column (2), and each weight of those columns too (2).
+    """
+    product, *_ = out
+    num_outliers = 0 if outlier_cols is None else outlier_cols.numel
+    macs = product.numel * (A.shape[-1] + num_outliers)
+    return Work(macs=macs, other_flops=2 * product.numel + 2 * CB.shape[0] * num_outliers)
+
+
+@cost_of("torchao::int_matmul")
+def product_of_integers(a: TensorSpec, b: TensorSpec, *, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k."""
+    return Work(macs=_count_products(a, out))
+
+
+@cost_of("torchao::int_scaled_matmul", "torchao::mx_fp8_bf16")
+def product_with_one_scale(
+    a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k; a product with the scale per output."""
+    return Work(macs=_count_products(a, out), other_flops=out.numel)
+
+
+@cost_of("torchao::scaled_int8_mm", "torchao::float8_linear_cpu")
+def product_with_two_scales(
+    a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k; products with the scales of row and column per output."""
+    return Work(macs=_count_products(a, out), other_flops=2 * out.numel)
+
+
+@cost_of("torchao::rowwise_scaled_linear_sparse_cutlass_f8f8")
+def sparse_product_with_two_scales(
+    *, input: TensorSpec, weight: TensorSpec, out: TensorSpec
+) -> Work:
+    """MACs = numel(out) · k / 2, as in ``semi_structured_linear``; two scales per output."""
+    return Work(macs=_count_products(weight, out), other_flops=2 * out.numel)
+
+
 @cost_of("aten::_dyn_quant_matmul_4bit")
 def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; each input is scaled and rounded (2), each output scaled (1)."""

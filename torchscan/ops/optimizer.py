@@ -148,15 +148,20 @@ def fused_adagrad(
 _BLOCKWISE_FLOPS = {"adam": 14, "lamb": 19, "lion": 10, "momentum": 6, "rmsprop": 11, "adagrad": 9}
 
 
-@cost_of("torchscan::optimizer_update_32bit")
+# FLOPs of ours, which stand for bitsandbytes' without data, and of its own
+@cost_of("torchscan::optimizer_update_32bit", "bitsandbytes::optimizer_update_32bit")
 def optimizer_update_32bit(
     name: str, gradient: TensorSpec, *_: object, out: object, **_kwargs: object
-) -> Work:
+) -> Work | None:
     """Return the FLOPs of updates as those of torch's fused kernels, with weight decay."""
+    if name not in _BLOCKWISE_FLOPS:
+        return None
     return Work(other_flops=_BLOCKWISE_FLOPS[name] * gradient.numel)
 
 
-@cost_of("torchscan::optimizer_update_8bit_blockwise")
+@cost_of(
+    "torchscan::optimizer_update_8bit_blockwise", "bitsandbytes::optimizer_update_8bit_blockwise"
+)
 def optimizer_update_8bit_blockwise(
     name: str,
     gradient: TensorSpec,
@@ -166,8 +171,10 @@ def optimizer_update_8bit_blockwise(
     *_: object,
     out: object,
     **_kwargs: object,
-) -> Work:
+) -> Work | None:
     """Each state is scaled (1), its largest value found (2), and it is scaled and rounded (2)."""
+    if name not in _BLOCKWISE_FLOPS:
+        return None
     num_states = 1 if state2 is None else 2
     flops = (_BLOCKWISE_FLOPS[name] + 5 * num_states) * gradient.numel
     return Work(other_flops=flops)

@@ -22,6 +22,14 @@ for _library in ("bitsandbytes", "torchscan"):  # ours stand for theirs, without
     # absolute value, comparison, scale, rounding
     per_input(4, f"{_library}::int8_vectorwise_quant")
 per_element(1, "bitsandbytes::dequantize_4bit", mixes=True)  # the scale of a block
+# absolute value, comparison, scale; the nearest of 16 or 256 values takes 4 or 8 comparisons
+per_input(3 + 4, "bitsandbytes::quantize_4bit")
+per_input(3 + 8, "bitsandbytes::quantize_blockwise")
+per_element(2, "bitsandbytes::int8_vectorwise_dequant", mixes=True)  # scale of the row, 1 / 127
+per_input(2 * 4, "bitsandbytes::int8_double_quant")  # by rows, and by columns
+# scale, two comparisons; its other quantizers are composite
+per_element(3, "torchao::quantize_affine_float8_non_decomposed", mixes=True)
+per_element(1, "torchao::dequantize_affine_float8_non_decomposed", mixes=True)
 
 
 @cost_of("torchscan::dequantize_4bit")

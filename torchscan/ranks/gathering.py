@@ -51,6 +51,7 @@ def gather(
     batch_size: int = 1,
     training: bool = False,
     loss: Callable[[Any], Tensor] | None = None,
+    loop_iterations: int | None = None,
     optimizer: OptimizerChoice | None = None,
     holds_output: bool = False,
 ) -> Plan:
@@ -74,6 +75,8 @@ def gather(
         batch_size: samples of one rank.
         training: a training step instead of an inference.
         loss: a function of the model's output; by default, the sum of all outputs.
+        loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
+            data.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
             optimizer from a list of parameters.
         holds_output: keep the model's output until the end of the step, although a ``loss`` is
@@ -89,6 +92,7 @@ def gather(
         batch_size=batch_size,
         training=training,
         loss=loss,
+        loop_iterations=loop_iterations,
         optimizer=optimizer,
         holds_output=holds_output,
     )

@@ -52,6 +52,7 @@ def pipeline(
     kwargs: Mapping[str, Any] | None = None,
     batch_size: int = 1,
     loss: Callable[[Any], Tensor] | None = None,
+    loop_iterations: int | None = None,
     optimizer: OptimizerChoice | None = None,
     progress: bool = True,
 ) -> PipelinePlan:
@@ -84,6 +85,8 @@ def pipeline(
         kwargs: the keyword arguments of the first stage.
         batch_size: samples of a microbatch.
         loss: a function of the last stage's output; by default, the sum of all outputs.
+        loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
+            data.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
             optimizer from a list of parameters.
         progress: show what takes more than a second, in a terminal or a notebook.
@@ -106,6 +109,7 @@ def pipeline(
         kwargs=kwargs,
         batch_size=batch_size,
         training=True,
+        loop_iterations=loop_iterations,
         optimizer=optimizer,
         accumulate=True,
         holds_output=True,  # torch's stages keep what they return

@@ -51,6 +51,7 @@ def plan(
     batch_size: int = 1,
     training: bool = False,
     loss: Callable[[Any], Tensor] | None = None,
+    loop_iterations: int | None = None,
     optimizer: OptimizerChoice | None = None,
     accumulate: bool = False,
     holds_output: bool = False,
@@ -93,6 +94,8 @@ def plan(
         batch_size: samples of one rank.
         training: a training step instead of an inference.
         loss: a function of the model's output; by default, the sum of all outputs.
+        loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
+            data.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes an
             optimizer from a list of parameters.
         accumulate: add this batch's gradients to those of an earlier batch.
@@ -114,6 +117,7 @@ def plan(
         batch_size=batch_size,
         training=training,
         loss=loss,
+        loop_iterations=loop_iterations,
         optimizer=chosen_optimizer,
         accumulate=accumulate,
         holds_output=holds_output,

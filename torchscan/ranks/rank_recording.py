@@ -46,6 +46,7 @@ class RankQuestion:
     batch_size: int = 1
     training: bool = False
     loss: Callable[[Any], Tensor] | None = None
+    loop_iterations: int | None = None
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
     holds_output: bool = False

@@ -52,11 +52,14 @@ class PassArguments(InputArguments, total=False):
             touched.
         loss: a function of the model's output to differentiate; by default every output, starting
             from gradients of ones.
+        loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
+            data; by default, the pass runs on data, and loops end as generated inputs let them.
     """
 
     mode: Mode | None
     training: bool
     loss: Callable[[Any], Tensor] | None
+    loop_iterations: int | None
 
 
 class RunArguments(PassArguments, total=False):

@@ -86,7 +86,9 @@ class CallArguments:
             table.enter_copy(tensor, "cache", name)
         if attempt.is_abstract and not attempt.is_decomposed:  # where autograd sees no values
             self._give_values(table)
-        if request.from_shapes and not attempt.is_abstract:
+        # On shapes alone, only loops need to know which integers are made up.
+        asks_for_examples = not attempt.is_abstract or request.loop_iterations is not None
+        if request.from_shapes and asks_for_examples:
             self._enter_examples(recorder, request)
         recorder.inputs = [
             InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in self.named

@@ -1,4 +1,4 @@
-"""Control flow of torch (``torch.cond``, ``while_loop``, ``scan``, ``map``), as Python runs it.
+"""Control flow of torch: ``torch.cond``, and the loops of :mod:`torchscan.recording.loops`.
 
 torch compiles the functions that it is given, which would hide the modules that they call. While a
 pass is recorded, they are called directly: the body of a loop as often as the loop runs, and one
@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from torchscan.notes import Note
 from torchscan.ops import compute_cost
-from torchscan.recording.patches import Contexts, overridden
+from torchscan.recording.loops import Loops, run_map, run_scan
+from torchscan.recording.patches import Contexts, substituted
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.undo import is_recording
 from torchscan.torch_versions import control_flow
@@ -31,24 +31,26 @@ class OmittedCalls:
 
 
 def control_flow_followed(
-    recorder: Recorder, omitted: OmittedCalls, assume: Callable[[Note], None]
+    recorder: Recorder,
+    omitted: OmittedCalls,
+    assume: Callable[[Note], None],
+    num_iterations: int | None,
 ) -> Contexts:
-    """Yield the contexts in which functions given to torch's control flow are called directly."""
-    conditions = _Conditions(recorder, omitted, assume)
-    replacements = {**_REPLACEMENTS, "cond_op": conditions.run}
+    """Yield the contexts in which functions given to torch's control flow are called directly.
+
+    Loops that data ends have ``num_iterations`` if that is given.
+    """
+    loops = Loops(recorder.values, num_iterations, assume)
+    replacements: dict[str, Callable[..., Any]] = {
+        "_hop_compile_and_call": run_uncompiled,
+        "cond_op": _Conditions(recorder, omitted, assume).run,
+        "while_loop_op": loops.run_while,
+        "scan_op": run_scan,
+        "associative_scan_op": loops.scan_pointwise,
+        "map_impl": run_map,
+    }
     for module, name in control_flow():
-        yield overridden(module, name, _Replacement(replacements[name]).of)
-
-
-@dataclass(frozen=True)
-class _Replacement:
-    """A function that takes the place of any other."""
-
-    function: Callable[..., Any]
-
-    def of(self, _original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function."""
-        return self.function
+        yield substituted(module, name, replacements[name])
 
 
 class _Position(NamedTuple):
@@ -117,59 +119,3 @@ def run_uncompiled(
     if kwargs is None:
         kwargs = {}
     return function(*args, **kwargs)
-
-
-def _while_loop(
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
-    carried: Sequence[Any],
-    additional: Sequence[Any],
-) -> tuple[Any, ...]:
-    values = tuple(carried)
-    goes_on = condition(*values, *additional)
-    while goes_on:
-        values = body(*values, *additional)
-        goes_on = condition(*values, *additional)
-    return values
-
-
-def _scan(
-    combine: Callable[..., Any],
-    init: Sequence[Tensor],
-    rows: Sequence[Tensor],
-    additional_inputs: Sequence[Any],
-) -> tuple[Any, ...]:
-    carried = list(init)
-    outputs = []
-    for index in range(rows[0].shape[0]):
-        row = [each.select(0, index) for each in rows]
-        results = list(combine(*carried, *row, *additional_inputs))
-        carried, output = results[: len(init)], results[len(init) :]
-        outputs.append(output)
-    return (*carried, *map(_stacked, zip(*outputs, strict=True)))
-
-
-def _map(
-    function: Callable[..., Any], rows: Sequence[Tensor], additional_inputs: Sequence[Any]
-) -> Any:
-    outputs = []
-    for index in range(rows[0].shape[0]):
-        row = [each.select(0, index) for each in rows]
-        outputs.append(function(*row, *additional_inputs))
-    first = outputs[0]
-    if isinstance(first, Tensor):
-        return torch.stack(outputs)
-    return type(first)(map(_stacked, zip(*outputs, strict=True)))
-
-
-def _stacked(values: Sequence[Any]) -> Any:
-    return torch.stack(list(values)) if isinstance(values[0], Tensor) else None
-
-
-#: by the name under which torch looks up the replaced function
-_REPLACEMENTS: dict[str, Callable[..., Any]] = {
-    "_hop_compile_and_call": run_uncompiled,
-    "while_loop_op": _while_loop,
-    "scan_op": _scan,
-    "map_impl": _map,
-}

@@ -17,6 +17,7 @@ from torchscan.errors import (
 )
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.failure_advice import advise, advise_values
+from torchscan.recording.loops import EndlessLoopError, OpenLoopError
 from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
 from torchscan.recording.shape_advice import name_call
@@ -33,6 +34,8 @@ def explain(
     """Return the error to raise for an exception that left the model; the caller chains it."""
     error = failure.error
     where = _where(failure, module)
+    if isinstance(error, EndlessLoopError | OpenLoopError):
+        return type(error)(where, ": ", *error.parts, advice=error.advice)
     if isinstance(error, NeedsValuesError):
         advice = advise_values(request, failure.request)
         return NeedsValuesError(where, ": ", error, advice=advice)

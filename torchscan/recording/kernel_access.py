@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,37 +62,81 @@ def _syntax_tree_of(kernel: Any) -> ast.FunctionDef | None:
 
 
 class _KernelFunction:
-    """One function of a kernel, with the parameters that each of its variables points into."""
+    """One function of a kernel, with the parameters that each of its variables points into.
+
+    Statements are followed in their order: a variable may point elsewhere later.
+    """
 
     def __init__(self, function: ast.FunctionDef, kernel: Any, depth: int) -> None:
-        self._nodes = list(ast.walk(function))
+        self._body = function.body
         self._globals: Mapping[str, Any] = getattr(getattr(kernel, "fn", kernel), "__globals__", {})
         self._depth = depth
         parameters = _parameters_of(function)
         self._origins = {name: frozenset({name}) for name in parameters}
+        #: what called functions do, as a loop is followed several times
+        self._called: dict[Any, Access] = {}
         self._read: set[str] = set()
         self._written: set[str] = set()
 
     def access(self) -> Access:
         """Return the parameters that the function reads and writes through."""
-        self._follow_assignments()
-        for node in self._nodes:
-            if isinstance(node, ast.Call):
-                self._note_call(node)
+        self._follow(self._body)
         return Access(frozenset(self._read), frozenset(self._written))
 
-    def _follow_assignments(self) -> None:
-        """Find what variables point into, until nothing changes: a loop passes pointers on."""
+    def _follow(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            self._follow_expressions(statement)
+            self._assign(statement)
+            if isinstance(statement, ast.If):
+                self._follow_branches(statement)
+            elif isinstance(statement, ast.For | ast.While):
+                self._follow_loop(statement)
+            elif isinstance(statement, ast.With):
+                self._follow(statement.body)
+
+    def _follow_expressions(self, statement: ast.stmt) -> None:
+        """Follow a statement's own expressions, not statements inside it."""
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                continue
+            for node in ast.walk(child):
+                if isinstance(node, ast.Call):
+                    self._note_call(node)
+                self._assign(node)
+
+    def _assign(self, node: ast.AST) -> None:
+        for target, value in _assignments_of(node):
+            origins = self._origins_of(value)
+            for each in ast.walk(target):
+                if not isinstance(each, ast.Name):
+                    continue
+                before = self._origins.get(each.id, _NOWHERE)
+                moves = isinstance(node, ast.AugAssign) or target is not each
+                self._origins[each.id] = before | origins if moves else origins
+
+    def _follow_branches(self, statement: ast.If) -> None:
+        """Follow both branches: either may run."""
+        before = dict(self._origins)
+        self._follow(statement.body)
+        after_body = self._origins
+        self._origins = before
+        self._follow(statement.orelse)
+        self._merge(after_body)
+
+    def _follow_loop(self, statement: ast.For | ast.While) -> None:
+        """Follow the body until nothing changes: an iteration passes pointers to the next one."""
         is_changed = True
         while is_changed:
             before = dict(self._origins)
-            for node in self._nodes:
-                for target, value in _assignments_of(node):
-                    origins = self._origins_of(value)
-                    names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
-                    for name in names:
-                        self._origins[name] = self._origins.get(name, _NOWHERE) | origins
+            self._follow(statement.body)
+            self._merge(before)
             is_changed = self._origins != before
+        self._follow(statement.orelse)
+
+    def _merge(self, others: Mapping[str, frozenset[str]]) -> None:
+        """Let variables also point to where they point on another way to the same place."""
+        for name, origins in others.items():
+            self._origins[name] = self._origins.get(name, _NOWHERE) | origins
 
     def _origins_of(self, value: ast.expr) -> frozenset[str]:
         """Return the parameters that a value points into; loaded values point nowhere."""
@@ -135,7 +179,11 @@ class _KernelFunction:
             self._read |= reached
             self._written |= reached
             return
-        access = _KernelFunction(function, called, self._depth + 1).access()
+        code = getattr(called, "fn", called)
+        access = self._called.get(code)
+        if access is None:
+            access = _KernelFunction(function, called, self._depth + 1).access()
+            self._called[code] = access
         given = dict(zip(_parameters_of(function), call.args, strict=False))
         given |= {each.arg: each.value for each in call.keywords if each.arg is not None}
         for name, value in given.items():
@@ -154,6 +202,8 @@ def _parameters_of(function: ast.FunctionDef) -> list[str]:
 
 def _assignments_of(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """Return targets and values of an assignment; the parts of ``a, b = x, y`` separately."""
+    if isinstance(node, ast.For):
+        return [(node.target, node.iter)]
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
         return [] if node.value is None else [(node.target, node.value)]
     if not isinstance(node, ast.Assign):

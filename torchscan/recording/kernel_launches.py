@@ -19,9 +19,13 @@ from typing import Any
 from torch import Tensor
 
 from torchscan.recording.kernel_access import Access, find_access
-from torchscan.recording.patches import Contexts, overridden
-from torchscan.torch_versions import count_dispatch_modes, without_wrapped_kernels
-from torchscan.trace.kernel_operators import kernel_operator, running_kernels_by
+from torchscan.recording.patches import Contexts, overridden, substituted
+from torchscan.torch_versions import (
+    count_dispatch_modes,
+    device_switches,
+    without_wrapped_kernels,
+)
+from torchscan.trace.kernel_operators import ONLY_WRITTEN, kernel_operator, running_kernels_by
 
 _MAX_INTEGER = 2**63
 #: between the name of a tuple and the index of an item
@@ -44,6 +48,8 @@ def kernel_launches() -> Contexts:
         return
     yield overridden(jit.KernelInterface, "__getitem__", _launching_operators)
     yield without_wrapped_kernels()
+    for owner, name in device_switches():  # code that launches kernels chooses a device before
+        yield substituted(owner, name, lambda _: -1)
 
 
 def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -87,16 +93,12 @@ class _Launch:
             if name in known:
                 _flatten(name, known[name], values)
         access = self._access(function, values)
-
-        # Keyword-only, like out= of other operators: these tensors do not count as read.
-        only_written = access.written - access.read
-        by_position = [name for name in values if name not in only_written]
-        by_keyword = [name for name in values if name in only_written]
         name = re.sub(r"\W", "_", function.__name__)
-        operator = kernel_operator(name, _schema_of(values, by_position, by_keyword, access))
+        operator = kernel_operator(name, _describe_parameters(values, access))
 
-        positional = [values[each] for each in by_position]
-        keywords = {each: values[each] for each in by_keyword}
+        only_written = access.written - access.read
+        positional = [value for each, value in values.items() if each not in only_written]
+        keywords = {each: value for each, value in values.items() if each in only_written}
         with running_kernels_by(self._run_on):
             operator(*positional, **keywords)
         return self.compiled
@@ -192,16 +194,13 @@ def _with_tensors(name: str, argument: Any, values: Mapping[str, Any]) -> Any:
     return argument
 
 
-def _schema_of(
-    values: Mapping[str, Any], by_position: list[str], by_keyword: list[str], access: Access
-) -> str:
-    """Return the parameters of an operator, as a schema lists them."""
-    parameters = []
-    for name in (*by_position, *by_keyword):
-        if by_keyword and name == by_keyword[0]:
-            parameters.append("*")
-        value = values[name]
+def _describe_parameters(values: Mapping[str, Any], access: Access) -> str:
+    """Return the parameters of an operator, as :func:`kernel_operator` takes them."""
+    parameters: list[str] = []
+    for name, value in values.items():
         kind = _TYPES.get(type(value), "Tensor")  # a tensor or a parameter
+        is_only_written = name in access.written and name not in access.read
+        before = ONLY_WRITTEN if is_only_written else ""
         mark = f"(a{len(parameters)}!)" if name in access.written else ""
-        parameters.append(f"{kind}{mark} {name}")
+        parameters.append(f"{before}{kind}{mark} {name}")
     return ", ".join(parameters)

@@ -30,10 +30,14 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
         put_back()
 
 
+def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> AbstractContextManager[None]:
+    """Replace an attribute by what ``by`` makes of it; see :func:`substituted`."""
+    return substituted(owner, name, by(getattr(owner, name)))
+
+
 @contextlib.contextmanager
-def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
+def substituted(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute, also one of an object's class, or of a class's base."""
-    before = getattr(owner, name)
     is_own = name in vars(owner)
     own = vars(owner).get(name)  # before it is bound: of a class, it may be a classmethod
 
@@ -44,7 +48,7 @@ def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None
             delattr(owner, name)
 
     run_at_end_of_pass(put_back)
-    setattr(owner, name, by(before))
+    setattr(owner, name, value)
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import Argument, InputError, Value
-from torchscan.recording.patches import Contexts, overridden
+from torchscan.recording.patches import Contexts, overridden, substituted
 from torchscan.recording.training.offloading import shards_on_host
 from torchscan.torch_versions import (
     chunking_verbs,
@@ -91,7 +91,7 @@ def _require_groups() -> None:
 def _contexts_of_group() -> Contexts:
     """Yield contexts in which FSDP2 works on tensors without data."""
     for verb in chunking_verbs():
-        yield overridden(*verb, lambda _: _Chunks)
+        yield substituted(*verb, _Chunks)
     for verb in reducing_verbs():
         yield overridden(*verb, with_buckets_without_data)
     for verb in pinning_verbs():

@@ -41,6 +41,8 @@ class PassRequest(Inputs):
 
     mode: Mode = "eval"
     execute: Execute = "auto"
+    #: iterations of each loop whose end depends on data, or None to run the pass on data
+    loop_iterations: int | None = None
     backward: Backward = False
     #: also run the optimizer's step
     optimizer: OptimizerChoice | None = None
@@ -160,6 +162,8 @@ def check_request(request: PassRequest) -> None:
         raise InputError.of_choice("mode", request.mode, get_args(Mode))
     if request.execute not in get_args(Execute):
         raise InputError.of_choice("execute", request.execute, get_args(Execute))
+    if request.loop_iterations is not None:
+        require_positive("loop_iterations", request.loop_iterations)
     _require_one_input(request)
     _check_arguments(request)
 

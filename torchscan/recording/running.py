@@ -164,7 +164,9 @@ class PassRun:
             yield from attention_of_engines(modules.values(), self.assume)
         yield from checkpointed(modules, request.checkpointed)
         yield from kernel_launches()
-        yield from control_flow_followed(recorder, self.omitted, self.assume)
+        yield from control_flow_followed(
+            recorder, self.omitted, self.assume, request.loop_iterations
+        )
         yield recorder.recording()
 
     def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

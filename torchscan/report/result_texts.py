@@ -39,6 +39,15 @@ add_sentence(
     "the model reads later",
 )
 add_sentence(
+    "given-iterations",
+    "the end of a while_loop depends on data: {iterations:,} iterations (given) count",
+)
+add_sentence(
+    "fewest-combinations",
+    "a pointwise associative_scan of n rows counts n - 1 combinations, the fewest, and in training "
+    "their gradients",
+)
+add_sentence(
     "autocast-ignored",
     "autocast is active on {device} and was ignored: it has no effect on meta tensors",
 )

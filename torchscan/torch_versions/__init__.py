@@ -52,6 +52,7 @@ from torchscan.torch_versions.compiler import (
 from torchscan.torch_versions.cuda_state import (
     allocator_snapshot,
     current_stream,
+    device_switches,
     is_capturing,
     is_capturing_now,
 )
@@ -165,9 +166,12 @@ from torchscan.torch_versions.torch_switches import (
     shortened_to_tf32,
 )
 from torchscan.torch_versions.user_functions import (
+    arranged_like,
     call_of,
     control_flow,
     function_of_triton_op,
+    requires_gpu,
+    scan_in_pairs,
     with_operands_of_functions,
     without_wrapped_kernels,
 )

@@ -45,3 +45,13 @@ def allocator_snapshot() -> dict[str, Any] | None:
     except RuntimeError:  # cudaMallocAsync has none
         return None
     return content
+
+
+def device_switches() -> list[tuple[Any, str]]:
+    """Return the functions that ``torch.cuda.device`` switches devices by, if there is no device.
+
+    They take the index of a device, and return that of the one before.
+    """
+    if torch.cuda.is_available() or not hasattr(torch.cuda, "_exchange_device"):
+        return []
+    return [(torch.cuda, "_exchange_device")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
-from types import BuiltinMethodType
+from collections.abc import Callable, Sequence
+from types import BuiltinMethodType, FrameType
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ _CONTROL_FLOW = {
     "while_loop": "while_loop_op",
     "scan": "scan_op",
     "map": "map_impl",
+    "associative_scan": "associative_scan_op",
 }
+_ASSOCIATIVE_SCAN = "torch._higher_order_ops.associative_scan"
 
 
 def without_wrapped_kernels() -> contextlib.AbstractContextManager[None]:
@@ -101,3 +103,28 @@ def control_flow() -> list[tuple[Any, str]]:
         if hasattr(owner, name):
             found.append((owner, name))
     return found
+
+
+def scan_in_pairs(
+    combine: Callable[..., Any], rows: Sequence[Tensor], additional_inputs: Sequence[Any]
+) -> Sequence[Tensor]:
+    """Return the partial results of ``associative_scan``, by torch's recursion without a kernel."""
+
+    def combine_pairs(*pairs: Any) -> Any:
+        return combine(*pairs, *additional_inputs)
+
+    module = importlib.import_module(_ASSOCIATIVE_SCAN)
+    results: Sequence[Tensor] = module.generic_associative_scan(combine_pairs, list(rows))
+    return results
+
+
+def arranged_like(example: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return tensors in containers like those of an example."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_unflatten(tensors, _pytree.tree_structure(example))
+
+
+def requires_gpu(frame: FrameType) -> bool:
+    """Return whether this line of torch refuses tensors of the CPU, for which it has no kernel."""
+    return frame.f_globals.get("__name__") == _ASSOCIATIVE_SCAN

@@ -148,6 +148,11 @@ class OpSignature:
         return str(self.op.overloadpacket)
 
     @property
+    def full_name(self) -> str:
+        """``aten.conv2d.default``: with the overload, except that of a kernel: a mere number."""
+        return self.operator if self.op.namespace == KERNELS else str(self.op)
+
+    @property
     def all_written(self) -> tuple[TensorSpec, ...]:
         """The results, and the operands that are written to besides."""
         return (*self.outputs, *self.written)

@@ -7,6 +7,7 @@ first launched, or when a trace with such a launch is unpickled.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,14 @@ from torch import Tensor
 from torchscan.torch_versions import OpOverload
 
 KERNELS = "triton"
+#: stands before a parameter that a kernel only writes to
+ONLY_WRITTEN = "out "
+_NAME = re.compile(r" (\w+)(?:,|$)")
 _library = torch.library.Library(KERNELS, "FRAGMENT")
 _namespace: Any = getattr(torch.ops, KERNELS)
 _operators: dict[tuple[str, str], OpOverload] = {}
+#: by operator
+_names: dict[OpOverload, tuple[str, ...]] = {}
 _lock = threading.Lock()
 #: launches a kernel; takes its arguments by parameter name
 RunKernel = Callable[[Mapping[str, Any]], None]
@@ -47,8 +53,9 @@ def running_kernels_by(run: RunKernel) -> Iterator[None]:
 
 
 def kernel_operator(name: str, parameters: str) -> OpOverload:
-    """Return the operator of a kernel with these parameters, as a schema lists them.
+    """Return the operator of a kernel with these parameters, in the order of the kernel.
 
+    Each is written as in a schema, those that the kernel only writes to after ``ONLY_WRITTEN``.
     Kernels of the same name but different parameters are overloads of one operator.
     """
     with _lock:
@@ -58,7 +65,13 @@ def kernel_operator(name: str, parameters: str) -> OpOverload:
             packet = getattr(_namespace, name)
             operator = getattr(packet, overload)
             _operators[name, parameters] = operator
+            _names[operator] = tuple(_NAME.findall(parameters))
     return operator
+
+
+def names_in_kernel(operator: OpOverload) -> tuple[str, ...]:
+    """Return the names of a kernel's parameters, in the order of the kernel."""
+    return _names[operator]
 
 
 def parameters_of(operator: OpOverload) -> tuple[str, str]:
@@ -71,19 +84,31 @@ def parameters_of(operator: OpOverload) -> tuple[str, str]:
 
 
 def _define(name: str, parameters: str) -> str:
-    """Define an operator and return the name of its overload."""
-    names = [known for known, _ in _operators]
-    number = names.count(name)
-    overload = f"kernel{number}" if number else ""
-    full_name = f"{name}.{overload}" if overload else name
-    marks = re.findall(r"Tensor\((a\d+!)\)", parameters)
+    """Define an operator and return the name of its overload, which its parameters decide.
+
+    Parameters that are only written to are keyword-only, like ``out=`` of other operators: they do
+    not count as read.
+    """
+    digest = hashlib.sha256(parameters.encode())
+    overload = f"k{digest.hexdigest()[:8]}"
+    full_name = f"{name}.{overload}"
+    in_schema, only_written = [], []
+    for parameter in parameters.split(", "):
+        if parameter.startswith(ONLY_WRITTEN):
+            only_written.append(parameter.removeprefix(ONLY_WRITTEN))
+        else:
+            in_schema.append(parameter)
+    if only_written:
+        in_schema.append("*")
+    listed = ", ".join(in_schema + only_written)
+    marks = re.findall(r"Tensor\((a\d+!)\)", listed)
     returned = ", ".join(f"Tensor({mark})" for mark in marks)
-    schema = f"{full_name}({parameters}) -> ({returned})"
+    schema = f"{full_name}({listed}) -> ({returned})"
     _library.define(schema)
-    _library.impl(full_name, _implementation(parameters), "CompositeExplicitAutograd")
+    _library.impl(full_name, _implementation(listed), "CompositeExplicitAutograd")
     # Code that launches kernels computes their gradients itself.
     _library.impl(full_name, torch.library.fallthrough_kernel, "Autograd")
-    return overload or "default"
+    return overload
 
 
 def _implementation(parameters: str) -> Callable[..., Any]:
@@ -92,7 +117,7 @@ def _implementation(parameters: str) -> Callable[..., Any]:
     It returns the tensors that the kernel writes to.
     """
     positional, _, _ = parameters.partition("*")
-    names = re.findall(r" (\w+)(?:,|$)", positional)
+    names = _NAME.findall(positional)
     written = re.findall(r"Tensor\(a\d+!\) (\w+)", parameters)
 
     def run(*args: Any, **kwargs: Any) -> Any:

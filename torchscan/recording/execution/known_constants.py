@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_FLOATS, CONCRETE_INTEGERS
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.places import is_of_user
-from torchscan.torch_versions import without_tracing
+from torchscan.torch_versions import requires_gpu, without_tracing
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
 _PROPERTIES: Any = Tensor
@@ -31,6 +31,7 @@ _DEVICE_ANSWERS: Mapping[Any, Callable[[torch.device], object]] = {
     _PROPERTIES.is_cpu.__get__: lambda device: device.type == "cpu",
     _PROPERTIES.is_cuda.__get__: lambda device: device.type == "cuda",
 }
+_GPU = torch.device("cuda")
 _NOTICED = _MAKERS | _DEVICE_ANSWERS.keys()
 
 
@@ -66,9 +67,15 @@ class KnownConstants(TorchFunctionMode):
 def answer_device_query(func: Callable[..., Any], home: torch.device | None) -> object:
     """Return the answer if a line of the user's, two calls up, asks for a tensor's device.
 
-    It is None if no such line asks, or the model has no device.
+    A line of torch that requires a GPU gets one. The answer is None if another line asks, or the
+    model has no device.
     """
-    if home is None or func not in _DEVICE_ANSWERS or not is_of_user(sys._getframe(2)):
+    if func not in _DEVICE_ANSWERS:
+        return None
+    asking = sys._getframe(2)
+    if requires_gpu(asking):
+        return _DEVICE_ANSWERS[func](_GPU)
+    if home is None or not is_of_user(asking):
         return None
     return _DEVICE_ANSWERS[func](home)
 
