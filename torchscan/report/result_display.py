@@ -57,6 +57,7 @@ from torchscan.report.json import table_content
 from torchscan.report.layer_table import format_info, info_part, info_table
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
+from torchscan.report.paging.comparison_page import comparison_frame, comparison_page
 from torchscan.report.pictures.bars import draw_rows
 from torchscan.report.pictures.checkpoint_plot import draw_checkpoints
 from torchscan.report.pictures.generation_plot import draw_generation
@@ -198,5 +199,12 @@ register_formatters(
     document=run_document,
     plot=draw_rows,
 )
-register_formatters(Comparison, comparison_table, text=format_comparison, plot=draw_rows)
-register_formatters(RunComparison, comparison_table, text=format_comparison, plot=draw_rows)
+for _compared in (Comparison, RunComparison):
+    register_formatters(
+        _compared,
+        comparison_table,
+        text=format_comparison,
+        page_part=comparison_frame,
+        page=comparison_page,
+        plot=draw_rows,
+    )

@@ -1,0 +1,30 @@
+"""Page of a comparison: two models, reports or runs in step."""
+
+from __future__ import annotations
+
+from torchscan.errors import InputError
+from torchscan.report.compare_runs import RunComparison
+from torchscan.report.comparison import Comparison
+from torchscan.report.paging.comparison_data import comparison_data
+from torchscan.report.paging.framed_page import Page
+from torchscan.report.paging.model_page import document
+from torchscan.report.paging.run_comparison_data import run_comparison_data
+
+
+def comparison_page(
+    comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
+) -> Page:
+    """Return the page, which fetches nothing. ``names`` are those of the two sides."""
+    if names is not None and (isinstance(names, str) or len(names) != 2):
+        raise InputError(f"names is {names!r}: give two texts, for the sides before and after")
+    if isinstance(comparison, RunComparison):
+        return Page(document(run_comparison_data(comparison, names)))
+    return Page(document(comparison_data(comparison, names)))
+
+
+def comparison_frame(
+    comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
+) -> str:
+    """Return the page in a frame, as notebooks show it."""
+    frame = comparison_page(comparison, names=names)._repr_html_()
+    return f'<div class="torchscan" data-ready="static">{frame}</div>'
