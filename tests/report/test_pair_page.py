@@ -182,9 +182,8 @@ def test_reports_have_a_table_without_graphs() -> None:
     before, after = nn.Sequential(Block()), nn.Sequential(Block(), Block())
     data = page_data(compare(crawl_module(before, SHAPE), Scan(after, SHAPE)))
     assert [bool(side["levels"]) for side in data["sides"]] == [False, True]
-    assert data["remarks"] == [
-        "The side before is a report, which has no graph: give a model instead."
-    ]
+    assert data["remarks"] == ["A report has no graph: give two models to see their graphs."]
+    assert data["question"] == ["inference", "batch 1 of 4"]
     names = [(row["kind"], row["name"]) for row in data["rows"] if row["depth"] == 1]
     assert names == [("same", "0"), ("added", "1")]
     assert data["sides"][0]["rows"][0]["params"] == 40
@@ -426,6 +425,16 @@ def test_nothing_but_the_table_scrolls_sideways(visit: Visit, resnets: str, widt
         if width == 380:
             assert page.locator("thead th:visible").all_inner_texts()[0] == "Layer"
             assert "difference" in page.locator("thead th:visible").all_inner_texts()
+
+
+def test_a_wrapper_adds_nothing_that_was_there_before(visit: Visit) -> None:
+    with visit(scans(Block(), Wrapper(Block())).to_html()) as page:
+        wrapper, model = (page.locator("tbody tr").nth(row) for row in (0, 1))
+        assert wrapper.locator("td.what").inner_text() == "added"
+        assert model.locator("td.what").inner_text() == ""
+        assert (
+            wrapper.locator("td").last.inner_text() == model.locator("td").last.inner_text() == ""
+        )
 
 
 def test_names_of_models_are_text(visit: Visit) -> None:

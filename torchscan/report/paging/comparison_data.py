@@ -14,7 +14,7 @@ from torchscan.report.comparison_table import format_value
 from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
 from torchscan.report.paging.compared_rows import PageSide, PairedRows, rows_of_layers, starts_of
 from torchscan.report.paging.layer_rows import Paging
-from torchscan.report.paging.page_data import PageContent, three_digits, verdict_of
+from torchscan.report.paging.page_data import PageContent, describe_inputs, three_digits, verdict_of
 from torchscan.report.paging.row_values import key_of, parse_settings
 from torchscan.trace.trace import Trace
 
@@ -64,9 +64,9 @@ class _ShownSide:
         if self.content is not None:
             return list(map(printable, self.content.question))
         provenance = self.info["provenance"]
-        shapes = [units.shape(each["shape"]) for each in provenance["inputs"]]
+        named = [(each["name"], each["shape"]) for each in provenance["inputs"]]
         purpose = "training step" if provenance["backward"] else "inference"
-        return [purpose, *map(printable, shapes)]
+        return [purpose, *map(printable, describe_inputs(provenance["batch_size"], named))]
 
     def rows(self, starts: set[int]) -> PageSide:
         """Return the rows. Those of a recorded model show equal calls together."""
@@ -181,6 +181,8 @@ class _ComparedModels:
 
     def _remarks(self) -> list[str]:
         remarks = describe_differences("sides", self._comparison.passes, format_value)
+        if self._before.content is None or self._after.content is None:
+            remarks.append("A report has no graph: give two models to see their graphs.")
         unknown, new_unknown = self._comparison.without_formula
         remarks += _remarks_of(self._before, "before", unknown)
         remarks += _remarks_of(self._after, "after", new_unknown)
@@ -189,9 +191,7 @@ class _ComparedModels:
 
 def _remarks_of(side: _ShownSide, when: str, without_formula: Collection[str]) -> Iterator[str]:
     """Yield what is missing on one side, and why."""
-    if side.content is None:
-        yield f"The side {when} is a report, which has no graph: give a model instead."
-    else:
+    if side.content is not None:
         for name, reason in side.content.reasons.items():
             yield f"{name} {when}: {reason}"
     if without_formula:

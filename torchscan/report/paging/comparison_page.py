@@ -15,7 +15,8 @@ def comparison_page(
     comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
 ) -> Page:
     """Return the page, which fetches nothing. ``names`` are those of the two sides."""
-    if names is not None and (isinstance(names, str) or len(names) != 2):
+    is_pair = isinstance(names, tuple | list) and list(map(type, names)) == [str, str]
+    if names is not None and not is_pair:
         raise InputError(f"names is {names!r}: give two texts, for the sides before and after")
     if isinstance(comparison, RunComparison):
         return Page(document(run_comparison_data(comparison, names)))

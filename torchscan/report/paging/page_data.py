@@ -124,16 +124,19 @@ def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def question_of(trace: Trace, **asked: Any) -> list[str]:
     """Return a description of the pass, for the line at the top."""
-    given = trace.provenance.inputs
-    batch_size = trace.provenance.batch_size
-    if batch_size is None:
-        inputs = [f"{each.name} {sizes(list(each.shape))}" for each in given]
-    else:
-        shapes = [sizes(list(each.shape[1:])) for each in given]
-        inputs = [f"batch {batch_size} of {', '.join(shapes)}"]
+    named = [(each.name, list(each.shape)) for each in trace.provenance.inputs]
     purpose = "training step" if asked.get("has_backward") else "inference"
     options = [asked.get(name) for name in ("precision", "optimizer", "device")]
+    inputs = describe_inputs(trace.provenance.batch_size, named)
     return [purpose, *inputs, *(str(option) for option in options if option)]
+
+
+def describe_inputs(batch_size: int | None, named: Sequence[tuple[str, list[int]]]) -> list[str]:
+    """Return the shapes of inputs: by name, or of a batch that torchscan made."""
+    if batch_size is None:
+        return [f"{name} {sizes(shape)}" for name, shape in named]
+    samples = ", ".join(sizes(shape[1:]) for _, shape in named)
+    return [f"batch {batch_size} of {samples}"]
 
 
 # -- verdicts ------------------------------------------------------------------------------------

@@ -23,13 +23,14 @@ export function showPage(host, data) {
 /** Give a row what it shows of both sides, and values of one for what is chosen by them. @param {any} data @param {any} row */
 function joinSides(data, row) {
   const [one, other] = row.sides.map((/** @type {number | null} */ at, /** @type {number} */ side) => (at === null ? null : data.sides[side].rows[at]));
-  Object.assign(row, { one, other, rf: "", rfSides: [], input: [], output: [] });
+  Object.assign(row, { one, other, inside: [], rf: "", rfSides: [], input: [], output: [] });
   for (const side of [one, other]) {
     for (const [key, value] of Object.entries(side ?? {})) {
       if (typeof value === "number" && !["in", "depth", "repeats", "level"].includes(key)) row[key] = Math.max(row[key] ?? 0, value);
     }
     if (side?.level !== undefined) row.level = 0;
   }
+  if (row.in !== null) data.rows[row.in].inside.push(row);
 }
 
 class PairPage extends ModelPage {

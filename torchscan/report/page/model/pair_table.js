@@ -68,7 +68,7 @@ export class PairTable extends LayersView {
   part(row) {
     const figure = /** @type {Figure} */ (this.figure);
     const difference = differenceOf(figure, row);
-    const before = row.one ? figure.value(row.one) : 0;
+    const before = valueOf(figure, row, 0);
     const isKnown = Number.isFinite(difference) && difference !== 0 && before > 0;
     const percent = isKnown ? `${signed(difference, (value) => share(value / before).replace("–", "0 %"))}` : "";
     const bar = make("i", { class: difference > 0 ? "more" : difference < 0 ? "less" : "" });
@@ -79,13 +79,12 @@ export class PairTable extends LayersView {
 
 /** Before, after and the difference. @param {Figure} figure @param {boolean} always also on a narrow screen @returns {Column[]} */
 function columnsOf(figure, always) {
-  const valueOf = (/** @type {Row | null} */ row) => (row ? figure.value(row) : 0);
   const textOf = (/** @type {Row | null} */ row) => (row ? `${boundOf(figure, row)}${figure.text(figure.value(row), row)}` : "");
   const label = figure.label[0].toUpperCase() + figure.label.slice(1);
   const common = { isNumber: true, always };
   return [
-    { ...common, always: false, key: `${figure.key}-before`, label: `${label} before`, of: (row) => valueOf(row.one), text: (row) => textOf(row.one) },
-    { ...common, key: `${figure.key}-after`, label: "after", title: `${label} after`, of: (row) => valueOf(row.other), text: (row) => textOf(row.other) },
+    { ...common, always: false, key: `${figure.key}-before`, label: `${label} before`, of: (row) => valueOf(figure, row, 0), text: (row) => textOf(row.one) },
+    { ...common, key: `${figure.key}-after`, label: "after", title: `${label} after`, of: (row) => valueOf(figure, row, 1), text: (row) => textOf(row.other) },
     { ...common, key: `${figure.key}-difference`, label: "difference", title: `${label}: difference`, of: (row) => differenceOf(figure, row), text: (row) => differenceText(figure, row) },
   ];
 }
@@ -94,7 +93,15 @@ function columnsOf(figure, always) {
 function boundOf(figure, row) { return !row.complete && (figure.key === "macs" || figure.key === "flops") ? "≥ " : ""; }
 
 /** @param {Figure} figure @param {Row} row of both sides @returns {number} */
-export function differenceOf(figure, row) { return (row.other ? figure.value(row.other) : 0) - (row.one ? figure.value(row.one) : 0); }
+export function differenceOf(figure, row) { return valueOf(figure, row, 1) - valueOf(figure, row, 0); }
+
+/** The value on one side. What a wrapper contains is there without it. @param {Figure} figure @param {Row} row of both sides @param {number} side @returns {number} */
+function valueOf(figure, row, side) {
+  const own = side ? row.other : row.one;
+  if (own) return figure.value(own);
+  const parts = row.inside.map((/** @type {Row} */ each) => valueOf(figure, each, side));
+  return figure.adds ? parts.reduce((/** @type {number} */ sum, /** @type {number} */ each) => sum + each, 0) : most(parts, 0);
+}
 
 /** Of lower bounds, the difference is unknown. A time that may have changed by chance stands in brackets. @param {Figure} figure @param {Row} row @returns {string} */
 export function differenceText(figure, row) {
