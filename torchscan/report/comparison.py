@@ -156,7 +156,9 @@ def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
     _require_whole(before, after)
     old, new = data_of(before), data_of(after)
     before_all, after_all = old["overall"], new["overall"]
-    totals = {key: (before_all[key], after_all[key]) for key in SUMS}
+    totals: dict[str, tuple[int, int]] = {}
+    for key in SUMS:
+        totals[key] = (before_all[key], after_all[key])
     sides = _side_of_report(before), _side_of_report(after)
     return Comparison(
         estimates=compare_estimates(old, new),

@@ -68,7 +68,7 @@ class _ShownSide:
         purpose = "training step" if provenance["backward"] else "inference"
         return [purpose, *map(printable, describe_inputs(provenance["batch_size"], named))]
 
-    def rows(self, starts: set[int]) -> PageSide:
+    def rows(self, starts: Collection[int]) -> PageSide:
         """Return the rows. Those of a recorded model show equal calls together."""
         if self.content is None:
             rows = rows_of_layers(self.layers)
