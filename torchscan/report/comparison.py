@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from torchscan.errors import InputError
 from torchscan.report.alignment import merge_orders
@@ -20,7 +20,9 @@ from torchscan.report.info_data import (
     summed,
 )
 from torchscan.report.page_result import PageResult
-from torchscan.report.paging.page_data import PageContent
+
+if TYPE_CHECKING:
+    from torchscan.report.paging.page_data import PageContent
 
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
 QuestionKey = Literal[

@@ -21,11 +21,3 @@ def comparison_page(
     if isinstance(comparison, RunComparison):
         return Page(document(run_comparison_data(comparison, names)))
     return Page(document(comparison_data(comparison, names)))
-
-
-def comparison_frame(
-    comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
-) -> str:
-    """Return the page in a frame, as notebooks show it."""
-    frame = comparison_page(comparison, names=names)._repr_html_()
-    return f'<div class="torchscan" data-ready="static">{frame}</div>'
