@@ -239,6 +239,20 @@ def test_two_runs_are_rows_of_one_tree() -> None:
     assert data["sides"][0]["rows"][0]["forward"] > 0
 
 
+def test_a_model_that_a_run_calls_twice_has_two_rows() -> None:
+    def run() -> Any:
+        model = nn.Sequential(nn.Linear(4, 4))
+        with inspect(model) as inspection:
+            for _ in range(2):
+                (model(torch.zeros(2, 4)) + model(torch.ones(2, 4))).sum().backward()
+        return inspection
+
+    data = page_data(compare(run(), run()))
+    roots = [row["name"] for row in data["rows"] if row["in"] is None]
+    assert roots == ["Sequential", "Sequential (2)"]
+    assert [row["sides"] for row in data["rows"]] == [[at, at] for at in range(4)]
+
+
 # -- in a browser --------------------------------------------------------------------------------
 
 

@@ -74,7 +74,8 @@ class PairedRows:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows from the model down, each after the one that it is in."""
         rows: list[dict[str, Any]] = []
-        waiting: list[tuple[_Rows, int | None]] = [(self._roots(), None)]
+        waiting: list[tuple[_Rows, int | None]] = []
+        waiting += [(pair, None) for pair in reversed(self._roots())]
         while waiting:
             pair, above = waiting.pop()
             number = len(rows)
@@ -88,16 +89,26 @@ class PairedRows:
                     above_row["kind"] = "inside"
         return rows
 
-    def _roots(self) -> _Rows:
-        if self._other.get(0) == 0:
-            return 0, 0
-        return (None, 0) if 0 in self._other else (0, None)
+    def _roots(self) -> list[_Rows]:
+        """Return the rows that are in no other. A model that the other side wraps is not."""
+        old = self._before.children.get(None, [])
+        new = self._after.children.get(None, [])
+        pairs = self._merge(old, new)
+        inside = {None, *old}, {None, *new}
+        return [pair for pair in pairs if pair[0] in inside[0] and pair[1] in inside[1]]
 
     def _inside(self, pair: _Rows) -> list[_Rows]:
         """Return the rows in a row, in the order of the calls now."""
         one, other = pair
-        old = [] if one is None else self._before.children.get(one, [])
-        new = [] if other is None else self._after.children.get(other, [])
+        old: list[int] = []
+        new: list[int] = []
+        if one is not None:
+            old = self._before.children.get(one, [])
+        if other is not None:
+            new = self._after.children.get(other, [])
+        return self._merge(old, new)
+
+    def _merge(self, old: Sequence[int], new: Sequence[int]) -> list[_Rows]:
         return merge_orders(
             [(index, self._other.get(index)) for index in old],
             [(self._first.get(index), index) for index in new],
