@@ -137,7 +137,8 @@ class PairPage extends ModelPage {
     const said = saidOf(own, this.choice.figures, this.choice.figure);
     const { figure } = this.choice;
     const difference = row.one && row.other ? differenceText(figure, row) : "";
-    const changes = row.kind === "same" ? [] : [["difference", [wordsOf(row), difference].filter(Boolean).join(", ")]];
+    const value = difference ? `${figure.label} ${difference}` : "";
+    const changes = row.kind === "same" ? [] : [["difference", [wordsOf(row), value].filter(Boolean).join(", ")]];
     return /** @type {[string, string][]} */ ([...said.slice(0, 1), ...changes, ...said.slice(1)]);
   }
 }

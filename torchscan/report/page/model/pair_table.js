@@ -1,7 +1,7 @@
 // The table of two sides in step: a column for each side and the difference.
 
 import { make } from "./elements.js";
-import { most, share } from "./format.js";
+import { most } from "./format.js";
 import { LayersView } from "./layers.js";
 import { SIGNS, WORDS } from "./pair_marks.js";
 
@@ -70,7 +70,7 @@ export class PairTable extends LayersView {
     const difference = differenceOf(figure, row);
     const before = valueOf(figure, row, 0);
     const isKnown = Number.isFinite(difference) && difference !== 0 && before > 0;
-    const percent = isKnown ? `${signed(difference, (value) => share(value / before).replace("–", "0 %"))}` : "";
+    const percent = isKnown ? signed(difference, (value) => percentText(100 * value / before)) : "";
     const bar = make("i", { class: difference > 0 ? "more" : difference < 0 ? "less" : "" });
     bar.style.width = `${this.whole && Number.isFinite(difference) ? 100 * Math.min(1, Math.abs(difference) / this.whole) : 0}%`;
     return make("span", { class: "part" }, make("span", { class: "percent" }, percent), make("span", { class: "share" }, bar));
@@ -112,6 +112,9 @@ export function differenceText(figure, row) {
   const text = signed(difference, (value) => figure.text(value, { [figure.key]: value }));
   return row.unclear?.includes(figure.key) && row.one && row.other ? `(${text})` : text;
 }
+
+/** @param {number} percent of a change, above zero */
+function percentText(percent) { return `${percent.toFixed(percent < 0.995 ? 2 : percent < 9.95 ? 1 : 0)} %`; }
 
 /** @param {number} value @param {(value: number) => string} text of a positive one */
 function signed(value, text) { return `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`; }
