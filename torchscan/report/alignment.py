@@ -166,10 +166,10 @@ class _Siblings:
         """Return the children that are compared with each other."""
         named = [name for name in self._old if name in self._new and not _INDEX.search(name[0])]
         pairs = [(name, name) for name in named]
-        pairs += self._align(
-            [name for name in self._old if name not in named],
-            [name for name in self._new if name not in named],
-        )
+        known = set(named)
+        old = [name for name in self._old if name not in known]
+        new = [name for name in self._new if name not in known]
+        pairs += self._align(old, new)
         return [(self._old[one], self._new[other]) for one, other in pairs]
 
     def _align(self, old: list[_Name], new: list[_Name]) -> list[tuple[_Name, _Name]]:
@@ -190,7 +190,10 @@ class _Siblings:
         """Return the alignment with the largest sum of weights (Needleman and Wunsch)."""
         width = len(new) + 1
         best = [[0] * width for _ in range(len(old) + 1)]
-        weights = [[self._weight(one, other) for other in new] for one in old]
+        weights = []
+        for one in old:
+            row_weights = [self._weight(one, other) for other in new]
+            weights.append(row_weights)
         for row in range(len(old) - 1, -1, -1):
             for column in range(width - 2, -1, -1):
                 skipped = max(best[row + 1][column], best[row][column + 1])

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torchscan.analyses.module_graph import ModuleGraphs
 from torchscan.report.alignment import Pair, children_of, merge_orders
 from torchscan.report.info_content import tree_order
-from torchscan.report.info_data import Layer
+from torchscan.report.info_data import Layer, summed
 from torchscan.report.paging.row_values import key_of, rounded, shapes_of, truncate_text
 from torchscan.trace.trace import Trace
 
@@ -93,9 +93,11 @@ class PairedRows:
         """Return the rows that are in no other. A model that the other side wraps is not."""
         old = self._before.children.get(None, [])
         new = self._after.children.get(None, [])
-        pairs = self._merge(old, new)
-        inside = {None, *old}, {None, *new}
-        return [pair for pair in pairs if pair[0] in inside[0] and pair[1] in inside[1]]
+        roots = []
+        for one, other in self._merge(old, new):
+            if one in (None, *old) and other in (None, *new):
+                roots.append((one, other))
+        return roots
 
     def _inside(self, pair: _Rows) -> list[_Rows]:
         """Return the rows in a row, in the order of the calls now."""
@@ -109,10 +111,9 @@ class PairedRows:
         return self._merge(old, new)
 
     def _merge(self, old: Sequence[int], new: Sequence[int]) -> list[_Rows]:
-        return merge_orders(
-            [(index, self._other.get(index)) for index in old],
-            [(self._first.get(index), index) for index in new],
-        )
+        before: list[_Rows] = [(index, self._other.get(index)) for index in old]
+        after: list[_Rows] = [(self._first.get(index), index) for index in new]
+        return merge_orders(before, after)
 
     def _row(self, pair: _Rows) -> dict[str, Any]:
         one, other = pair
@@ -150,8 +151,7 @@ def starts_of(
     all calls of the other one begin a row.
     """
     if before is None or after is None:
-        old, new = ([] if each is None else range(len(each.modules)) for each in (before, after))
-        return old, new
+        return _all_calls(before), _all_calls(after)
 
     old_order, new_order = tree_order(before), tree_order(after)
     calls = {old_order[one]: new_order[other] for one, other in aligned.items()}
@@ -159,6 +159,10 @@ def starts_of(
     old_links, new_links = set(_find_links(before)), set(_find_links(after))
     starts = _find_starts(old_links, new_links, calls)
     return set(starts), set(_find_starts(new_links, old_links, back))
+
+
+def _all_calls(trace: Trace | None) -> Collection[int]:
+    return () if trace is None else range(len(trace.modules))
 
 
 def _find_links(trace: Trace) -> Iterator[Pair]:
@@ -207,10 +211,18 @@ def rows_of_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
         row["input"] = shapes_of(layer["input_shape"])
         row["output"] = shapes_of(layer["output_shape"])
         row["complete"] = layer["complete"]
-        row |= _own_sums(cast("Mapping[str, Any]", layer))
+        values = cast("Mapping[str, Any]", layer)
+        known = [name for name, keys in _SUMS.items() if keys[0] in values]
+        row |= {name: summed(layer, _SUMS[name]) for name in known}
         if layer.get("peak_bytes") is not None:
             row |= {"peak": layer["peak_bytes"], "activations": layer["activation_bytes"]}
         rows.append(row)
+    _add_up(rows)
+    return rows
+
+
+def _add_up(rows: Sequence[dict[str, Any]]) -> None:
+    """Add the values of each row to those of the row that it is in."""
     for row in reversed(rows):  # what is inside comes after it
         if row["in"] is not None:
             for name in _SUMS.keys() & row.keys():
@@ -218,13 +230,3 @@ def rows_of_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     for row in rows:
         if "time" in row:
             row["time"] = rounded(row["time"])
-    return rows
-
-
-def _own_sums(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are added up, as far as a layer has them."""
-    sums = {}
-    for name, keys in _SUMS.items():
-        if keys[0] in layer:
-            sums[name] = sum(layer[key] for key in keys)
-    return sums

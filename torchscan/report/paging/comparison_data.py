@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from torchscan import units
@@ -11,7 +12,7 @@ from torchscan.report.alignment import Settings, align_layers
 from torchscan.report.compare_runs import describe_differences
 from torchscan.report.comparison import ComparedSide, Comparison, compare_estimates, growth
 from torchscan.report.comparison_table import format_value
-from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
+from torchscan.report.info_data import COST_SUMS, SUMS, InfoDict, Layer, data_of
 from torchscan.report.paging.compared_rows import PageSide, PairedRows, rows_of_layers, starts_of
 from torchscan.report.paging.layer_rows import Paging
 from torchscan.report.paging.page_data import PageContent, describe_inputs, three_digits, verdict_of
@@ -23,10 +24,11 @@ _TOTALS = {
     "Parameters": ("grad_params", "nograd_params"),
     "MACs": ("macs",),
     "FLOPs": ("flops",),
-    "Model size": ("param_size", "buffer_size"),
 }
-_SIZES = ("Model size",)
-_COSTS = ("MACs", "FLOPs")
+#: what stands before costs, by whether they are complete
+_BOUNDS = {True: "", False: "≥ "}
+_format_size = partial(units.memory, digits=1)
+_SIZE = ("param_size", "buffer_size")
 #: what differs between two calls, if neither their classes, settings nor shapes do
 _FIGURES = {"macs": "MACs", "flops": "FLOPs", "dmas": "DMAs"}
 
@@ -144,22 +146,31 @@ class _ComparedModels:
 
     def _verdicts(self) -> list[dict[str, Any]]:
         """Return the totals before and after at the top of the page."""
-        totals, verdicts = self._comparison.totals, []
-        bounds = ["" if complete else "≥ " for complete in self._comparison.complete]
+        verdicts = []
+        bounds = [_BOUNDS[complete] for complete in self._comparison.complete]
         for label, keys in _TOTALS.items():
-            before, after = map(sum, zip(*(totals[key] for key in keys), strict=True))
-            text = _to_size if label in _SIZES else three_digits
-            marks = bounds if label in _COSTS else ["", ""]
-            verdicts.append(_verdict(label, before, after, text, marks))
+            is_cost = not set(keys).isdisjoint(COST_SUMS)
+            marks = bounds if is_cost else ["", ""]
+            verdicts.append(_verdict(label, *self._sum_up(keys), three_digits, marks))
+        verdicts.append(_verdict("Model size", *self._sum_up(_SIZE), _format_size))
         estimates = compare_estimates(self._before.info, self._after.info)
         if "peak_bytes" in estimates:
             peaks = estimates["peak_bytes"]
-            verdicts.append(_verdict("Peak memory", *peaks, _to_size, facts=self._fits()))
+            verdicts.append(_verdict("Peak memory", *peaks, _format_size, facts=self._fits()))
         if "time_estimate" in estimates:
             label = "One step" if self._after.info["provenance"]["backward"] else "One pass"
             times = estimates["time_estimate"]
             verdicts.append(_verdict(label, *times, units.duration, facts=self._margins()))
         return verdicts
+
+    def _sum_up(self, keys: Sequence[str]) -> tuple[int, int]:
+        """Return the sum of these totals before and after."""
+        before = after = 0
+        for key in keys:
+            old, new = self._comparison.totals[key]
+            before += old
+            after += new
+        return before, after
 
     def _fits(self) -> list[str]:
         """Return whether each side fits on the device, if there is one."""
@@ -169,7 +180,8 @@ class _ComparedModels:
             if memory is None or memory.verdict is None:
                 return []
             texts.append("fits" if memory.verdict.fits else "does not fit")
-        return [" → ".join(dict.fromkeys(texts))]
+        different = dict.fromkeys(texts)
+        return [" → ".join(different)]
 
     def _margins(self) -> list[str]:
         margins: dict[str, None] = {}
@@ -260,10 +272,6 @@ def _verdict(
     share = growth(before, after)
     difference = text(abs(after - before))
     return verdict_of(label, value, f"{sign}{difference}", share, *facts)
-
-
-def _to_size(size: float) -> str:
-    return units.memory(size, 1)
 
 
 def _unbroken(text: str) -> str:

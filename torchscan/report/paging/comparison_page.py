@@ -15,9 +15,13 @@ def comparison_page(
     comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
 ) -> Page:
     """Return the page, which fetches nothing. ``names`` are those of the two sides."""
-    is_pair = isinstance(names, tuple | list) and list(map(type, names)) == [str, str]
-    if names is not None and not is_pair:
-        raise InputError(f"names is {names!r}: give two texts, for the sides before and after")
+    if names is not None:
+        is_pair = isinstance(names, tuple | list) and list(map(type, names)) == [str, str]
+        if not is_pair:
+            raise InputError(f"names is {names!r}: give two texts, for the sides before and after")
+
     if isinstance(comparison, RunComparison):
-        return Page(document(run_comparison_data(comparison, names)))
-    return Page(document(comparison_data(comparison, names)))
+        data = run_comparison_data(comparison, names)
+    else:
+        data = comparison_data(comparison, names)
+    return Page(document(data))

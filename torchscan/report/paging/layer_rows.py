@@ -73,7 +73,7 @@ class Paging:
         fields: ReceptiveField | None,
         starts: Collection[int] = (),
     ) -> None:
-        """``settings`` are the ``extra_repr`` by path. Each of the calls ``starts`` begins a row."""
+        """``settings`` are texts by path; each of the calls ``starts`` begins a row."""
         self._starts = starts
         self._fields = [] if fields is None else list(fields)
         self._trace = trace

@@ -51,8 +51,12 @@ def _paired_rows(
     """Return the rows of both runs, with the passes whose time may have changed by chance."""
 
     def describe(_: int, other: int) -> list[str]:
-        call = calls[after.layers[other]]
-        return [_describe(name, call) for name in PASSES_OF_CALLS if getattr(call, name).is_clear]
+        texts = []
+        for name, label in PASSES_OF_CALLS.items():
+            change: TimeChange = getattr(calls[after.layers[other]], name)
+            if change.is_clear:
+                texts.append(f"{label.lower()} {share_text(change)} %")
+        return texts
 
     aligned = {index: index for index in range(len(calls))}
     rows = PairedRows(before, after, aligned, describe).rows()
@@ -110,10 +114,6 @@ def _side(calls: Sequence[CallChange], when: str, missing: Change) -> PageSide:
         rows.append(row)
         layers.append(index)
     return PageSide(rows=rows, layers=layers)
-
-
-def _describe(name: str, call: CallChange) -> str:
-    return f"{PASSES_OF_CALLS[name].lower()} {share_text(getattr(call, name))} %"
 
 
 def _verdicts(totals: Mapping[str, TimeChange]) -> list[dict[str, Any]]:
