@@ -417,7 +417,7 @@ def test_sliding_windows_change_what_attention_reads(visit: Visit, llamas: str) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_of_both_sides_can_be_read(visit: Visit, resnets: str, scheme: str) -> None:
-    with visit(resnets, color_scheme=scheme) as page:
+    with visit(resnets, color_scheme=scheme, bypass_csp=True) as page:
         page.evaluate("location.hash = '#layer3.6/'")
         page.locator('.side:nth-child(2) .node[data-name="conv1"]').wait_for()
         contrast, text = least_contrast(page, ".verdicts, header, .layers, h2, .read, .key")
