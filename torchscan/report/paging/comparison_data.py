@@ -184,12 +184,13 @@ class _ComparedModels:
         return [" → ".join(different)]
 
     def _margins(self) -> list[str]:
-        margins: dict[str, None] = {}
+        """Return the error margin of the times, if both sides have the same one."""
+        margins = []
         for side in (self._before, self._after):
-            if side.content is not None and side.content.roofline is not None:
-                share = side.content.roofline.error_margin.share
-                margins[f"each ± {100 * share:.0f} %"] = None
-        return list(margins) if len(margins) == 1 else []
+            if side.content is None or side.content.roofline is None:
+                return []
+            margins.append(side.content.roofline.error_margin.share)
+        return [f"each ± {100 * margins[0]:.0f} %"] if margins[0] == margins[1] else []
 
     def _remarks(self) -> list[str]:
         remarks = describe_differences("sides", self._comparison.passes, format_value)
@@ -261,8 +262,8 @@ def _verdict(
     facts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a value before and after, with the difference and its share below it."""
-    if before == after and bounds[0] == bounds[1]:
-        return verdict_of(label, f"{bounds[0]}{text(after)}", "no difference", *facts)
+    if before == after and not any(bounds):
+        return verdict_of(label, text(after), "no difference", *facts)
     old = bounds[0] + _unbroken(text(before))
     new = bounds[1] + _unbroken(text(after))
     value = f"{old} → {new}"
