@@ -232,6 +232,23 @@ def take_phone_pictures() -> None:
         take_pictures("phone", file.as_uri(), (380, 1480))
 
 
+def take_pair_pictures() -> None:
+    """Show ResNet-50 and ResNet-101 side by side in the browser."""
+
+    def enter(page: BrowserPage) -> None:
+        page.evaluate("location.hash = '#layer3/'")
+        page.wait_for_timeout(200)
+        page.get_by_label("only differences").check()
+
+    asked: dict[str, Any] = {"batch_size": 64, "device": "RTX 4090"}
+    models = (torchvision.models.resnet50(weights=None), torchvision.models.resnet101(weights=None))
+    comparison = torchscan.compare(*(torchscan.Scan(model, SHAPE, **asked) for model in models))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "pair.html"
+        comparison.to_html(file, names=("ResNet-50", "ResNet-101"))
+        take_pictures("pair", file.as_uri(), (1260, 880), prepare=enter, end="main")
+
+
 def draw_plots() -> None:
     """Draw the plots of memory, times, receptive fields, layers, models, plans and graphs."""
     model = torchvision.models.resnet50()
@@ -284,6 +301,7 @@ PICTURES = {
     "terminals": draw_terminals,
     "phone": take_phone_pictures,
     "report": take_report_pictures,
+    "pair": take_pair_pictures,
     "watch": take_watch_pictures,
 }
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import torchscan
+from torchscan.report.page_result import PageResult
 from torchscan.results import Result, RowsResult
 
 PACKAGE = Path(torchscan.__file__).parent
@@ -56,7 +57,7 @@ ROOMS = [
     {"expectation", "pages", "generation_setting"},
     {"generation_question", "inspection_run"},
     {"generation_session"},
-    {"crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
+    {"comparing", "crawler", "estimator", "generation", "inspection", "snapshots", "targets"},
     {"measures"},
     {"metrics", "generation_metrics", "modules", "process", "utils"},
     {"metric_limits", "plan_metrics"},
@@ -225,7 +226,8 @@ def test_a_name_is_public_in_one_place() -> None:
 def test_result_types_are_public() -> None:
     """A user can write the type of everything that a function returns."""
     str(torchscan.types.Table(title="", columns=[], rows=[]))  # loads the formatters
-    kinds = {*Result.__subclasses__(), *RowsResult.__subclasses__()} - {RowsResult}
+    bases = {Result, RowsResult, PageResult}
+    kinds = {kind for base in bases for kind in base.__subclasses__()} - bases
     names = {kind.__name__ for kind in kinds}
     assert names <= set(torchscan.types.__all__)
 

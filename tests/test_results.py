@@ -39,6 +39,7 @@ from torchscan.hardware.device_specs import device_named
 from torchscan.inspecting.exchanges import Process
 from torchscan.inspecting.group_run import group_run_of
 from torchscan.report.info import Info
+from torchscan.report.page_result import PageResult
 from torchscan.report.table import FORMATS, Table
 from torchscan.results import Result, RowsResult
 
@@ -235,8 +236,8 @@ SAYS = {
 
 @pytest.mark.slow
 def test_no_kind_of_result_is_forgotten_here() -> None:
-    bases = (Result, RowsResult, Table)
-    kinds = {kind for base in bases for kind in base.__subclasses__()} - {RowsResult}
+    bases = (Result, RowsResult, PageResult, Table)
+    kinds = {kind for base in bases for kind in base.__subclasses__()} - {RowsResult, PageResult}
     assert {kind.__name__ for kind in kinds} == {
         type(result()).__name__ for result in RESULTS.values()
     }

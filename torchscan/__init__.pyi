@@ -10,6 +10,7 @@ from torchscan import types as types
 from torchscan._version import __version__ as __version__
 from torchscan.budgets import Budget as Budget
 from torchscan.budgets import assert_budget as assert_budget
+from torchscan.comparing import compare as compare
 from torchscan.crawler import crawl_module as crawl_module
 from torchscan.crawler import module_dmas as module_dmas
 from torchscan.crawler import module_flops as module_flops
@@ -37,7 +38,6 @@ from torchscan.ops import cost_of as cost_of
 from torchscan.ops import window_of as window_of
 from torchscan.ops import windows as windows
 from torchscan.pages import html_report as html_report
-from torchscan.report.comparison import compare as compare
 from torchscan.report.data import from_json as from_json
 from torchscan.report.layer_table import format_info as format_info
 from torchscan.report.select import aggregate_info as aggregate_info

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError, RecordError, TorchscanError
-from torchscan.files import write_text
 from torchscan.measured import Measured, Measuring
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info_content import info_of
+from torchscan.report.paging.framed_page import Page
 from torchscan.report.paging.model_page import model_page
 from torchscan.report.paging.page_data import PageContent, page_data, question_of
 from torchscan.scan import Scan
@@ -27,30 +26,6 @@ from torchscan.wrong_arguments import explain_wrong_types
 Answer = TypeVar("Answer")
 #: returns the text in place of a missing answer, or raises the error
 Excuse = Callable[[TorchscanError], str]
-#: height in a notebook, in pixels
-_HEIGHT = 900
-
-
-class Page(str):
-    """The text of an HTML file; a notebook shows it, and :meth:`save` writes it."""
-
-    __slots__ = ()
-
-    def save(self, path: str | Path) -> None:
-        """Write the file; one that is there is replaced when the new one is complete."""
-        write_text(Path(path), self)
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame that can run its script and save panels.
-
-        It has no access to the notebook.
-        """
-        sandbox = "allow-scripts allow-downloads"
-        return (
-            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" '
-            'title="HTML report of a model" '
-            f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
-        )
 
 
 @explain_wrong_types
@@ -70,17 +45,24 @@ def html_report(
             a watched run.
         excuse: returns the text of a part that has no answer, from the error.
     """
-    return Page(model_page(_collect(scan, title, run, excuse)))
+    return Page(model_page(collect_content(scan, title, run, excuse)))
 
 
 def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:
     """Return the data of a model's page, from a pass on shapes alone."""
     scan = Scan(model, args=args, kwargs=kwargs, mode="same", execute="abstract", training=training)
     scan.trace  # noqa: B018 - raises if the pass fails
-    return page_data(_collect(scan, None, None, str))
+    return page_data(collect_content(scan))
 
 
-def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> PageContent:
+def collect_content(
+    scan: Scan,
+    title: str | None = None,
+    run: Measuring | None = None,
+    excuse: Excuse = str,
+    *,
+    receptive_field: bool = True,
+) -> PageContent:
     """Return the contents of a page."""
     require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title
@@ -107,7 +89,8 @@ def _collect(scan: Scan, title: str | None, run: Measuring | None, excuse: Excus
     roofline = None
     if scan.has_device:
         roofline = known("Time", lambda: scan.roofline)
-    return _finished(scan, name, memory, roofline, measured, reasons)
+    fields = scan.fields if receptive_field else None
+    return _finished(scan, name, memory, roofline, fields, measured, reasons)
 
 
 def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
@@ -144,6 +127,7 @@ def _finished(
     title: str,
     memory: MemoryEstimate | None,
     roofline: Roofline | None,
+    fields: ReceptiveField | None,
     measured: Measured | None,
     reasons: Mapping[str, str],
 ) -> PageContent:
@@ -155,10 +139,10 @@ def _finished(
         question=question,
         measured=measured,
         trace=scan.trace,
-        info=info_of(scan.trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
+        info=info_of(scan.trace, "torchscan", fields, memory=memory, roofline=roofline),
         memory=memory,
         roofline=roofline,
-        fields=scan.fields,
+        fields=fields,
         settings=settings_of(scan.question.module),
         reasons=reasons,
     )

@@ -791,6 +791,12 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         "| MACs | 48 | 54 | +12.50 % |"
         in run("compare", "a.json", "b.json", "--format", "github")[1]
     )
+    sides = ("nets.py:Net", "nets.py:Net(9)", "--input", "4", "--device", "RTX 4090")
+    assert run("compare", *sides, "-o", "pair.html") == (0, "", "")
+    pair = (folder / "pair.html").read_text()
+    assert "<title>nets.py:Net → nets.py:Net(9) · torchscan</title>" in pair
+    assert '"levels":[{"nodes"' in pair
+    assert "Peak memory" in run("compare", *sides)[1]
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)

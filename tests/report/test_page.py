@@ -685,13 +685,13 @@ def test_scripts_are_typed() -> None:
 
 
 def test_each_script_comes_after_those_that_it_imports() -> None:
-    scripts = scripts_of("run")
-    assert sorted(scripts) == sorted(file.stem for file in FOLDER.glob("*.js"))
-    for at, name in enumerate(scripts):
-        imported = re.findall(
-            r'^import .* from "\./(\w+)\.js";', (FOLDER / f"{name}.js").read_text(), re.MULTILINE
-        )
-        assert set(imported) <= set(scripts[:at]), name
+    pages = [scripts_of("run"), scripts_of("pair")]
+    assert {*pages[0], *pages[1]} == {file.stem for file in FOLDER.glob("*.js")}
+    for scripts in pages:
+        for at, name in enumerate(scripts):
+            text = (FOLDER / f"{name}.js").read_text()
+            imported = re.findall(r'^import .* from "\./(\w+)\.js";', text, re.MULTILINE)
+            assert set(imported) <= set(scripts[:at]), name
 
 
 def test_a_model_without_a_run_has_no_scripts_and_styles_of_runs(resnet: str) -> None:

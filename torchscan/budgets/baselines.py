@@ -14,7 +14,7 @@ from torchscan.files import write_text
 from torchscan.metrics import METRICS, PER_SAMPLE
 from torchscan.notes import Note
 from torchscan.report.columns import full_name_of
-from torchscan.report.comparison import Comparison, compare
+from torchscan.report.comparison import Comparison, compare_infos
 from torchscan.report.data import read_report
 from torchscan.report.info import Info
 
@@ -39,7 +39,7 @@ class Baseline:
     ) -> tuple[list[Excess], list[Note]]:
         """Return the metrics that exceed the baseline, and a note if all others are below it."""
         before = self._read()
-        comparison = compare(before, info)
+        comparison = compare_infos(before, info)
         self._require_same_question(comparison)
         excesses: list[Excess] = []
         shrunk: list[str] = []

@@ -5,22 +5,35 @@ from __future__ import annotations
 import argparse
 import os
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.answers import put_table, to_complete_json
 from torchscan.cli.on_targets import on_one_of_several
+from torchscan.cli.option_table import add_options
 from torchscan.cli.options import INPUTS, TARGETS, add_command, add_inputs, add_output, first_given
+from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import InputError
+
+if TYPE_CHECKING:
+    from torchscan.report.comparison import ComparedSide
+    from torchscan.scan import Scan
+
+#: options of a TARGET
+_PASS = (
+    *("input", "dtype", "mode", "batch_size", "loop_iterations"),
+    *("training", "optimizer", "precision", "device"),
+)
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
-torchscan check --update records. Two files that run.save() wrote can be compared, too."""
+torchscan check --update records. Two files that run.save() wrote can be compared, too.
+The HTML page (-o page.html) shows both sides in step, and the graphs of two TARGETs."""
 _EXAMPLES = """\
 examples
   torchscan compare torchvision:resnet18 torchvision:resnet34
   torchscan compare before.json 'models.py:Net(width=64)' --input 3,32,32
+  torchscan compare torchvision:resnet50 torchvision:resnet101 -d "RTX 4090" -o page.html
   torchscan compare before.json after.json --format github >> $GITHUB_STEP_SUMMARY
   torchscan compare run-on-h100.json run-on-h200.json"""
 
@@ -33,16 +46,19 @@ def add_to(commands: Any) -> None:
         "before", metavar="BEFORE", help="Compare this TARGET or report; see below."
     )
     parser.add_argument("after", metavar="AFTER", help="Compare it with this one.")
-    add_inputs(parser)
+    add_inputs(parser, step=True)
+    group = parser.add_argument_group("pass")
+    add_options(group, "training", "optimizer", "precision", "device")
     add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.comparison import compare
+    from torchscan.comparing import compare
     from torchscan.report.comparison_table import comparison_table, format_comparison
+    from torchscan.report.paging.comparison_page import comparison_page
     from torchscan.report.run_data import open_run_or_report
 
-    useless = first_given(options, "input", "dtype", "mode", "batch_size", "loop_iterations")
+    useless = first_given(options, *_PASS)
     if useless and _is_report(options.before) and _is_report(options.after):
         raise InputError(
             f"{useless} is for a TARGET, and {options.before} and {options.after} are reports: "
@@ -53,18 +69,27 @@ def _run(options: argparse.Namespace) -> None:
         if _is_report(given):
             sides.append(open_run_or_report(Path(given)))
         else:
-            describe = methodcaller("describe", receptive_field=False)
-            sides.append(on_one_of_several(options, given, describe))
+            sides.append(on_one_of_several(options, given, partial(_side_of, options, given)))
     comparison = compare(*sides)
-    text = partial(format_comparison, comparison, width=options.width)
-    markdown = partial(format_comparison, comparison, markdown=True)
     put_table(
         comparison_table(comparison),
         options,
-        text=text,
-        markdown=markdown,
+        text=partial(format_comparison, comparison, width=options.width),
+        markdown=partial(format_comparison, comparison, markdown=True),
+        html=partial(comparison_page, comparison, names=(options.before, options.after)),
         json=partial(to_complete_json, comparison),
     )
+
+
+def _side_of(options: argparse.Namespace, target: str, scan: Scan) -> ComparedSide:
+    """Return what is compared of a model; of a page all of it, while the model is there."""
+    from torchscan.comparing import side_of_scan
+
+    spelling = ShellSpelling(options)
+    side = side_of_scan(scan, target, excuse=lambda error: error.write(spelling))
+    if options.format == "html" and side.content is not None:
+        side.content()
+    return side
 
 
 def _is_report(given: str) -> bool:

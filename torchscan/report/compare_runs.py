@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from torchscan.inspecting.call_run import CallRun, Latency
 from torchscan.inspecting.run import RunFacts
 from torchscan.plain import to_plain
-from torchscan.results import RowsResult
+from torchscan.report.alignment import merge_orders
+from torchscan.report.page_result import PageResult
 
 Change = Literal["added", "removed", "changed"]
 
@@ -73,7 +74,7 @@ class CallChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison(RowsResult):
+class RunComparison(PageResult):
     """The difference between two inspected runs."""
 
     #: times of complete steps: "forward", "backward", and of the backward pass "storing_gradients"
@@ -91,6 +92,8 @@ class RunComparison(RowsResult):
     num_reshaped: int
     #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
+    #: path and number of each call in the order of the model
+    _order: tuple[tuple[str, int], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def clear(self) -> tuple[CallChange, ...]:
@@ -100,6 +103,7 @@ class RunComparison(RowsResult):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         content: dict[str, Any] = to_plain(self)
+        del content["_order"]
         return content
 
     def __repr__(self) -> str:
@@ -131,6 +135,7 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
         provenance=find_differences(provenance, asdict(after.provenance), provenance),
         on_device=(before.device is not None, after.device is not None),
         num_reshaped=len(reshaped),
+        _order=tuple(merge_orders(list(old), list(new))),
     )
 
 

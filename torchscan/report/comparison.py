@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from torchscan.errors import InputError
-from torchscan.inspecting.run import Inspected
-from torchscan.report.compare_runs import (
-    Change,
-    RunComparison,
-    change_of,
-    compare_runs,
-    find_differences,
-)
+from torchscan.report.alignment import merge_orders
+from torchscan.report.compare_runs import Change, change_of, find_differences
 from torchscan.report.data import require_info
 from torchscan.report.info_data import (
     SUMS,
     FigureKey,
+    InfoData,
     InfoDict,
     Layer,
     data_of,
     summed,
 )
-from torchscan.results import RowsResult
-from torchscan.wrong_arguments import explain_wrong_types
+from torchscan.report.page_result import PageResult
+
+if TYPE_CHECKING:
+    from torchscan.report.paging.page_data import PageContent
 
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
 QuestionKey = Literal[
@@ -37,6 +34,7 @@ _LayerKey = tuple[str, int]
 #: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
 #: what must agree; otherwise the figures differ because the questions do
+_ESTIMATES = ("peak_bytes", "time_estimate")
 _QUESTION: tuple[QuestionKey, ...] = get_args(QuestionKey)
 
 
@@ -74,8 +72,25 @@ class LayerChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(RowsResult):
-    """The difference between two reports."""
+class ComparedSide:
+    """One side of a comparison."""
+
+    info: InfoDict
+    #: returns what a page shows of the model, or None for a stored report, which has no graph
+    content: Callable[[], PageContent] | None = None
+
+    def __reduce__(self) -> tuple[Callable[[InfoDict], ComparedSide], tuple[InfoDict]]:
+        """Without the model."""
+        return _side_of_report, (self.info,)
+
+
+def _side_of_report(info: InfoDict) -> ComparedSide:
+    return ComparedSide(info=info)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(PageResult):
+    """The difference between two models or their reports."""
 
     #: values of the complete model, before and after, by name
     totals: Mapping[str, tuple[int, int]]
@@ -88,6 +103,11 @@ class Comparison(RowsResult):
     #: operators without a cost formula, before and after
     without_formula: tuple[Mapping[str, int], Mapping[str, int]] = field(
         default_factory=lambda: ({}, {})
+    )
+    #: "peak_bytes" and "time_estimate" in seconds, before and after, if both sides have them
+    estimates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    _sides: tuple[ComparedSide, ComparedSide] | None = field(
+        default=None, repr=False, compare=False
     )
 
     @property
@@ -104,13 +124,16 @@ class Comparison(RowsResult):
         """Return plain JSON-serializable data."""
         totals = {key: _both(each) for key, each in self.totals.items()}
         passes = {key: _both(each) for key, each in self.passes.items()}
-        return {
+        content = {
             "totals": totals,
             "layers": [each.to_dict() for each in self.layers],
             "complete": _both(self.complete),
             "without_formula": _both(tuple(map(dict, self.without_formula))),
             "passes": passes,
         }
+        if self.estimates:
+            content["estimates"] = {key: _both(each) for key, each in self.estimates.items()}
+        return content
 
     def __repr__(self) -> str:
         """Return a short text, as there may be thousands of layers."""
@@ -128,39 +151,36 @@ def _plain(layer: Layer | None) -> dict[str, Any] | None:
     return {key: layer[key] for key in _COMPARED}
 
 
-@overload
-def compare(before: InfoDict, after: InfoDict) -> Comparison: ...
-
-
-@overload
-def compare(before: Inspected, after: Inspected) -> RunComparison: ...
-
-
-@explain_wrong_types
-def compare(before: Any, after: Any) -> Comparison | RunComparison:
-    """Return the changes from ``before`` to ``after``: two infos, or two inspected runs.
-
-    Layers are matched by path and call.
-    """
-    if isinstance(before, Inspected) and isinstance(after, Inspected):
-        return compare_runs(before.facts, after.facts)
-    if isinstance(before, Inspected) or isinstance(after, Inspected):
-        raise InputError("a run cannot be compared with a report: give two runs, or two reports")
-    return _compare_reports(before, after)
-
-
-def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
+def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
+    """Return the changes from one info to another. Layers are matched by path and call."""
     require_info(before, "the report before")
     require_info(after, "the report after")
     _require_whole(before, after)
     old, new = data_of(before), data_of(after)
+    before_all, after_all = old["overall"], new["overall"]
+    totals: dict[str, tuple[int, int]] = {}
+    for key in SUMS:
+        totals[key] = (before_all[key], after_all[key])
+    sides = _side_of_report(before), _side_of_report(after)
     return Comparison(
-        totals={key: (old["overall"][key], new["overall"][key]) for key in SUMS},
+        estimates=compare_estimates(old, new),
+        _sides=sides,
+        totals=totals,
         layers=tuple(_compare_layers(old["layers"], new["layers"])),
         passes=find_differences(old["provenance"], new["provenance"], _QUESTION),
-        complete=(old["overall"]["complete"], new["overall"]["complete"]),
+        complete=(before_all["complete"], after_all["complete"]),
         without_formula=(old["without_formula"], new["without_formula"]),
     )
+
+
+def compare_estimates(before: InfoData, after: InfoData) -> dict[str, tuple[float, float]]:
+    """Return the estimates of memory and time that both infos have."""
+    estimates = {}
+    for key in _ESTIMATES:
+        sides = before["overall"].get(key), after["overall"].get(key)
+        if None not in sides:
+            estimates[key] = cast("tuple[float, float]", sides)
+    return estimates
 
 
 def _require_whole(before: InfoDict, after: InfoDict) -> None:
@@ -183,32 +203,12 @@ def _compare_layers(before: Sequence[Layer], after: Sequence[Layer]) -> Iterator
     """Yield the layers that changed."""
     old: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in before}
     new: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in after}
-    for key in _merge_orders(list(old), list(new)):
+    for key in merge_orders(list(old), list(new)):
         one, other = old.get(key), new.get(key)
         if _plain(one) != _plain(other):
             path, call = key
             kind = change_of(one, other)
             yield LayerChange(path=path, call=call, kind=kind, before=one, after=other)
-
-
-def _merge_orders(old: Sequence[_LayerKey], new: Sequence[_LayerKey]) -> list[_LayerKey]:
-    """Return all keys in the order of the calls now.
-
-    A layer that is gone comes after the remaining layer that preceded it, or else first.
-    """
-    remaining = set(new)
-    first: list[_LayerKey] = []
-    gone_after: dict[_LayerKey, list[_LayerKey]] = {key: [] for key in new}
-    gone = first
-    for key in old:
-        if key in remaining:
-            gone = gone_after[key]
-        else:
-            gone.append(key)
-    merged = first
-    for key in new:
-        merged += [key, *gone_after[key]]
-    return merged
 
 
 def growth(before: float, after: float) -> str:

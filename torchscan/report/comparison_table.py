@@ -23,6 +23,11 @@ _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
 _MAX_ROWS = 40
 _SHAPES: tuple[Literal["output_shape", "input_shape"], ...] = ("output_shape", "input_shape")
 _PARAMS = ("grad_params", "nograd_params")
+#: estimates, if both sides have them
+_ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "peak_bytes": ("Peak memory", units.memory),
+    "time_estimate": ("Time", units.duration),
+}
 _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
     ("params", "Parameters", _PARAMS, units.exact),
     ("grad_params", "Trainable parameters", ("grad_params",), units.exact),
@@ -45,7 +50,7 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
     for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
         if names:
             remarks.append(unknown_cost_text(", ".join(names), when))
-    remarks += describe_differences("reports", comparison.passes, _format_value)
+    remarks += describe_differences("reports", comparison.passes, format_value)
     columns = (
         words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
         words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
@@ -97,6 +102,11 @@ def _totals(comparison: Comparison) -> Table:
                 change = Cell(None, "?")
             cells.append(Cell(value, f"{bound}{text(value)}"))
         rows.append([Cell(key, name), *cells, change])
+    for key, (name, text) in _ESTIMATES.items():
+        if key in comparison.estimates:
+            old, new = comparison.estimates[key]
+            cells = [Cell(value, text(value)) for value in (old, new)]
+            rows.append([Cell(key, name), *cells, Cell(new - old, growth(old, new))])
     return totals_table(rows, ("", "before", "after", ""))
 
 
@@ -151,7 +161,8 @@ def _format_shapes(shapes: Shapes) -> str:
     return units.shape(cast("Shape", shapes))
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a field of a provenance as text; inputs by name, type and shape."""
     if not isinstance(value, list):
         return str(value)
     inputs = [f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value]

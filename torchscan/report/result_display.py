@@ -57,6 +57,7 @@ from torchscan.report.json import table_content
 from torchscan.report.layer_table import format_info, info_part, info_table
 from torchscan.report.memory_table import format_memory, memory_table
 from torchscan.report.mesh_table import mesh_table
+from torchscan.report.paging.framed_page import Page
 from torchscan.report.pictures.bars import draw_rows
 from torchscan.report.pictures.checkpoint_plot import draw_checkpoints
 from torchscan.report.pictures.generation_plot import draw_generation
@@ -115,6 +116,23 @@ def _with_plot(table: Callable[..., Table]) -> Callable[..., str]:
         return part_of(table(result, **options).shown) + inline_plot(result)
 
     return write
+
+
+def _comparison_page(
+    comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
+) -> Page:
+    """Return the page of both sides. What makes it is imported when it is asked for."""
+    from torchscan.report.paging.comparison_page import comparison_page
+
+    return comparison_page(comparison, names=names)
+
+
+def _comparison_frame(
+    comparison: Comparison | RunComparison, *, names: tuple[str, str] | None = None
+) -> str:
+    """Return the page of both sides in a frame, as notebooks show it."""
+    frame = _comparison_page(comparison, names=names)._repr_html_()
+    return f'<div class="torchscan" data-ready="static">{frame}</div>'
 
 
 def _identity(table: Table) -> Table:
@@ -198,5 +216,12 @@ register_formatters(
     document=run_document,
     plot=draw_rows,
 )
-register_formatters(Comparison, comparison_table, text=format_comparison, plot=draw_rows)
-register_formatters(RunComparison, comparison_table, text=format_comparison, plot=draw_rows)
+for _kind in (Comparison, RunComparison):
+    register_formatters(
+        _kind,
+        comparison_table,
+        text=format_comparison,
+        page_part=_comparison_frame,
+        page=_comparison_page,
+        plot=draw_rows,
+    )

@@ -52,7 +52,7 @@ def run_comparison_table(comparison: RunComparison) -> Table:
         comparison.calls,
         totals=[totals_table(totals, ("", "before", "now", "%"))],
         totals_first=True,
-        remarks=_remarks(comparison),
+        remarks=run_remarks(comparison),
         noun="calls",
     )
 
@@ -75,10 +75,10 @@ def _cells(change: TimeChange) -> list[Cell]:
     for latency in (change.before, change.after):
         median = None if latency is None else latency.median
         cells.append(Cell(median, units.duration(median) if median else NONE))
-    return [*cells, Cell(change.share, _share_text(change))]
+    return [*cells, Cell(change.share, share_text(change))]
 
 
-def _share_text(change: TimeChange) -> str:
+def share_text(change: TimeChange) -> str:
     """Return the change, in brackets where it is within the spread."""
     if change.share is None:
         return ""
@@ -94,9 +94,9 @@ def _medians(change: TimeChange) -> float:
     return median_or_zero(change.before) + median_or_zero(change.after)
 
 
-def _remarks(comparison: RunComparison) -> list[str]:
-    """Return what a reader must know to interpret the times."""
-    remarks = _explain_marks(comparison)
+def run_remarks(comparison: RunComparison, mark: str = _CLEAR) -> list[str]:
+    """Return what a reader must know to interpret the times, and where ``mark`` stands."""
+    remarks = _explain_marks(comparison, mark)
     was_on_device, is_on_device = comparison.on_device
     if was_on_device or is_on_device:
         when = ""
@@ -110,7 +110,7 @@ def _remarks(comparison: RunComparison) -> list[str]:
     return remarks + describe_differences("runs", comparison.provenance)
 
 
-def _explain_marks(comparison: RunComparison) -> list[str]:
+def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
     """Return what the values are of, and which changes are marked."""
     before, after = comparison.steps
     medians = f"Medians of {before} steps before and {after} now."
@@ -123,7 +123,7 @@ def _explain_marks(comparison: RunComparison) -> list[str]:
     ranges = "the ranges of the steps, from min to max, do not overlap"
     return [
         medians,
-        f"{_CLEAR} marks a change beyond the variation between steps: {ranges}.",
+        f"{mark} marks a change beyond the variation between steps: {ranges}.",
         "Changes in brackets are within that variation.",
     ]
 

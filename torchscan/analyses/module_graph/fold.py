@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.module_graph.graph_result import GraphEdge, GraphNode, ModuleGraph
@@ -69,27 +69,31 @@ def _join_operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) 
     return replace(nodes[-1], name=", ".join(names), operators=operators)
 
 
-def with_repeats_folded(graph: ModuleGraph, kinds: Sequence[int]) -> ModuleGraph:
+def with_repeats_folded(
+    graph: ModuleGraph, kinds: Sequence[int], starts: Collection[int] = ()
+) -> ModuleGraph:
     """Return the graph with equal modules of a numbered list in one node.
 
     Each reads from the one before. Runs with results that leave them and come back to them are
-    unchanged, because a node would hide that.
+    unchanged, because a node would hide that. A run ends before each of the calls ``starts``.
     """
-    runs = [run for run in _find_runs(graph, kinds) if len(run) > 1]
+    runs = [run for run in _find_runs(graph, kinds, starts) if len(run) > 1]
     runs = [run for run in runs if not _is_left_and_entered(graph, run)]
     in_runs = {index for run in runs for index in run}
     groups = [[index] for index in range(len(graph.nodes)) if index not in in_runs]
     return _merge(graph, sorted([*groups, *runs]), _join_repeats)
 
 
-def _find_runs(graph: ModuleGraph, kinds: Sequence[int]) -> Iterator[list[int]]:
+def _find_runs(
+    graph: ModuleGraph, kinds: Sequence[int], starts: Collection[int]
+) -> Iterator[list[int]]:
     """Yield the runs of equal modules, of which each reads from the one before."""
     joined = {(source, target) for source, target, _ in graph.edges}
     run: list[int] = []
     for at, node in enumerate(graph.nodes):
         if node.kind != "module":
             continue
-        if run and (run[-1], at) in joined:
+        if run and (run[-1], at) in joined and node.calls[0] not in starts:
             before = graph.nodes[run[-1]]
             is_equal = kinds[before.calls[-1]] == kinds[node.calls[0]]
             has_failed = before.failed or node.failed

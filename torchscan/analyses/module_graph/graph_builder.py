@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 from torchscan.analyses.module_graph.flow import Flow, Place
@@ -71,15 +71,18 @@ class ModuleGraphs:
         graph = self.in_call(self._find_node(path, call))
         return self.folded(graph) if fold else graph
 
-    def folded(self, graph: ModuleGraph) -> ModuleGraph:
-        """Return the graph with chains of operators and equal modules in one node each."""
+    def folded(self, graph: ModuleGraph, starts: Collection[int] = ()) -> ModuleGraph:
+        """Return the graph with chains of operators and equal modules in one node each.
+
+        Each of the calls ``starts`` is the first one of its node.
+        """
 
         def is_view(op: int) -> bool:
             return self._trace.ops[op].signature.is_view
 
         if self._kinds is None:
             self._kinds = kinds_of(self._trace)
-        return with_repeats_folded(with_operators_folded(graph, is_view), self._kinds)
+        return with_repeats_folded(with_operators_folded(graph, is_view), self._kinds, starts)
 
     def _find_node(self, path: str, call: int) -> int:
         index = self._by_name.get((path, call))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -71,8 +71,10 @@ class Paging:
         settings: Settings,
         failed: int | None,
         fields: ReceptiveField | None,
+        starts: Collection[int] = (),
     ) -> None:
-        """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
+        """``settings`` are texts by path; each of the calls ``starts`` begins a row."""
+        self._starts = starts
         self._fields = [] if fields is None else list(fields)
         self._trace = trace
         self._graphs = ModuleGraphs(trace, failed)
@@ -133,7 +135,7 @@ class Paging:
         """
         modules = self._trace.modules
         call = row.node.calls[0]
-        graph = self._graphs.folded(self._graphs.in_call(call))
+        graph = self._graphs.folded(self._graphs.in_call(call), self._starts)
         boxes, inside = [], []
         for index, node in enumerate(graph.nodes):
             name = truncate_text(node.name)

@@ -15,9 +15,13 @@ from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.html import page_file
 from torchscan.report.paging.page_data import PageContent, page_data
 
-#: scripts that a page starts with: of a model, and of a run that was watched
-_MODEL, _RUN = "model", "run"
-_STYLES = {_MODEL: ("model",), _RUN: ("model", "training", "distributions")}
+#: scripts that a page starts with: of a model, of a run that was watched, and of two sides
+_MODEL, _RUN, _PAIR = "model", "run", "pair"
+_STYLES = {
+    _MODEL: ("model",),
+    _RUN: ("model", "training", "distributions"),
+    _PAIR: ("model", "pair"),
+}
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function|class|const) (\w+)", re.MULTILINE)
 #: comments that fill lines, types inside lines, indentation and empty lines
@@ -41,6 +45,8 @@ def document(data: Mapping[str, Any]) -> str:
     is_live = "live" in data
     has_run = is_live or "training" in data or "histories" in data.get("measured", {})
     entry = _RUN if has_run else _MODEL
+    if "sides" in data:
+        entry = _PAIR
     head = (
         f'<meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy_of(entry, is_live)}">'

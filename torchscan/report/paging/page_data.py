@@ -124,16 +124,19 @@ def _packed(histories: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def question_of(trace: Trace, **asked: Any) -> list[str]:
     """Return a description of the pass, for the line at the top."""
-    given = trace.provenance.inputs
-    batch_size = trace.provenance.batch_size
-    if batch_size is None:
-        inputs = [f"{each.name} {sizes(list(each.shape))}" for each in given]
-    else:
-        shapes = [sizes(list(each.shape[1:])) for each in given]
-        inputs = [f"batch {batch_size} of {', '.join(shapes)}"]
+    named = [(each.name, list(each.shape)) for each in trace.provenance.inputs]
     purpose = "training step" if asked.get("has_backward") else "inference"
     options = [asked.get(name) for name in ("precision", "optimizer", "device")]
+    inputs = describe_inputs(trace.provenance.batch_size, named)
     return [purpose, *inputs, *(str(option) for option in options if option)]
+
+
+def describe_inputs(batch_size: int | None, named: Sequence[tuple[str, list[int]]]) -> list[str]:
+    """Return the shapes of inputs: by name, or of a batch that torchscan made."""
+    if batch_size is None:
+        return [f"{name} {sizes(shape)}" for name, shape in named]
+    samples = ", ".join(sizes(shape[1:]) for _, shape in named)
+    return [f"batch {batch_size} of {samples}"]
 
 
 # -- verdicts ------------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ def _verdicts(shown: PageContent) -> list[dict[str, Any]]:
     verdicts = []
     if shown.measured is not None:
         for label, value, text, place in shown.measured.verdicts:
-            verdict = _verdict(label, value, text)
+            verdict = verdict_of(label, value, text)
             if place is not None:
                 verdict["path"] = key_of(*place)
             verdicts.append(verdict)
@@ -163,7 +166,7 @@ def _memory_verdict(memory: MemoryEstimate) -> dict[str, Any]:
     facts = [f"peak in {memory.peak_layer or 'the model itself'}"]
     verdict = memory.verdict
     if verdict is None:
-        return _verdict("Peak memory", peak, *facts)
+        return verdict_of("Peak memory", peak, *facts)
 
     label, kind = "Does not fit", "temporary"
     if verdict.fits:
@@ -172,7 +175,7 @@ def _memory_verdict(memory: MemoryEstimate) -> dict[str, Any]:
             label = "Fits, but it is close"
     label = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     share = (verdict.reserved_bytes + verdict.cuda_context_bytes) / verdict.capacity_bytes
-    return {**_verdict(label, peak, *facts), "bar": [[kind, min(share, 1.0)]]}
+    return {**verdict_of(label, peak, *facts), "bar": [[kind, min(share, 1.0)]]}
 
 
 def _time_verdicts(roofline: Roofline) -> list[dict[str, Any]]:
@@ -181,14 +184,14 @@ def _time_verdicts(roofline: Roofline) -> list[dict[str, Any]]:
     facts = [f"± {100 * roofline.error_margin.share:.0f} %"]
     if roofline.batch_size is not None:
         facts.append(f"{units.count(roofline.batch_size / time, '', 1)} samples per second")
-    duration = _verdict(label, units.duration(time), *facts)
+    duration = verdict_of(label, units.duration(time), *facts)
 
     limits = [(name, spent) for name, spent in roofline.time_by_limiter.items() if spent]
     shares: list[tuple[str, float]] = [(name, spent / time) for name, spent in limits]
     texts = [f"{name} {units.share(share)}" for name, share in shares]
     first, _ = limits[0]
     bar = [list(each) for each in shares]
-    return [duration, {**_verdict("Limited by", first, *texts), "bar": bar}]
+    return [duration, {**verdict_of("Limited by", first, *texts), "bar": bar}]
 
 
 def _count_verdicts(shown: PageContent) -> list[dict[str, Any]]:
@@ -198,8 +201,8 @@ def _count_verdicts(shown: PageContent) -> list[dict[str, Any]]:
     step = ", forward and backward" if info["provenance"]["backward"] else ""
     if shown.failed is not None:
         bound, step = "≥ ", ", up to the failure"
-    macs = f"{bound}{_three_digits(overall['macs'], 'MACs')}"
-    flops = f"{_three_digits(overall['flops'], 'FLOPs')}{step}"
+    macs = f"{bound}{three_digits(overall['macs'], 'MACs')}"
+    flops = f"{three_digits(overall['flops'], 'FLOPs')}{step}"
 
     parameters = overall["grad_params"] + overall["nograd_params"]
     size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
@@ -207,8 +210,8 @@ def _count_verdicts(shown: PageContent) -> list[dict[str, Any]]:
     if overall["nograd_params"]:
         facts.append(f"{units.count(overall['nograd_params'])} frozen")
     return [
-        _verdict("Arithmetic", macs, flops),
-        _verdict("Parameters", _three_digits(parameters), *facts),
+        verdict_of("Arithmetic", macs, flops),
+        verdict_of("Parameters", three_digits(parameters), *facts),
     ]
 
 
@@ -224,10 +227,11 @@ def _field_verdicts(fields: ReceptiveField) -> list[dict[str, Any]]:
             if layer.rf != 1 and statuses == {"local"}:
                 text = field_text(plain_short(layer.rf))
                 place = f"in {layer.path}; then global"
-    return [_verdict("Receptive field", text, place)]
+    return [verdict_of("Receptive field", text, place)]
 
 
-def _three_digits(value: float, unit: str = "") -> str:
+def three_digits(value: float, unit: str = "") -> str:
+    """Return a count with three significant digits: ``4.09 G MACs``."""
     for decimals in (2, 1, 0):
         text = units.count(value, unit, decimals)
         number, _, _ = text.partition(" ")
@@ -236,5 +240,6 @@ def _three_digits(value: float, unit: str = "") -> str:
     return text
 
 
-def _verdict(label: str, value: str, *facts: str) -> dict[str, Any]:
+def verdict_of(label: str, value: str, *facts: str) -> dict[str, Any]:
+    """Return a value at the top of a page, with the facts below it."""
     return {"label": label, "value": value, "said": ", ".join(map(printable, facts))}

@@ -12,7 +12,7 @@ from torchscan._version import __version__
 from torchscan.files import path_of
 from torchscan.measured import Measured
 from torchscan.notes import Note
-from torchscan.pages import Page
+from torchscan.report.paging.framed_page import Page
 from torchscan.report.paging.late import with_all_calls
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key

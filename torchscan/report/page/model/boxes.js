@@ -34,13 +34,16 @@ export class BoxDrawing {
 
   /** @param {Plan} plan @returns {any} */
   plan(plan) {
-    const largest = plan.boxes.reduce((most, box) => Math.max(most, this.finite(box)), 1e-300);
+    const largest = Math.max(this.largestIn(plan), plan.beside ? this.largestIn(plan.beside) : 0);
     const ways = plan.layout.ways.map((way, at) => this.wayOf(plan, way, at));
     const lines = ways.map((way, at) => this.line(plan.edges[at], way));
     const names = ways.flatMap((way, at) => this.portName(plan, way, at));
     const boxes = plan.boxes.map((box, at) => this.box(plan, at, largest));
     return make("g", {}, ...lines, ...names, ...boxes);
   }
+
+  /** @param {Plan} plan */
+  largestIn(plan) { return plan.boxes.reduce((most, box) => Math.max(most, this.finite(box)), 1e-300); }
 
   /** @param {Box} box */
   finite(box) {

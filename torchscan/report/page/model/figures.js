@@ -43,6 +43,8 @@ const ALL = [
   { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false },
   { key: "activations", label: "activations kept", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
   { key: "peak", label: "peak memory", value: of("peak"), text: bytes, colour: always("activations"), adds: false },
+  { key: "forward", label: "forward pass", value: of("forward"), text: measured("forward", duration), colour: always("compute"), adds: true },
+  { key: "backward", label: "backward pass", value: of("backward"), text: measured("backward", duration), colour: always("compute"), adds: true },
   { key: "rf", label: "receptive field", value: fieldOf, text: (_, row) => row.rf || "–", colour: always("compute"), adds: false },
 ];
 

@@ -132,11 +132,14 @@ export class GraphView {
     return planner.level(this.data.rows[this.row].level, String(this.row));
   }
 
+  /** Nodes of the level that is shown. */
+  numNodes() { return this.data.levels[this.data.rows[this.row].level].nodes.length; }
+
   /** As many boxes as can be read at once, each on a line or as a card, whichever is larger. */
   chooseSettings() {
     const wide = this.host.clientWidth - MARGIN;
     const tall = this.tallest() - MARGIN;
-    const number = this.data.levels[this.data.rows[this.row].level].nodes.length;
+    const number = this.numNodes();
     const above = LIMITS.filter((limit) => limit >= number).length;
     let best = 0;
     for (const limit of LIMITS.slice(Math.max(0, above - 1))) {

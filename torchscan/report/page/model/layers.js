@@ -131,7 +131,7 @@ export class LayersView {
   redraw(figure) {
     this.measure(figure);
     const focused = this.focused(), heading = document.activeElement?.getAttribute("data-key");
-    const columns = this.shownColumns = columnsOf(figure, this.figures, this.rows);
+    const columns = this.shownColumns = this.columns(figure);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
     const rows = this.order = this.found();
     const { body } = this.window;
@@ -143,6 +143,9 @@ export class LayersView {
     const back = focused >= 0 ? this.window.elementOf(focused) : heading ? this.host.querySelector(`[data-key="${heading}"]`) : null;
     /** @type {HTMLElement | null | undefined} */ (back)?.focus({ preventScroll: true });
   }
+
+  /** @param {Figure} figure @returns {Column[]} */
+  columns(figure) { return columnsOf(figure, this.figures, this.rows); }
 
   /** The page has another width. */
   adapt() {

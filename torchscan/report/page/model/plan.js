@@ -23,7 +23,7 @@ import { cellsOf, cellsOfRows } from "./tones.js";
  */
 /** Where an edge ends on its box, and the name of what it carries. @typedef {{edge: number, name: string, shift: number}} Port */
 /** @typedef {{source: number, target: number, carried: string[], names: string[]}} Edge */
-/** @typedef {{boxes: Box[], edges: Edge[], layout: {places: Point[], ways: Point[][], size: Size}, size: Size, isLine: boolean}} Plan */
+/** `beside`: the same level of another model, which has the same scale. @typedef {{boxes: Box[], edges: Edge[], layout: {places: Point[], ways: Point[][], size: Size}, size: Size, isLine: boolean, beside?: Plan}} Plan */
 /** `isLine`: a box is one line of text, and not two. @typedef {{isLine: boolean, limit: number, room: number}} Settings */
 
 export const PADDING = 12;
