@@ -12,6 +12,7 @@ from torchscan.cli.option_values import (
     to_bytes,
     to_checkpoint,
     to_choices,
+    to_columns,
     to_count,
     to_depth,
     to_loss,
@@ -121,7 +122,7 @@ class _Options:
     # layers and rows
     by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
-    columns = Option("Choose the columns; see below", "A,B", to_names, _SUMMARY)
+    columns = Option("Choose the columns; see below", "A,B", to_columns, _SUMMARY)
     metrics = Option("Choose the columns; see below", "A,B", to_names)
     receptive_field = _flag("Show receptive field, stride and padding of each layer")
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
