@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -199,6 +200,19 @@ def test_a_module_has_the_range_of_its_parameters(visit: Visit) -> None:
         assert text_of(page, "head") == "0.300"
         box(page, "stem").locator("> .strip > .cell").last.hover()
         assert "stem.bias · kept 0.600" in str(page.locator(".panel.graph > .read").text_content())
+
+
+def test_a_saved_graph_keeps_its_colors(visit: Visit) -> None:
+    """Without the style sheet of the page, and in programs that do not mix colors."""
+    with visit({"effect": {"stem": -2, "head": 2}}) as page:
+        shown = tones(page, "stem") + tones(page, "head")
+        with page.expect_download() as download:
+            page.locator(".panel.graph").get_by_text("SVG", exact=True).click()
+        drawn = Path(download.value.path()).read_text(encoding="utf-8")
+        assert "var(" not in drawn
+        chips = re.findall(r'<rect class="chip"[^>]* fill="rgb\((\d+), (\d+), (\d+)\)"', drawn)
+        found = [tuple(int(part) / 255 for part in color) for color in chips]
+        assert sorted(found) == sorted(shown)
 
 
 # -- the table -----------------------------------------------------------------------------------
