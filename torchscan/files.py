@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torchscan.errors import InputError
 
-#: bytes of a file that is read as text; devices such as /dev/zero never end
-_MAX_BYTES = 2**29
+#: size of a file that is read as text; devices such as /dev/zero never end
+_MAX_MIB = 512
 _MAX_SHOWN = 100
 
 
@@ -32,16 +32,18 @@ def shortened(given: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, what: str, max_mib: int = _MAX_MIB) -> str:
     """Return the text of a file. ``what`` names it in the error."""
+    limit = max_mib * 2**20
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(_MAX_BYTES)
+            text = file.read(limit)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{what} {shortened(str(path))} cannot be read: {reason}") from error
-    if len(text) == _MAX_BYTES:
-        raise InputError(f"{what} {shortened(str(path))} is larger than 512 MiB: give another file")
+    if len(text) == limit:
+        name = shortened(str(path))
+        raise InputError(f"{what} {name} is larger than {max_mib} MiB: give another file")
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import nn
@@ -18,6 +19,8 @@ from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info_content import info_of
 from torchscan.report.paging.framed_page import Page
 from torchscan.report.paging.model_page import model_page
+from torchscan.report.paging.overlay_file import Overlay, read_overlays
+from torchscan.report.paging.overlay_places import place_overlays
 from torchscan.report.paging.page_data import PageContent, page_data, question_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -30,7 +33,12 @@ Excuse = Callable[[TorchscanError], str]
 
 @explain_wrong_types
 def html_report(
-    scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str
+    scan: Scan,
+    title: str | None = None,
+    *,
+    run: Measuring | None = None,
+    overlay: Overlay | None = None,
+    excuse: Excuse = str,
 ) -> Page:
     """Return one HTML file of a model: its graph beside its layers, memory over the pass, limits.
 
@@ -43,9 +51,15 @@ def html_report(
         title: the title of the page; by default the class of the model.
         run: a measurement of the model in real steps: an inspection (``inspect``, ``open_run``) or
             a watched run.
+        overlay: your own values, which color the graph and have a column each: numbers by the
+            paths of modules or parameters, several such mappings by name, or the path of a CSV or
+            JSON file with them.
         excuse: returns the text of a part that has no answer, from the error.
     """
-    return Page(model_page(collect_content(scan, title, run, excuse)))
+    overlays = []
+    if overlay is not None:
+        overlays = place_overlays(read_overlays(overlay), original_of(scan.question.module))
+    return Page(model_page(replace(collect_content(scan, title, run, excuse), overlays=overlays)))
 
 
 def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:

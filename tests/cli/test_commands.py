@@ -208,6 +208,10 @@ def test_choices_are_all_that_there_are() -> None:
             ("summary", *NET, "--columns", "price"),
             "'price' is not a column: choose from type, path, input_shape, output_shape,",
         ),
+        (
+            ("summary", *NET, "--columns", "50"),
+            "'50' is not a column: give --width 50 for a table of 50 characters",
+        ),
         (("summary", *NET, "--sort", "price"), "'price' is not a column"),
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),
@@ -380,7 +384,10 @@ def norm(): return nn.BatchNorm1d(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("linear", "--input", "5"), "try: another --input than 5: give the shape of one sample"),
+        (
+            ("linear", "--input", "5"),
+            "try: another --input than 5: the layer takes 4 features and is given 5\n",
+        ),
         (("image", "--input", "8,8"), "try: another --input than 8,8: give"),
         (
             ("image", "--input", "1,3,8,8"),
@@ -818,7 +825,7 @@ def test_the_page_of_a_table_names_the_model_and_has_the_plot(
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run("memory", *NET, "--output", "memory.html")[0] == 0
     content = (folder / "memory.html").read_text()
-    title = "Layers that keep the most: nets.py:Net"
+    title = "Memory: nets.py:Net"
     assert f"<title>torchscan: {title}</title>" in content
     assert f"<h1>{title}</h1>" in content
     assert ("<svg" in content) is has_matplotlib

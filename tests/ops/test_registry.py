@@ -13,8 +13,18 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls, op_names
 from tests.versions import before
-from torchscan import InputError, MissingFormulaError, cost_of, crawl_module, format_info, record
+from torchscan import (
+    InputError,
+    MissingFormulaError,
+    analyze_roofline,
+    cost_of,
+    crawl_module,
+    format_info,
+    from_json,
+    record,
+)
 from torchscan.ops import registry
+from torchscan.report.cost_table import cost_table
 from torchscan.types import TensorSpec, Work
 
 
@@ -288,3 +298,33 @@ def test_a_formula_that_fails_warns_and_leaves_the_call_unpriced() -> None:
     ):
         info = crawl_module(model, (4,))
     assert info["without_formula"] == {"torchscan_tests.broken.default": 1}
+    assert info["formula_problems"] == [
+        {
+            "code": "formula-failed",
+            "values": {
+                "operator": "torchscan_tests.broken.default",
+                "error": "IndexError('tuple index out of range')",
+            },
+        }
+    ]
+    reason = (
+        "Values are lower bounds, because the cost formula of torchscan_tests.broken.default "
+        "failed: IndexError('tuple index out of range')."
+    )
+    text = format_info(info, width=400)
+    assert reason in text
+    assert "have no cost formula" not in text
+    assert from_json(info.to_json()) == info
+
+    with pytest.warns(UserWarning, match="formula .*broken failed on"):
+        table = cost_table(record(model, (4,)))
+    assert reason in table.remarks
+    with pytest.warns(UserWarning, match="formula .*broken failed on"):
+        estimate = analyze_roofline(model, (4,), device="A100 80GB SXM")
+    assert reason in [note.sentence for note in estimate.warnings]
+    assert "costs-unknown" not in [note.code for note in estimate.warnings]
+    with (
+        pytest.warns(UserWarning, match="formula .*broken failed on"),
+        pytest.raises(MissingFormulaError, match=r"\n  values are lower .* failed: IndexError"),
+    ):
+        crawl_module(model, (4,), strict=True)

@@ -106,6 +106,18 @@ def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(
     )
 
 
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(nn.Linear(4, 2), (5,)), (nn.Sequential(nn.Linear(4, 2)), (3, 5)), (nn.LayerNorm(4), (5,))],
+)
+def test_an_input_of_the_wrong_width_names_both_widths(
+    model: nn.Module, shape: tuple[int, ...], execute: Any
+) -> None:
+    advice = f"another input_shape than {shape}: the layer takes 4 features and is given 5"
+    assert message(model, shape, execute=execute).endswith(f"try: {advice}")
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan import cost_of, crawl_module, estimate_memory, record, summary
+from torchscan import cost_of, crawl_module, estimate_memory, format_info, record, summary
 from torchscan.errors import InputError, RecordError
 from torchscan.ops import registry
 from torchscan.recording.kernel_access import find_access
@@ -107,6 +107,27 @@ def test_a_formula_that_fails_warns_at_the_line_that_asked() -> None:
     with pytest.warns(TorchscanWarning, match="the cost formula .* failed on") as warned:
         crawl_module(kernels.Bare(), args=(torch.rand(128),))
     assert {each.filename for each in warned} == {__file__}
+
+
+@pytest.mark.usefixtures("_own_formulas")
+def test_a_formula_with_a_misspelt_name_of_a_kernel_is_pointed_out() -> None:
+    @cost_of("triton::exponentials", "triton::softmax")
+    def cost(*, out: Any) -> Work:
+        return Work(other_flops=out.numel)
+
+    info = crawl_module(kernels.Bare(), args=(torch.rand(128),))
+    assert info["formula_problems"] == [
+        {
+            "code": "formula-unused",
+            "values": {"formula": "triton::exponentials", "meant": "triton::exponential"},
+        }
+    ]
+    text = format_info(info, width=400)
+    assert "have no cost formula: triton.exponential.default (1×)." in text
+    assert (
+        "The cost formula of triton::exponentials is not used: it may be meant for "
+        "triton::exponential." in text
+    )
 
 
 def test_a_kernel_in_place_of_its_name_is_refused() -> None:

@@ -401,7 +401,7 @@ def test_a_part_that_is_opened_alone_has_a_title_and_is_dark_in_the_dark(
     model = nn.Sequential(nn.Linear(3, 2))
     page = show(estimate_memory(model, (3,)).to_html(), color_scheme=scheme)
     title = "getComputedStyle(document.querySelector('.torchscan'), '::before').content"
-    assert page.evaluate(title) == '"Layers that keep the most: Sequential"'
+    assert page.evaluate(title) == '"Memory: Sequential"'
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light dark"
     ink = "getComputedStyle(document.querySelector('.torchscan td')).color.match(/\\d+/g)[0]"
     assert (int(page.evaluate(ink)) > 127) == (scheme == "dark")

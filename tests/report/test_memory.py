@@ -329,7 +329,7 @@ def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
 
 def test_the_heading_of_a_page_names_the_model() -> None:
     page = estimate_memory(nn.Linear(3, 2), (3,)).to_html(standalone=True)
-    assert "<h1>Layers that keep the most: Linear</h1>" in page
+    assert "<h1>Memory: Linear</h1>" in page
 
 
 def test_the_largest_batch_within_the_error_margin_comes_first() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.routed_calls import RoutedCalls
-from torchscan.ops import OpCost, compute_cost
+from torchscan.notes import Note
+from torchscan.ops import OpCost, compute_cost, find_formula_problem
 from torchscan.trace.trace import Trace
 
 
@@ -63,3 +64,26 @@ def operators_without_formula(trace: Trace, costs: Sequence[OpCost]) -> dict[str
         if not cost.is_complete:
             found.setdefault(op.signature.full_name, Counter())[trace.path_of(op)] += 1
     return {name: dict(paths) for name, paths in found.items()}
+
+
+def formula_problems(trace: Trace, unknown: Collection[str]) -> list[Note]:
+    """Return why operators have no cost although a formula was meant for them.
+
+    ``unknown`` are the names of operators without a cost; the first call of each is examined.
+    """
+    if not unknown:
+        return []
+    signatures = {str(op.signature.op): op.signature for op in reversed(trace.ops)}
+    used = {str(signature.op.overloadpacket) for signature in signatures.values()}
+    problems = [find_formula_problem(signatures[name], used) for name in unknown]
+    return [problem for problem in problems if problem is not None]
+
+
+def unknown_cost_notes(trace: Trace, unknown: Collection[str]) -> list[Note]:
+    """Return notes on operators without a cost: those without a formula, and other reasons."""
+    problems = formula_problems(trace, unknown)
+    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
+    others = [name for name in unknown if name not in failed]
+    if others:
+        problems.insert(0, Note.of("costs-unknown", operators=others))
+    return problems

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import get_args
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import call_costs, formula_problems, operators_without_formula
 from torchscan.errors import Give, InputError, MissingFormulaError
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
@@ -81,10 +81,12 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
             layers = [path or "(the model)" for path in paths]
             places_by_operator.append(f"{name} in {', '.join(layers)}")
         places = "; ".join(places_by_operator)
+        problems = [str(note) for note in formula_problems(trace, unknown)]
         raise MissingFormulaError(
             f"these operators have no cost formula: {places}: leave out ",
             Give("strict", True),
             " for lower bounds",
+            details="; ".join(problems) or None,
         )
 
 

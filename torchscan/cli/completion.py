@@ -20,7 +20,7 @@ _SETUP = """\
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
 #: options that take a file
-_FILES = ("--output", "-o", "--config", "--save", "--trace", "--run")
+_FILES = ("--output", "-o", "--config", "--save", "--trace", "--run", "--overlay")
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
 _MODEL = re.compile(

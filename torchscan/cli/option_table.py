@@ -12,6 +12,7 @@ from torchscan.cli.option_values import (
     to_bytes,
     to_checkpoint,
     to_choices,
+    to_columns,
     to_count,
     to_depth,
     to_loss,
@@ -122,7 +123,7 @@ class _Options:
     # layers and rows
     by = Option("Choose the rows")
     max_depth = Option("{}", "N", to_depth, _SUMMARY)
-    columns = Option("Choose the columns; see below", "A,B", to_names, _SUMMARY)
+    columns = Option("Choose the columns; see below", "A,B", to_columns, _SUMMARY)
     metrics = Option("Choose the columns; see below", "A,B", to_names)
     receptive_field = _flag("Show receptive field, stride and padding of each layer")
     match = Option("Show only layers whose path or type matches: 'layer4.*', Conv2d", "GLOB")
@@ -203,6 +204,9 @@ class _Options:
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
     width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
     run = Option("Show the measurements of a watched run or a file of inspect --save", "RUN", Path)
+    overlay = Option("Show your own values by path as colors of the graph and a column: a CSV file "
+                     "with a header (path,sensitivity) or a JSON file ({\"layer1.0\": 0.3}, or "
+                     "several by name)", "FILE", Path)
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Listen on this address", "HOST", default="127.0.0.1")

@@ -120,6 +120,18 @@ def to_choices(text: str, *, choices: Sequence[str]) -> list[str]:
     return names
 
 
+def to_columns(text: str) -> list[str]:
+    """Return the names of columns. A number is meant for another option."""
+    names = to_names(text)
+    numbers = [name for name in names if name.isdecimal()]
+    if numbers:
+        number = numbers[0]
+        raise argparse.ArgumentTypeError(
+            f"{number!r} is not a column: give --width {number} for a table of {number} characters"
+        )
+    return names
+
+
 def to_names(text: str) -> list[str]:
     """Return the names in ``a,b,c``."""
     parts = (part.strip() for part in text.split(","))

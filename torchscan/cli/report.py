@@ -24,31 +24,38 @@ examples
   torchscan report torchvision:resnet50
   torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW -d H100 -o vit.html
   torchscan inspect torchvision:resnet50 --training --save run.json
-  torchscan report torchvision:resnet50 --training --run run.json"""
+  torchscan report torchvision:resnet50 --training --run run.json
+  torchscan report torchvision:resnet50 --overlay sensitivity.csv"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "Write an HTML report: graph, layers, memory and times of a model."
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
-    add_options(parser, "device", "run")
+    add_options(parser, "device", "run", "overlay")
     add_option(parser, "output", default=Path("torchscan.html"), help="Write to this file")
 
 
 def _run(options: argparse.Namespace) -> int:
     from torchscan.hardware.device_specs import can_estimate_for, device_named
     from torchscan.pages import html_report
+    from torchscan.report.paging.overlay_file import read_overlays
     from torchscan.watching.opening import open_run
 
     if can_estimate_for(options.device):
         device_named(options.device)
     run = None if options.run is None else open_run(options.run)
+    overlay = None if options.overlay is None else read_overlays(options.overlay)
     failures: list[str] = []
     spelling = ShellSpelling(options)
 
     def made(built: Built, scan: Scan) -> str:
         return html_report(
-            scan, options.target, run=run, excuse=partial(_excuse, built, spelling, failures)
+            scan,
+            options.target,
+            run=run,
+            overlay=overlay,
+            excuse=partial(_excuse, built, spelling, failures),
         )
 
     page = on_model(options, options.target, made)

@@ -124,6 +124,22 @@ def is_known(operator: OpOverload) -> bool:
     return _find(_entries, operator) is not None
 
 
+def formula_of(operator: OpOverload) -> Formula | None:
+    """Return the cost formula of this operator, or None if it has none."""
+    entry = _find(_entries, operator)
+    return None if entry is None else entry.formula
+
+
+def names_of_own_formulas() -> list[str]:
+    """Return the names of operators whose formulas were registered by the user."""
+    names = []
+    for name, entry in _entries.items():
+        module = getattr(entry.formula, "__module__", None) or ""
+        if not module.startswith("torchscan."):
+            names.append(name)
+    return names
+
+
 def windows(signature: OpSignature) -> Windows | None:
     """Return the elements of its operands that a call reads, or None if they are unknown.
 

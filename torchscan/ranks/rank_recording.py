@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torchscan.analyses.accumulated_steps import repeat_collectives
 from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import (
+    call_costs,
+    operators_without_formula,
+    unknown_cost_notes,
+)
 from torchscan.analyses.plan_result import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, InputError, RecordError
@@ -169,10 +173,8 @@ def held_in(trace: Trace) -> list[Any]:
 def plan_of(mesh: Mapping[str, int], asked: RankQuestion, found: Sequence[RankPlan]) -> Plan:
     """Return the plan of several ranks. Statements about all follow from the first one's trace."""
     first = found[0]
-    warnings: list[Note] = []
     unknown = operators_without_formula(first.trace, call_costs(first.trace))
-    if unknown:
-        warnings.append(Note.of("costs-unknown", operators=list(unknown)))
+    warnings = unknown_cost_notes(first.trace, unknown)
     if asked.training:
         warnings += [Note.of("no-collective", dimension=name) for name in first.silent_dims]
     assumptions = [*first.memory.assumptions]

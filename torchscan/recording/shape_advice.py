@@ -79,7 +79,7 @@ def advise_fitting(failure: Failure, module: nn.Module, input_shape: Shapes | No
 
     if input_shape is not None and request is not None:
         is_produced = _is_made(request)
-        if features is not None and features[2] == "channels" and not is_produced:
+        if features is not None and not is_produced:
             return (_another_shape(input_shape), f": {_takes(features)}")
         if inner is None or not is_produced:
             rest = ": give the shape of one sample in the layout of the model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_args
 
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import call_costs, formula_problems, operators_without_formula
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
@@ -18,7 +18,7 @@ from torchscan.report.make_table import (
     sizes,
     words,
 )
-from torchscan.report.remarks import unknown_cost_text, unrecorded_text
+from torchscan.report.remarks import unknown_cost_texts, unrecorded_text
 from torchscan.report.table import Table
 from torchscan.trace.trace import Trace
 from torchscan.wrong_arguments import explain_wrong_types
@@ -47,8 +47,8 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     if len(shown) < len(ordered):
         remarks.append(f"{len(shown)} of {len(ordered)} are shown; the total includes all.")
     unknown = operators_without_formula(trace, call_costs(trace))
-    if unknown:
-        remarks.append(unknown_cost_text(", ".join(unknown)))
+    labels = {name: name for name in unknown}
+    remarks += unknown_cost_texts(labels, formula_problems(trace, unknown))
     unrecorded = trace.provenance.unrecorded_modules
     if unrecorded:
         remarks.append(unrecorded_text(", ".join(unrecorded)))

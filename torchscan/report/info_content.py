@@ -9,7 +9,12 @@ from typing import Any, cast
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.memory_estimate import MemoryEstimate
-from torchscan.analyses.module_costs import call_costs, module_costs, operators_without_formula
+from torchscan.analyses.module_costs import (
+    call_costs,
+    formula_problems,
+    module_costs,
+    operators_without_formula,
+)
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.receptive_field_result import plain_short
@@ -70,6 +75,9 @@ def info_of(
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
+    problems = formula_problems(trace, without_formula)
+    if problems:
+        data["formula_problems"] = list(map(to_plain, problems))
     if memory is not None:
         _add_memory(data, memory)
     if roofline is not None:

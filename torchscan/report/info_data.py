@@ -154,6 +154,8 @@ class InfoData(TypedDict):
     overall: Overall
     #: operator -> calls
     without_formula: dict[str, int]
+    #: why some of these have no cost although a formula was meant for them
+    formula_problems: NotRequired[list[NoteData]]
     #: path -> elements
     unused_parameters: dict[str, int]
     provenance: ProvenanceData

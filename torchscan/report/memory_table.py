@@ -45,7 +45,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     remarks = [*_left_out(groups, shown), *closeness(estimate.verdict)]
     remarks += [note.sentence for note in estimate.assumptions]
     return make_table(
-        "Layers that keep the most",
+        "Memory",
         _COLUMNS,
         shown,
         [{"repeats": len(group.paths)} for group in shown],

@@ -94,9 +94,9 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
         tool = provenance["convention"]
         remarks.append(f"MACs follow the rules of {tool}; all other values are torchscan's.")
     remarks += _sentences(provenance["assumptions"])
-    if info["without_formula"]:
-        names = ", ".join(f"{name} ({calls}×)" for name, calls in info["without_formula"].items())
-        remarks.append(unknown_cost_text(names))
+    labels = {name: f"{name} ({calls}×)" for name, calls in info["without_formula"].items()}
+    notes = [from_plain(Note, each) for each in info.get("formula_problems", ())]
+    remarks += unknown_cost_texts(labels, notes)
     if provenance["unrecorded_modules"]:
         remarks.append(unrecorded_text(", ".join(provenance["unrecorded_modules"])))
     if info["unused_parameters"]:
@@ -110,6 +110,19 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
 
 def _sentences(notes: Sequence[NoteData]) -> list[str]:
     return [from_plain(Note, each).sentence for each in notes]
+
+
+def unknown_cost_texts(labels: Mapping[str, str], problems: Sequence[Note]) -> list[str]:
+    """Return remarks on operators without a cost, which have labels by their names.
+
+    Those whose formulas failed have a remark each, and are not listed as without a formula.
+    """
+    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
+    others = [label for name, label in labels.items() if name not in failed]
+    texts = [note.sentence for note in problems]
+    if others:
+        texts.insert(0, unknown_cost_text(", ".join(others)))
+    return texts
 
 
 def unknown_cost_text(names: str, when: str = "") -> str:

@@ -132,6 +132,14 @@ add_sentence(
     "values are lower bounds, because these operators have no cost formula: {operators:list}",
 )
 add_sentence(
+    "formula-failed",
+    "values are lower bounds, because the cost formula of {operator} failed: {error}",
+)
+add_sentence(
+    "formula-unused",
+    "the cost formula of {formula} is not used: it may be meant for {meant}",
+)
+add_sentence(
     "kernels-not-modeled",
     "the time of {operators:list} is a guess, because these kernels are not modeled",
 )

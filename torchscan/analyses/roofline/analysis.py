@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torchscan.analyses.generation.serving_costs import Serving
-from torchscan.analyses.module_costs import operators_without_formula
+from torchscan.analyses.module_costs import operators_without_formula, unknown_cost_notes
 from torchscan.analyses.roofline.async_products import overlap_with_products
 from torchscan.analyses.roofline.error_margin import Kind, Mode, Passed, error_margin_of
 from torchscan.analyses.roofline.executed_pass import CountedPass, ExecutedPass, execute
@@ -236,9 +236,7 @@ _DECOMPOSITIONS = (
 
 def _find_warnings(trace: Trace, unknown: Collection[str]) -> list[Note]:
     """Return warnings about operators without a cost formula, and about unknown kernels."""
-    warnings: list[Note] = []
-    if unknown:
-        warnings.append(Note.of("costs-unknown", operators=list(unknown)))
+    warnings = unknown_cost_notes(trace, unknown)
     names = dict.fromkeys(op.signature.operator.removeprefix("aten.") for op in trace.ops)
     unmodeled = [name for name in names if name.startswith(_DECOMPOSITIONS) and "norm" not in name]
     if unmodeled:

@@ -21,6 +21,7 @@ from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
 from torchscan.report.paging.layer_rows import Paging, Settings
+from torchscan.report.paging.overlay_places import PlacedOverlay, overlay_data, overlay_remarks
 from torchscan.report.paging.row_values import key_of, rounded, truncate_text
 from torchscan.trace.trace import Trace
 
@@ -43,6 +44,8 @@ class PageContent:
     fields: ReceptiveField | None = None
     settings: Settings = field(default_factory=dict)
     measured: Measured | None = None
+    #: the user's own values
+    overlays: Sequence[PlacedOverlay] = ()
     #: what could not be told, and why
     reasons: Mapping[str, str] = field(default_factory=dict)
     #: the call of a module that the pass failed in, and the error
@@ -67,6 +70,7 @@ def page_data(shown: PageContent) -> dict[str, Any]:
     if shown.roofline is not None and shown.roofline.operators:
         roofline = roofline_series(shown.roofline)
     remarks = [f"{name}: {printable(reason)}" for name, reason in shown.reasons.items()]
+    remarks += overlay_remarks(shown.overlays, shown.trace)
     data = {
         "title": printable(shown.title),
         "question": list(map(printable, shown.question)),
@@ -80,6 +84,8 @@ def page_data(shown: PageContent) -> dict[str, Any]:
     }
     if shown.measured is not None:
         data["measured"] = by_key(shown.measured)
+    if shown.overlays:
+        data["overlays"] = overlay_data(shown.overlays, shown.trace)
     data["version"] = info["provenance"]["torchscan_version"]
     return data
 

@@ -5,7 +5,7 @@ import { hasReceived, isKnown } from "./figures.js";
 import { drawnTag } from "./keep.js";
 import { callsOf } from "./measured.js";
 import { BAR, CHIP, HEAD, OPENER, PADDING, PORT_SIZE, STRIP, badgeOf, short } from "./plan.js";
-import { drawStrip, placeIn, toneOf } from "./tones.js";
+import { drawStrip, toneIn } from "./tones.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./plan.js").Box} Box */
@@ -112,15 +112,27 @@ export class BoxDrawing {
     const value = this.finite(box);
     if (figures.producer !== undefined || figures.failed) made.append(make("rect", { class: "on-wrong", ...place }));
     else if (figures.holds) made.append(make("rect", { class: "chip inside", ...place }));
+    else if (this.figure.ends) this.rangeChip(made, place, this.figure.ends(figures));
     else if (this.figure.isMeasured && !isKnown(this.figure, figures)) made.append(make("rect", { class: "chip absent", ...place }));
     else if (this.figure.scale) {
       const chip = make("rect", { class: "chip", ...place });
-      chip.style.fill = toneOf(placeIn(this.scale, value));
+      chip.style.fill = toneIn(this.scale, value);
       made.append(chip);
     } else {
       const opacity = value ? 0.25 + 0.75 * Math.min(1, value / largest) : 0.12;
       made.append(make("rect", { class: `on-${this.figure.colour(figures)}`, opacity: opacity.toFixed(2), ...place }));
     }
+  }
+
+  /** The tones of the lowest and the highest value; dashed without any. @param {any} made @param {{y: number, height: number}} place @param {number[]} ends */
+  rangeChip(made, place, ends) {
+    if (!ends.length) made.append(make("rect", { class: "chip absent", ...place }));
+    const height = place.height / ends.length;
+    ends.forEach((value, at) => {
+      const chip = make("rect", { class: "chip", ...place, y: place.y + at * height, height });
+      chip.style.fill = toneIn(this.scale, value);
+      made.append(chip);
+    });
   }
 
   /** @param {any} made @param {Box} box */

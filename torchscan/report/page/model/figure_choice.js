@@ -10,10 +10,11 @@ import { figuresOf } from "./figures.js";
 const FOREMOST = ["nonfinite", "latency", "gradient", "time", "macs"];
 
 export class FigureChoice {
-  /** @param {Row[]} rows @param {() => void} changed called after another figure was chosen */
-  constructor(rows, changed) {
+  /** @param {Row[]} rows @param {() => void} changed called after another figure was chosen @param {Figure[]} [overlays] come first */
+  constructor(rows, changed, overlays = []) {
     this.rows = rows;
-    this.figures = figuresOf(rows);
+    this.overlays = overlays;
+    this.figures = [...overlays, ...figuresOf(rows)];
     this.figure = this.foremost();
     this.isChosen = false;
     const choose = () => {
@@ -27,7 +28,7 @@ export class FigureChoice {
 
   /** The rows have other figures. */
   refresh() {
-    this.figures = figuresOf(this.rows);
+    this.figures = [...this.overlays, ...figuresOf(this.rows)];
     const isThere = this.figures.some((each) => each.key === this.figure.key);
     if (!this.isChosen || !isThere) this.figure = this.foremost();
     const { options, value } = this.select;
@@ -38,11 +39,11 @@ export class FigureChoice {
   foremost() {
     const known = this.figures.filter((each) => this.hasAny(each));
     const first = FOREMOST.flatMap((key) => known.filter((each) => each.key === key));
-    return first[0] ?? known[0] ?? this.figures[0];
+    return this.overlays[0] ?? first[0] ?? known[0] ?? this.figures[0];
   }
 
   /** Whether a figure is worth being shown first: counts of NaN only where there are any. @param {Figure} figure */
   hasAny(figure) { return figure.key !== "nonfinite" || this.rows.some((row) => figure.value(row)); }
 
-  options() { return this.figures.map((figure) => make("option", { value: figure.key, selected: figure.key === this.figure.key ? "" : undefined }, figure.label)); }
+  options() { return this.figures.map((figure) => make("option", { value: figure.key, selected: figure.key === this.figure.key ? "" : undefined, title: figure.fullName }, figure.label)); }
 }

@@ -1,6 +1,7 @@
 // What a page can show of a layer, and how it is written.
 
 import { bytes, count, duration, most, ratio } from "./format.js";
+import { joinedGiven } from "./given.js";
 import { labelsOf } from "./measured.js";
 import { digits, percent } from "./numbers.js";
 import { seesAll, sidesOf } from "./sees.js";
@@ -8,9 +9,12 @@ import { seesAll, sidesOf } from "./sees.js";
 /** @typedef {Record<string, any>} Row */
 /**
  * @typedef {{
- *   key: string, label: string, value: (row: Row) => number, text: (value: number, row: Row) => string,
+ *   key: string, label: string, value: (row: Row, isLowest?: boolean) => number, text: (value: number, row: Row) => string,
  *   colour: (row: Row) => string, adds: boolean, isMeasured?: boolean, scale?: "log" | "linear",
- * }} Figure `scale`: its colors are tones between the smallest and the largest value
+ *   fullName?: string, range?: import("./tones.js").Scale, ends?: (row: Row) => number[],
+ *   cells?: (row: Row) => import("./tones.js").Cell[], legend?: (boxes: import("./plan.js").Box[]) => HTMLElement[],
+ * }} Figure `scale`: its colors are tones between the smallest and the largest value. Those after it are of overlays:
+ * the name in full, the tones, the lowest and the highest value of a row, all of them, and what the legend says
  */
 
 /** A dash stands for what was not measured; zero may be measured. @param {string} key @param {(value: number) => string} text */
@@ -58,7 +62,7 @@ export function figuresOf(rows) {
 export function isKnown(figure, row) { return Boolean(figure.isMeasured) && row[figure.key] !== undefined; }
 
 /** What the figure of several modules is. @param {Figure} figure */
-export function foldingOf(figure) { return figure.adds || figure.key === "nonfinite" ? "sum" : "largest"; }
+export function foldingOf(figure) { return figure.range ? "range" : figure.adds || figure.key === "nonfinite" ? "sum" : "largest"; }
 
 /** Whether a run has seen NaN or Inf in a row that is not their source. @param {Row} row */
 export function hasReceived(row) { return row.nonfinite > 0 && row.producer === undefined && !row.holds; }
@@ -77,6 +81,8 @@ export function joinedRow(rows, name) {
     if (!values.length || isPart) continue;
     found[figure.key] = foldingOf(figure) === "sum" ? values.reduce((sum, value) => sum + value, 0) : most(values);
   }
+  const given = joinedGiven(rows);
+  if (given) found.given = given;
   found.complete = rows.every((row) => row.complete);
   const source = rows.find((row) => row.producer !== undefined || row.holds);
   if (source) found.holds = source.holds ?? source.path;
@@ -103,7 +109,7 @@ export function saidOf(row, figures, chosen) {
     ["input", tensorsOf(row.takes, row.input)], ["output", tensorsOf(row.gives, row.output)],
     ...settings, ...said.slice(1),
     ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
-    ...(row.repeats > 1 ? [["repeats", "times, arithmetic, bytes and parameters are sums, other values are the largest"]] : []),
+    ...(row.repeats > 1 ? [["repeats", `times, arithmetic, bytes and parameters are sums, other values are the ${row.given ? "range or the " : ""}largest`]] : []),
   ];
   return /** @type {[string, string][]} */ (found.filter(([, value]) => value && value !== "–"));
 }

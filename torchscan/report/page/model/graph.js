@@ -172,14 +172,14 @@ export class GraphView {
   explain() {
     const figure = /** @type {Figure} */ (this.figure);
     const boxes = this.plan ? boxesIn(this.plan) : [];
-    const parts = [];
-    if (figure.scale && this.scale?.high) {
+    const parts = figure.legend?.(boxes) ?? [];
+    if (figure.scale && !figure.legend && this.scale?.high) {
       const ramp = make("i", { class: "ramp" });
-      ramp.style.background = `linear-gradient(90deg in oklab, ${[0, 0.25, 0.5, 0.75, 1].map(toneOf).join(", ")})`;
+      ramp.style.background = `linear-gradient(90deg in oklab, ${[0, 0.25, 0.5, 0.75, 1].map((place) => toneOf(place)).join(", ")})`;
       parts.push(make("span", {}, `${figure.label} ${this.scaleText(this.scale.low)} `, ramp, ` ${this.scaleText(this.scale.high)}`));
     }
     const isFolded = boxes.some((box) => box.range || box.cells || (box.figures?.repeats ?? 1) > 1);
-    if (isFolded && figure.key !== "rf") {
+    if (isFolded && !figure.legend && figure.key !== "rf") {
       const longest = boxes.reduce((most, box) => Math.max(most, box.cells?.length ?? 0), 0);
       const cell = !longest ? "" : longest > MOST_CELLS ? "; a cell of its strip: the largest of a few modules" : "; a cell of its strip: one module";
       parts.push(make("span", {}, `a folded box: the ${foldingOf(figure)} of its modules${cell}`));

@@ -49,10 +49,10 @@ export class GraphInput {
     };
     strip.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
       const { cell, number } = found(event);
-      const text = cell.value === undefined ? "not measured" : figure.text(cell.value, { [figure.key]: cell.value });
-      const which = number > 1 ? ` (the largest of ${number})` : "";
+      const text = cell.value === undefined ? (figure.range ? "–" : "not measured") : figure.text(cell.value, { [figure.key]: cell.value });
+      const which = number > 1 ? ` (${figure.range ? "the farthest from 0" : "the largest"} of ${number})` : "";
       const state = cell.state === "source" ? "first NaN or Inf" : cell.state ? "received NaN or Inf" : "";
-      const said = [["", `${cell.key}${which}`], [figure.label, text], ["state", state]];
+      const said = [["", `${cell.label ?? cell.key}${which}`], [figure.label, text], ["state", state]];
       graph.on.point(event, /** @type {[string, string][]} */ (said.filter(([, value]) => value)));
     });
     strip.addEventListener("pointerleave", leave);

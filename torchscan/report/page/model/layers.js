@@ -99,7 +99,7 @@ export class LayersView {
   /** @param {Figure} figure */
   measure(figure) {
     this.scale = scaleOf(figure, this.rows);
-    this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0);
+    this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map((row) => figure.value(row)).filter(Number.isFinite), 0);
   }
 
   /** For a path or a type: what is found is seen from its beginning. @param {string} wanted */
@@ -169,7 +169,7 @@ export class LayersView {
     const all = this.rows.map((_, at) => at).filter((at) => !wanted || isMeant(this.rows[at], wanted));
     if (this.sorted) {
       const column = this.shownColumns.find((each) => each.key === this.sorted?.key), way = this.sorted.isDown ? -1 : 1;
-      return all.sort((one, other) => { const a = column?.of(this.rows[one]), b = column?.of(this.rows[other]); return way * (a < b ? -1 : a > b ? 1 : 0); });
+      return all.sort((one, other) => { const isUp = way > 0, a = column?.of(this.rows[one], isUp), b = column?.of(this.rows[other], isUp); return compared(a, b, way); });
     }
     if (wanted) return all;
     const hidden = new Set();
@@ -253,4 +253,11 @@ export class LayersView {
     else return;
     event.preventDefault();
   }
+}
+
+/** What has no value comes last in both orders. @param {any} one @param {any} other @param {number} way */
+function compared(one, other, way) {
+  const isMissing = Number.isNaN(one);
+  if (isMissing || Number.isNaN(other)) return isMissing ? (Number.isNaN(other) ? 0 : 1) : -1;
+  return way * (one < other ? -1 : one > other ? 1 : 0);
 }

@@ -7,6 +7,7 @@ import { GraphView } from "./graph.js";
 import { Kept } from "./keep.js";
 import { LayersView } from "./layers.js";
 import { apply, callsOf, labelsOf } from "./measured.js";
+import { overlayFigures } from "./overlay.js";
 import { chartPanels, crumbsOf, panel, saving, toolButton, verdictsOf } from "./panels.js";
 import { Pointing } from "./pointing.js";
 import { SeesView } from "./sees.js";
@@ -25,7 +26,7 @@ export class ModelPage {
     this.host = host;
     this.data = data;
     if (data.measured) apply(data.rows, this.withSource(data.measured));
-    this.choice = new FigureChoice(data.rows, () => this.draw());
+    this.choice = new FigureChoice(data.rows, () => this.draw(), overlayFigures(data.rows, data.overlays));
     /** @type {Map<string, number>} */
     this.rowsByKey = new Map();
     /** @type {Map<string, string>} */

@@ -26,7 +26,8 @@ function written(drawn) {
   const copy = /** @type {SVGSVGElement} */ (drawn.cloneNode(true)), from = [drawn, ...drawn.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((element, at) => {
     const style = getComputedStyle(element);
-    for (const name of PROPERTIES) if (style.getPropertyValue(name)) to[at].setAttribute(name, style.getPropertyValue(name));
+    to[at].removeAttribute("style"); // it may mix colors of the style sheet, and would come before attributes
+    for (const name of PROPERTIES) if (style.getPropertyValue(name)) to[at].setAttribute(name, plain(style.getPropertyValue(name)));
   });
   const inner = drawn.querySelector(":scope > g");
   if (inner && !drawn.hasAttribute("viewBox")) {
@@ -42,6 +43,17 @@ function written(drawn) {
   }
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   return copy;
+}
+
+const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+
+/** A mixed color as every program reads it; other values as they are. @param {string} value */
+function plain(value) {
+  if (!pixel || !/^(oklab|color)\(/.test(value)) return value;
+  pixel.fillStyle = value;
+  pixel.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = pixel.getImageData(0, 0, 1, 1).data;
+  return `rgb(${red}, ${green}, ${blue})`;
 }
 
 /** @param {Blob} blob @param {string} file */

@@ -10,9 +10,11 @@ import { cellsOf, cellsOfRows, drawStrip } from "./tones.js";
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./tones.js").Scale} Scale */
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{key: string, label: string, isNumber: boolean, always?: boolean, title?: string, of: (row: Row) => any, text: (row: Row) => string}} Column `always`: also on a narrow screen */
+/** @typedef {{key: string, label: string, isNumber: boolean, always?: boolean, title?: string, of: (row: Row, isUp?: boolean) => any, text: (row: Row) => string}} Column `always`: also on a narrow screen */
 
 const STRIP_WIDE = 84, STRIP_TALL = 8;
+/** overlays beside the chosen figure, at most: each takes the place of a cost */
+const MOST_OVERLAYS = 2;
 
 /** What stands beside the chosen figure of a watched run, instead of the costs of its model. */
 const WATCHED = /** @type {[string, string][]} */ ([["std", "Std"], ["update", "Update"]]);
@@ -25,15 +27,21 @@ export function columnsOf(figure, figures, rows) {
     const found = figures.find((each) => each.key === key);
     return found && found !== figure ? [{ key, label, isNumber: true, title: found.label, of: found.value, text: (/** @type {Row} */ row) => found.text(found.value(row), row) }] : [];
   });
+  const overlays = figures.filter((each) => each.range && each !== figure).slice(0, MOST_OVERLAYS).map(overlayColumn);
   const arithmetic = { ...counted("macs", "MACs"), text: (/** @type {Row} */ row) => `${row.complete ? "" : "≥ "}${count(row.macs)}` };
   const costs = watched.length ? [counted("params", "Params")] : [counted("params", "Params"), arithmetic, field];
-  const known = costs.filter((column) => column.key !== figure.key && rows.some((row) => row[column.key]));
+  const known = costs.filter((column) => column.key !== figure.key && rows.some((row) => row[column.key])).slice(0, Math.max(0, costs.length - overlays.length));
   return [
     { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
     { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
-    ...known, ...watched,
-    { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row), row) },
+    ...known, ...watched, ...overlays,
+    figure.range ? { ...overlayColumn(figure), always: true } : { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row), row) },
   ];
+}
+
+/** A layer's own values, under the user's name: those inside it have rows themselves. @param {Figure} figure @returns {Column} */
+function overlayColumn(figure) {
+  return { key: figure.key, label: figure.label, isNumber: true, title: figure.fullName, of: figure.value, text: (row) => (Number.isNaN(figure.value(row)) ? "–" : figure.text(NaN, row)) };
 }
 
 /** Whether a row matches a search. A folded row has the paths of all that it stands for. @param {Row} row @param {string} wanted */
@@ -45,7 +53,7 @@ export function isMeant({ path, name, type, calls }, wanted) {
 export function partOf(row, figure, whole, scale) {
   const cells = cellsOf(figure, row) ?? (figure.scale ? cellsOfRows(figure, [row], [0]) : null);
   if (cells) {
-    const drawn = make("svg", { class: "cells", width: STRIP_WIDE, height: STRIP_TALL, "aria-hidden": "true" }, drawStrip(cells, scale, STRIP_WIDE, STRIP_TALL));
+    const drawn = make("svg", { class: "cells", width: STRIP_WIDE, height: STRIP_TALL, viewBox: `0 0 ${STRIP_WIDE} ${STRIP_TALL}`, preserveAspectRatio: "none", "aria-hidden": "true" }, drawStrip(cells, scale, STRIP_WIDE, STRIP_TALL));
     return make("span", { class: "part" }, drawn);
   }
   const part = whole ? Math.min(1, figure.value(row) / whole) : 0;

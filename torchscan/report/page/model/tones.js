@@ -6,8 +6,8 @@ import { least, most } from "./format.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{low: number, high: number, isLog: boolean}} Scale */
-/** @typedef {{value: number | undefined, state: "" | "source" | "received", key: string, row?: number}} Cell `value`: undefined if it was not measured */
+/** `place` of a value from 0 to 1, and `tones` "d", which go both ways from the middle: of overlays @typedef {{low: number, high: number, isLog: boolean, place?: (value: number) => number, tones?: "d"}} Scale */
+/** @typedef {{value: number | undefined, state: "" | "source" | "received", key: string, row?: number, label?: string}} Cell `value`: undefined if there is none */
 
 /** decades that the tones distinguish, and tones from `--h0` to `--h4` */
 const DECADES = 8;
@@ -21,6 +21,7 @@ export const MOST_CELLS = 60;
  * @param {Figure} figure @param {Row[]} rows @returns {Scale}
  */
 export function scaleOf(figure, rows) {
+  if (figure.range) return figure.range;
   const isLog = figure.scale === "log";
   const all = rows.flatMap((row) => row.blocks?.[figure.key] ?? (figure.scale ? [row[figure.key]] : []));
   const values = all.filter((value) => Number.isFinite(value) && (value > 0 || !isLog));
@@ -37,21 +38,30 @@ export function scaleOfCells(strips) {
 }
 
 /** Return where a value stands in a scale, from 0 to 1. @param {Scale} scale @param {number} value */
-export function placeIn({ low, high, isLog }, value) {
+function placeIn({ low, high, isLog }, value) {
   if (!high || value <= 0) return 0;
   const part = isLog ? Math.log(value / low) / Math.log(high / low) : value / high;
   return Math.min(1, Math.max(0, part));
 }
 
-/** Return the color of a place in a scale, mixed by the browser as its theme has it. @param {number} place */
-export function toneOf(place) {
+/** Return the color of a value. @param {Scale} scale @param {number} value */
+export function toneIn(scale, value) {
+  return scale.place ? toneOf(scale.place(value), scale.tones) : toneOf(placeIn(scale, value));
+}
+
+/** Return the color of a place in a scale, mixed by the browser as its theme has it. @param {number} place @param {"h" | "d"} [tones] */
+export function toneOf(place, tones = "h") {
   const step = Math.min(NUM_STEPS - 1, Math.floor(place * NUM_STEPS));
   const share = Math.round(100 * (place * NUM_STEPS - step));
-  return `color-mix(in oklab, var(--h${step + 1}) ${share}%, var(--h${step}))`;
+  return `color-mix(in oklab, var(--${tones}${step + 1}) ${share}%, var(--${tones}${step}))`;
 }
 
 /** Return what each call of a row has measured, or null if the row stands for one call. @param {Figure} figure @param {Row} row @returns {Cell[] | null} */
 export function cellsOf(figure, row) {
+  if (figure.cells) {
+    const cells = figure.cells(row);
+    return cells.length > 1 || cells.some((cell) => cell.row !== undefined) ? cells : null;
+  }
   const values = figure.isMeasured ? row.blocks?.[figure.key] : undefined;
   if (!values) return null;
   const spoilt = row.blocks.nonfinite ?? [];
@@ -62,6 +72,8 @@ export function cellsOf(figure, row) {
 
 /** Return a cell for each of several rows. @param {Figure} figure @param {Row[]} rows @param {number[]} numbers of these rows @returns {Cell[]} */
 export function cellsOfRows(figure, rows, numbers) {
+  const { cells } = figure;
+  if (cells) return rows.flatMap((row, at) => cells(row).map((cell) => ({ row: numbers[at], ...cell })));
   return rows.map((row, at) => ({
     value: figure.isMeasured && row[figure.key] === undefined ? undefined : figure.value(row),
     key: row.key, row: numbers[at],
@@ -82,7 +94,7 @@ export function drawStrip(cells, scale, wide, tall) {
     const cell = strongest(cells.slice(Math.floor(at * cells.length / number), Math.floor((at + 1) * cells.length / number)));
     if (cell.value === undefined && !cell.state) continue;
     const made = make("rect", { class: `cell ${cell.state}`, x: (at * each).toFixed(2), width: (each - gap + (gap ? 0 : 0.3)).toFixed(2), height: tall });
-    if (!cell.state) made.style.fill = toneOf(placeIn(scale, cell.value ?? 0));
+    if (!cell.state) made.style.fill = toneIn(scale, cell.value ?? 0);
     strip.append(made);
   }
   return strip;
@@ -101,6 +113,9 @@ function strongest(cells) {
   const rank = (/** @type {Cell} */ cell) => (cell.state === "source" ? 2 : cell.state ? 1 : 0);
   return cells.reduce((best, cell) => {
     if (rank(cell) !== rank(best)) return rank(cell) > rank(best) ? cell : best;
-    return (cell.value ?? -1) > (best.value ?? -1) ? cell : best;
+    return strength(cell) > strength(best) ? cell : best;
   });
 }
+
+/** @param {Cell} cell */
+function strength({ value }) { return value === undefined ? -1 : Math.abs(value); }

@@ -1,0 +1,311 @@
+"""Overlays: the user's own values by path, read from files and mappings, and put on a model's page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.report.test_page import data_of
+from torchscan import InputError, Scan, html_report
+from torchscan.cli.main import main
+from torchscan.user_warnings import TorchscanWarning
+
+NETS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.fc(x))
+"""
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+
+
+def overlays(overlay: Any, module: nn.Module | None = None) -> dict[str, dict[str, Any]]:
+    """The values that the page was given, by call, of each overlay."""
+    page = html_report(Scan(model() if module is None else module, (4,)), overlay=overlay)
+    return {each["name"]: each["values"] for each in data_of(page)["overlays"]}
+
+
+def of_file(folder: Path, name: str, text: str) -> dict[str, dict[str, Any]]:
+    (folder / name).write_text(text, encoding="utf-8")
+    return overlays(folder / name)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_a_csv_file_has_an_overlay_in_each_column(tmp_path: Path) -> None:
+    text = "path,sensitivity,time (ms)\n0,0.3,12\n1.0,-1e-3,\n1.1,,7\n"
+    assert of_file(tmp_path, "layers.csv", text) == {
+        "sensitivity": {"0": 0.3, "1.0": -0.001},
+        "time (ms)": {"0": 12.0, "1.1": 7.0},
+    }
+
+
+def test_a_spreadsheet_may_write_the_csv_file(tmp_path: Path) -> None:
+    """It begins with a byte order mark, ends lines in its own way, and quotes cells."""
+    text = '\ufeff"kept","path"\r\n"0.5","0"\r\n\r\n"0.25",""\r\n'
+    assert of_file(tmp_path, "layers.CSV", text) == {"kept": {"0": 0.5, "": 0.25}}
+
+
+def test_values_without_a_name_have_that_of_the_file(tmp_path: Path) -> None:
+    assert of_file(tmp_path, "sparsity.csv", "path,value\n0,1\n") == {"sparsity": {"0": 1.0}}
+    assert of_file(tmp_path, "shapley.json", '{"0": 2, "1.0": null}') == {"shapley": {"0": 2.0}}
+
+
+def test_a_json_file_may_have_several_by_name(tmp_path: Path) -> None:
+    content = {"sensitivity": {"1.0": 0.3}, "Größe": {"0": 2}}
+    assert of_file(tmp_path, "layers.json", json.dumps(content)) == {
+        "sensitivity": {"1.0": 0.3},
+        "Größe": {"0": 2.0},
+    }
+
+
+def test_columns_without_numbers_are_named_and_left_out(tmp_path: Path) -> None:
+    with pytest.warns(TorchscanWarning, match="not shown as overlays: type, note$"):
+        found = of_file(tmp_path, "a.csv", "path,type,kept,note\n0,Linear,0.5,\n1.0,Linear,1,\n")
+    assert found == {"kept": {"0": 0.5, "1.0": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.xlsx", "", r"overlay is '.*a\.xlsx': give a file whose name ends in \.csv or \.json"),
+        ("a.csv", "", r"a\.csv: line 1 is '', without a column path: begin with a header such as"),
+        ("a.csv", "0,0.3\n", r"line 1 is '0,0\.3', without a column path: begin with a header"),
+        ("a.csv", "path;value\n0;0,3\n", "line 1 is 'path;value', without a column path"),
+        ("a.csv", "path,a,a\n0,1,2\n", "the header has a twice: give each column a name"),
+        ("a.csv", "path,value\n0,0,3\n", "line 2 has 3 cells, and the header 2: give each line"),
+        ("a.csv", "path,value\n0,1\n1.0,x\n", r"line 3: value of 1\.0 is 'x': give a finite num"),
+        ("a.csv", "path,value\n0,nan\n", "line 2: value of 0 is 'nan': give a finite number"),
+        ("a.csv", "path,value\n,-inf\n", "line 2: value of the model is '-inf': give a finite"),
+        (
+            "a.csv",
+            "path,value\n0,1\n1.0,2\n0,1\n",
+            "line 4: line 2 has 0, too: give each path once",
+        ),
+        ("a.csv", 'path,value\n"0,1\n', r"a\.csv: line 2: it is not CSV: "),
+        ("a.csv", "path,value\n", "it has no values: give numbers in a column beside path"),
+        ("a.csv", "path\n0\n", "it has no values: give numbers in a column beside path"),
+        ("a.csv", "path,value\n0,\n", "it has no values: give numbers in a column beside path"),
+        ("a.csv", "path," + ",".join(map(str, range(21))) + "\n0" + ",1" * 21, "21 overlays: gi"),
+        ("a.json", "{", r"a\.json: it is not JSON: "),
+        ("a.json", "[" * 100_000, "it is not JSON: "),
+        ("a.json", "[1]", "it is not an object of numbers by path: give"),
+        ("a.json", "{}", "a has no values: give numbers by the paths of modules"),
+        ("a.json", '{"0": 1, "0": 2}', "0 has two values: give each path once"),
+        ("a.json", '{"s": {"0": 1, "0": 1}}', "0 has two values: give each path once"),
+        ("a.json", '{"0": NaN}', "a of 0 is nan: give a finite number"),
+        ("a.json", '{"0": true}', "a of 0 is True: give a finite number"),
+        ("a.json", '{"0": "0.3"}', "a of 0 is '0.3': give a finite number"),
+        ("a.json", f'{{"0": 1{"0" * 400}}}', "a of 0 is 10+…: give a finite number"),
+        ("a.json", '{"s": {"0": {"1": 2}}}', "s of 0 is .*: give a finite number"),
+        ("a.json", '{"0": 1, "s": {"0": 2}}', "it has numbers beside mappings: give numbers by"),
+        ("a.json", '{"": {"0": 2}}', "a name is '': give a text"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as refused:
+        overlays(tmp_path / name)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_missing_or_binary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the overlay '.*none\.csv' cannot be read: No such"):
+        overlays(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(b"path,value\n\xff,1\n")
+    with pytest.raises(InputError, match=r"the overlay '.*binary\.csv' cannot be read: .*utf-8"):
+        overlays(tmp_path / "binary.csv")
+
+
+@pytest.mark.slow
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "large.json"
+    file.write_text(" " * 2**25)
+    with pytest.raises(InputError, match=r"large\.json' is larger than 32 MiB: give another file"):
+        overlays(file)
+
+
+# -- mappings ------------------------------------------------------------------------------------
+
+
+def test_values_in_python_may_be_tensors() -> None:
+    assert overlays({"0": torch.tensor(0.5), "1.0": 2, "1.1": None}) == {
+        "value": {"0": 0.5, "1.0": 2.0}
+    }
+    given = {"kept": {"0": 0.5}, "time": {"1": 3}}
+    assert overlays(given) == given
+
+
+@pytest.mark.parametrize(
+    ("overlay", "message"),
+    [
+        ({}, "overlay: value has no values: give numbers by the paths of modules"),
+        ({"0": math.nan}, "overlay: value of 0 is nan: give a finite number"),
+        ({"0": torch.ones(2)}, "overlay: value of 0 is .*: give a finite number"),
+        ({0: 1.0}, "overlay: a path is 0: give the path of a module as text"),
+        ({1: {"0": 1.0}}, "overlay: a name is 1: give a text"),
+        ({"a": {"0": None}}, "overlay: a has no values"),
+        (
+            [("0", 1.0)],
+            r"overlay is \[\('0', 1\.0\)\]: give numbers by path, {'layer1\.0': 0\.3}, or",
+        ),
+    ],
+)
+def test_a_mapping_that_is_wrong_is_refused(overlay: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        overlays(overlay)
+
+
+# -- places --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_path_is_named_with_the_nearest() -> None:
+    with pytest.warns(
+        TorchscanWarning,
+        match=r"^2 of 3 paths of the overlay are not in the model, and their values are not shown: "
+        r"1\.00 \(did you mean 1\.0\?\), nothing like it$",
+    ):
+        assert overlays({"kept": {"0": 1, "1.00": 2, "nothing like it": 3}}) == {"kept": {"0": 1.0}}
+
+
+def test_an_overlay_of_another_model_is_refused() -> None:
+    given = {"layer1.0": 1.0, "layer1.1": 1.0, "1.0.weigth": 1.0, "x": 1.0}
+    with pytest.raises(
+        InputError,
+        match=r"^overlay: the model has none of the paths of value, such as layer1\.0.* and 1 more: "
+        r"give paths as named_modules\(\) returns them$",
+    ):
+        overlays(given)
+
+
+def test_values_of_parameters_belong_to_their_module() -> None:
+    given = {"0.weight": 0.1, "0.bias": 0.3, "1.0.weight": 0.2}
+    assert overlays(given) == {"value": {"0": {"weight": 0.1, "bias": 0.3}, "1.0": {"weight": 0.2}}}
+
+
+def test_a_model_may_have_a_part_that_is_named_like_a_wrapper() -> None:
+    module = nn.Sequential()
+    module.add_module("module", nn.Sequential(nn.Linear(4, 4)))
+    assert overlays({"module.module.0": 1}, module) == {"value": {"module.0": 1.0}}
+    assert overlays({"module.0": 2}, module) == {"value": {"module.0": 2.0}}
+
+
+def test_a_value_of_a_module_hides_those_of_its_parameters() -> None:
+    with pytest.warns(TorchscanWarning, match="and of their parameters, and shows only .*: 0$"):
+        assert overlays({"0": 0.5, "0.weight": 0.1}) == {"value": {"0": 0.5}}
+
+
+def test_paths_of_a_wrapped_model_are_those_of_the_model() -> None:
+    assert overlays({"module._orig_mod.1.0": 1, "_orig_mod.0.weight": 2, "module": 3}) == {
+        "value": {"1.0": 1.0, "0": {"weight": 2.0}, "": 3.0}
+    }
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = self.first
+        self.unused = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([nn.ReLU()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers[0](self.second(self.first(x)))
+        return found
+
+
+def test_each_call_of_a_module_has_its_value() -> None:
+    assert overlays({"second": 2}, Shared()) == {"value": {"first": 2.0, "first@2": 2.0}}
+    assert overlays({"second": 2, "first": 2}, Shared())["value"]["first"] == 2.0
+    with pytest.raises(InputError, match="second and first are the same, and have different val"):
+        overlays({"second": 2, "first": 3}, Shared())
+
+
+def test_modules_that_the_pass_does_not_call_are_named() -> None:
+    given = {"kept": {"unused": 1, "layers": 2, "first": 3}, "lost": {"unused.weight": 1}}
+    data = data_of(html_report(Scan(Shared(), (4,)), overlay=given))
+    assert [each["name"] for each in data["overlays"]] == ["kept"]
+    assert data["remarks"] == [
+        "kept: not shown for modules that the pass does not call: unused, layers",
+        "lost: not shown for modules that the pass does not call: unused",
+    ]
+
+
+def test_a_page_without_an_overlay_has_none() -> None:
+    assert "overlays" not in data_of(html_report(Scan(model(), (4,))))
+
+
+def test_a_pass_that_fails_has_an_overlay_up_to_the_failure() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 4))
+    assert overlays({"0": 1, "1": 2}, module) == {"value": {"0": 1.0, "1": 2.0}}
+
+
+def test_long_names_are_shortened() -> None:
+    with pytest.warns(TorchscanWarning) as warned:
+        found = overlays({"a" * 1000: {"0": 1, "b" * 1000: 2}})
+    assert list(found) == ["a" * 300 + "…"]
+    assert len(str(warned[0].message)) < 800
+
+
+# -- command line --------------------------------------------------------------------------------
+
+
+def report(folder: Path, overlay: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit status of the command, and what it said on standard error."""
+    (folder / "nets.py").write_text(NETS)
+    target = [f"{folder / 'nets.py'}:Net", "--input", "4", "-o", str(folder / "page.html")]
+    status = main(["report", *target, "--overlay", str(folder / overlay)])
+    return status, capsys.readouterr().err
+
+
+def test_the_command_says_which_paths_are_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept.csv").write_text("path,value,bits\nfc,0.5,8\nheads,0.25,4\n")
+    assert report(tmp_path, "kept.csv", capsys) == (
+        0,
+        "torchscan: note: 1 of 2 paths of the overlay are not in the model, and their values are "
+        "not shown: heads (did you mean head?)\n",
+    )
+    data = data_of((tmp_path / "page.html").read_text())
+    assert data["overlays"] == [
+        {"name": "kept", "values": {"fc": 0.5}},
+        {"name": "bits", "values": {"fc": 8.0}},
+    ]
+
+
+def test_the_command_refuses_an_overlay_of_another_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept.json").write_text('{"conv1": 1}')
+    status, err = report(tmp_path, "kept.json", capsys)
+    assert status == 2
+    assert "--overlay: the model has none of the paths of kept, such as conv1" in err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_command_reads_the_overlay_before_it_builds_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "no_such_module:Net", "--overlay", str(tmp_path / "a.txt")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("torchscan: --overlay is ")
+    assert err.endswith(": give a file whose name ends in .csv or .json\n")

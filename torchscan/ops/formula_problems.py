@@ -1,0 +1,51 @@
+"""Formulas that were given for an operator, but do not give its cost."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from torchscan.notes import Note
+from torchscan.ops.formula_calls import apply_formula
+from torchscan.ops.op_costs import complete_work
+from torchscan.ops.registry import formula_of, names_of_own_formulas
+from torchscan.trace.events import OpSignature
+
+_KERNELS = "triton."
+_MAX_ERROR = 160
+#: similarity of names from which one may be meant for the other
+_MIN_SIMILARITY = 0.75
+
+
+def find_formula_problem(signature: OpSignature, used: Collection[str]) -> Note | None:
+    """Return why a call has no cost although a formula was meant for it, or None.
+
+    The formula raises an error, or is for a Triton kernel with a similar name, which is not among
+    the ``used`` operators of the pass. A schema protects other operators from such a mistake.
+    """
+    formula = formula_of(signature.op)
+    if formula is None:
+        return _find_similar_kernel(str(signature.op.overloadpacket), used)
+    try:
+        work = apply_formula(formula, signature)
+        if work is not None:
+            complete_work(work, signature)
+    except Exception as error:
+        text = " ".join(repr(error).split())
+        if len(text) > _MAX_ERROR:
+            text = f"{text[:_MAX_ERROR]}…"
+        return Note.of("formula-failed", operator=str(signature.op), error=text)
+    return None
+
+
+def _find_similar_kernel(name: str, used: Collection[str]) -> Note | None:
+    """Return a note on a formula of the user that the pass has no kernel for."""
+    if not name.startswith(_KERNELS):
+        return None
+    kernel = name.removeprefix(_KERNELS)
+    unused = [each for each in names_of_own_formulas() if each not in used]
+    known = [each.removeprefix(_KERNELS) for each in unused if each.startswith(_KERNELS)]
+    near = difflib.get_close_matches(kernel, known, 1, _MIN_SIMILARITY)
+    if not near:
+        return None
+    return Note.of("formula-unused", formula=f"triton::{near[0]}", meant=f"triton::{kernel}")

@@ -1,0 +1,219 @@
+"""The user's own values of modules, by path: from CSV and JSON files, or from a mapping."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, SupportsFloat
+
+from torchscan.errors import Argument, InputError, Value, naming
+from torchscan.files import path_of, read_text
+from torchscan.report.paging.row_values import truncate_text
+from torchscan.user_warnings import warn_user
+
+#: values by path, or several overlays by name; None is no value
+Values = Mapping[str, SupportsFloat | None]
+Overlay = Values | Mapping[str, Values] | str | os.PathLike[str]
+#: checked values by path, by the names of overlays
+NamedValues = dict[str, dict[str, float]]
+
+_MAX_MIB = 32
+_MAX_OVERLAYS = 20
+_PATH = "path"
+#: a name that says nothing: the file's name stands for it
+_VALUE = "value"
+_HEADER = "begin with a header such as path,sensitivity"
+
+
+def read_overlays(given: object) -> NamedValues:
+    """Return the values by path of each overlay, by its name, from a file or a mapping."""
+    if isinstance(given, Mapping):
+        with naming("overlay"):
+            return _named_values(given, _VALUE)
+    if not isinstance(given, str | os.PathLike):
+        advice = "give numbers by path, {'layer1.0': 0.3}, or the path of a CSV or JSON file"
+        raise InputError.of_value("overlay", given, advice)
+    path = path_of(given)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".json"):
+        advice = ": give a file whose name ends in .csv or .json"
+        raise InputError(Argument("overlay"), " is ", Value(str(path)), advice)
+    text = read_text(path, "the overlay", _MAX_MIB).removeprefix("\ufeff")
+    with naming(str(path)):
+        if suffix == ".csv":
+            return _Sheet(text).overlays(path.stem)
+        return _named_values(_parse_json(text), path.stem)
+
+
+@dataclass(slots=True)
+class _ValueColumn:
+    """A column of a CSV file: its cells that are not empty, with line and path."""
+
+    name: str
+    cells: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def values(self) -> dict[str, float] | None:
+        """Return the values by path, or None if no cell is a number."""
+        numbers: dict[str, float] = {}
+        wrong = []
+        for line, path, text in self.cells:
+            try:
+                numbers[path] = float(text)
+            except ValueError:
+                wrong.append((line, path, text))
+                continue
+            if not math.isfinite(numbers[path]):
+                wrong.append((line, path, text))
+        if not numbers:
+            return None
+        for line, path, text in wrong:
+            place = f"line {line}: {_label(self.name)} of {_label(path)} is "
+            raise InputError(place, Value(text), ": give a finite number, or leave it empty")
+        return numbers
+
+
+class _Sheet:
+    """A CSV file: a header, paths, and a column for each overlay."""
+
+    def __init__(self, text: str) -> None:
+        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+
+    def overlays(self, stem: str) -> NamedValues:
+        """Return the columns that have numbers."""
+        try:
+            columns = self._columns()
+        except csv.Error as error:
+            raise InputError(f"line {self._reader.line_num}: it is not CSV: {error}") from error
+        names = [column.name for column in columns]
+        found: NamedValues = {}
+        others = []
+        for column in columns:
+            values = column.values()
+            if values is None:
+                others.append(column.name)
+                continue
+            is_unnamed = column.name == _VALUE and stem not in names
+            found[stem if is_unnamed else column.name] = values
+        if not found:
+            raise InputError("it has no values: give numbers in a column beside path")
+        if others:
+            shown = ", ".join(map(_label, others))
+            warn_user(f"columns without numbers are not shown as overlays: {shown}")
+        return _require_few(found)
+
+    def _columns(self) -> list[_ValueColumn]:
+        header = self._header()
+        place = header.index(_PATH)
+        columns = {at: _ValueColumn(name) for at, name in enumerate(header) if name}
+        del columns[place]
+
+        lines: dict[str, int] = {}
+        for line, row in self._rows(len(header)):
+            path = row[place].strip()
+            before = lines.setdefault(path, line)
+            if before != line:
+                raise InputError(
+                    f"line {line}: line {before} has {_label(path)}, too: give each path once"
+                )
+            for at, column in columns.items():
+                text = row[at].strip()
+                if text:
+                    column.cells.append((line, path, text))
+        return list(columns.values())
+
+    def _header(self) -> list[str]:
+        header = [cell.strip() for cell in next(self._reader, [])]
+        if _PATH not in header:
+            shown = ",".join(header)
+            raise InputError("line 1 is ", Value(shown), f", without a column path: {_HEADER}")
+        for name, number in Counter(filter(None, header)).items():
+            if number > 1:
+                raise InputError(f"the header has {_label(name)} twice: give each column a name")
+        return header
+
+    def _rows(self, width: int) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield each row that is not empty, with its line."""
+        for row in self._reader:
+            line = self._reader.line_num
+            if not any(row):
+                continue
+            if len(row) != width:
+                raise InputError(
+                    f"line {line} has {len(row)} cells, and the header {width}: "
+                    "give each line as many as the header"
+                )
+            yield line, row
+
+
+def _parse_json(text: str) -> Mapping[str, Any]:
+    try:
+        content = json.loads(text, object_pairs_hook=_to_dict)
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"it is not JSON: {error}") from error
+    if not isinstance(content, Mapping):
+        raise InputError(
+            'it is not an object of numbers by path: give {"layer1.0": 0.3}, or several by name'
+        )
+    return content
+
+
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise InputError(f"{_label(name)} has two values: give each path once")
+        content[name] = value
+    return content
+
+
+def _label(name: str) -> str:
+    return truncate_text(name) or "the model"
+
+
+def _named_values(given: Mapping[str, Any], default: str) -> NamedValues:
+    """Return checked values by name. Values without a name have the ``default`` one."""
+    nested = [isinstance(each, Mapping) for each in given.values()]
+    if any(nested) and not all(nested):
+        raise InputError("it has numbers beside mappings: give numbers by path, or those by name")
+    by_name = given if any(nested) else {default: given}
+    found = {}
+    for name, values in by_name.items():
+        if not isinstance(name, str) or not name.strip():
+            raise InputError("a name is ", Value(name), ": give a text")
+        found[name] = _checked_values(name, values)
+    return _require_few(found)
+
+
+def _checked_values(name: str, given: Mapping[Any, Any]) -> dict[str, float]:
+    values = {}
+    for path, value in given.items():
+        if not isinstance(path, str):
+            raise InputError("a path is ", Value(path), ": give the path of a module as text")
+        if value is None:
+            continue
+        number = math.nan
+        if not isinstance(value, str | bytes | bool):
+            with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+                number = float(value)
+        if not math.isfinite(number):
+            place = f"{_label(name)} of {_label(path)} is "
+            raise InputError(place, Value(value), ": give a finite number")
+        values[path] = number
+    if not values:
+        raise InputError(f"{_label(name)} has no values: give numbers by the paths of modules")
+    return values
+
+
+def _require_few(found: NamedValues) -> NamedValues:
+    if len(found) > _MAX_OVERLAYS:
+        raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
+    return found
