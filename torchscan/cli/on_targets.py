@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from torchscan.errors import Argument, Give, InputError, naming
+from torchscan.garbage import collected_later
 from torchscan.progress import progress
 
 if TYPE_CHECKING:
@@ -23,9 +25,11 @@ def on_model(
     options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
 ) -> Result:
     """Return what ``function`` returns for the named model and the scan of the options."""
-    from torchscan.question import DEFAULTS
-    from torchscan.scan import Scan
-    from torchscan.targets import inputs_of, parse_input, parse_target, with_model
+    with collected_later():
+        from torchscan.question import DEFAULTS
+        from torchscan.scan import Scan
+        from torchscan.targets import inputs_of, parse_input, parse_target, with_model
+    _leave_out_of_collections(options)
 
     require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]
@@ -39,6 +43,17 @@ def on_model(
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(parse_target(target), ask)
+
+
+def _leave_out_of_collections(options: argparse.Namespace) -> None:
+    """Have garbage collections skip what has been imported, in a process that this command ends.
+
+    The objects of torch, a million, live as long as the process. Every full collection would go
+    through them, and so would the end of the process. Models, of which a table has several, are
+    not skipped.
+    """
+    if options.is_last and not gc.get_freeze_count():
+        gc.freeze()
 
 
 def on_generating(target: str, function: Callable[[Built], Result]) -> Result:

@@ -48,7 +48,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
         folded = list(tree.folded())
         if fold_repeats or 2 * len(folded) <= len(layers):
             hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
-            return Lines(folded, hidden)
+            return Lines([tree.line(*each) for each in folded], hidden)
     return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
 
 
@@ -93,13 +93,16 @@ class Tree:
             repeats=len(run),
         )
 
-    def folded(self) -> Iterator[Line]:
-        """Yield a line for each run of equal blocks, each followed by those that the run calls."""
+    def folded(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the arguments of :meth:`line` for each run of equal blocks.
+
+        Each is followed by those that the run calls.
+        """
         kinds = self._kinds()
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
             places, run = waiting.pop()
-            yield self.line(places, run)
+            yield places, run
             shown: list[list[int]] = []
             for place in places:
                 children = self._children[place]
