@@ -29,7 +29,10 @@ def on_model(
         from torchscan.question import DEFAULTS
         from torchscan.scan import Scan
         from torchscan.targets import inputs_of, parse_input, parse_target, with_model
-    _leave_out_of_collections(options)
+    if options.is_last and not gc.get_freeze_count():
+        # A process that ends with this command keeps torch's objects, a million, until then. Every
+        # full collection would go through them. Models, of which a table has several, are not kept.
+        gc.freeze()
 
     require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]
@@ -43,17 +46,6 @@ def on_model(
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(parse_target(target), ask)
-
-
-def _leave_out_of_collections(options: argparse.Namespace) -> None:
-    """Have garbage collections skip what has been imported, in a process that this command ends.
-
-    The objects of torch, a million, live as long as the process. Every full collection would go
-    through them, and so would the end of the process. Models, of which a table has several, are
-    not skipped.
-    """
-    if options.is_last and not gc.get_freeze_count():
-        gc.freeze()
 
 
 def on_generating(target: str, function: Callable[[Built], Result]) -> Result:

@@ -155,11 +155,11 @@ def _replace_steps(field: AxisField) -> AxisField:
 
 def _starts_of(field: AxisField, units: range) -> Sequence[int]:
     """Return the starts of these units, without those that see nothing."""
-    table = tuple([NOTHING if start is None else start for start in field.starts])
-    starts = values_of(PeriodicLine(table, field.rise), len(units), units.start)
-    if None in field.starts:
-        return [start for start in starts if start < MIN_NOTHING]
-    return starts
+    known = [start for start in field.starts if start is not None]
+    if len(known) == len(field.starts):
+        return values_of(PeriodicLine(tuple(known), field.rise), len(units), units.start)
+    intervals = [field.interval(unit) for unit in units]
+    return [interval[0] for interval in intervals if interval]
 
 
 # -- phases --------------------------------------------------------------------------------------
