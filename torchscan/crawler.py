@@ -15,6 +15,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.receptive_field_result import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError
+from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.hints import PrintedSummary
 from torchscan.ops import OpCost
@@ -129,8 +130,9 @@ def summary(
     except RecordError as error:
         _print(unfinished_table(error), width)
         raise
-    folded = folded_to(info, max_depth)
-    _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
+    with collected_later():
+        folded = folded_to(info, max_depth)
+        _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
     return PrintedSummary()
 
 

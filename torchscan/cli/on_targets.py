@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from torchscan.errors import Argument, Give, InputError, naming
+from torchscan.garbage import collected_later
 from torchscan.progress import progress
 
 if TYPE_CHECKING:
@@ -23,9 +25,14 @@ def on_model(
     options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
 ) -> Result:
     """Return what ``function`` returns for the named model and the scan of the options."""
-    from torchscan.question import DEFAULTS
-    from torchscan.scan import Scan
-    from torchscan.targets import inputs_of, parse_input, parse_target, with_model
+    with collected_later():
+        from torchscan.question import DEFAULTS
+        from torchscan.scan import Scan
+        from torchscan.targets import inputs_of, parse_input, parse_target, with_model
+    if options.is_last and not gc.get_freeze_count():
+        # A process that ends with this command keeps torch's objects, a million, until then. Every
+        # full collection would go through them. Models, of which a table has several, are not kept.
+        gc.freeze()
 
     require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]

@@ -58,7 +58,10 @@ class TensorState:
 
 
 def _version_of(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:  # a tensor of inference mode has none
+        return 0
 
 
 def _has_same_layout(tensor: Tensor, other: Tensor) -> bool:

@@ -48,7 +48,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
         folded = list(tree.folded())
         if fold_repeats or 2 * len(folded) <= len(layers):
             hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
-            return Lines(folded, hidden)
+            return Lines([tree.line(*each) for each in folded], hidden)
     return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
 
 
@@ -60,13 +60,15 @@ class Tree:
         self._children: list[list[int]] = [[] for _ in layers]
         self.totals = [layer.copy() for layer in layers]
         for index, parent in _parents(layers):
-            self._children[parent].insert(0, index)
+            self._children[parent].append(index)
             total, above = self.totals[index], self.totals[parent]
             above["is_shared"] |= total["is_shared"]
             for key in SUMS:
                 above[key] += total[key]
             if "time_estimate" in layers[index]:
                 above["time_estimate"] += total["time_estimate"]
+        for children in self._children:
+            children.reverse()  # the last one came first
 
     def is_idle(self, layer: Layer) -> bool:
         """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
@@ -91,23 +93,28 @@ class Tree:
             repeats=len(run),
         )
 
-    def folded(self) -> Iterator[Line]:
-        """Yield a line for each run of equal blocks, each followed by those that the run calls."""
+    def folded(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the arguments of :meth:`line` for each run of equal blocks.
+
+        Each is followed by those that the run calls.
+        """
         kinds = self._kinds()
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
             places, run = waiting.pop()
-            yield self.line(places, run)
+            yield places, run
             shown: list[list[int]] = []
             for place in places:
                 children = self._children[place]
                 shown.append([each for each in children if not self.is_idle(self._layers[each])])
             below = []
+            start = 0
             for siblings in self._runs(shown[-1], kinds):
                 # Equal blocks have equal children at equal positions.
-                positions = [shown[-1].index(each) for each in siblings]
-                equal = [children[position] for children in shown for position in positions]
+                stop = start + len(siblings)
+                equal = [each for children in shown for each in children[start:stop]]
                 below.append((equal, siblings))
+                start = stop
             waiting += reversed(below)
 
     def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:

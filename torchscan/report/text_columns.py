@@ -153,7 +153,10 @@ def column_widths(
 
 def max_text_width(column: Column, texts: Sequence[str]) -> int:
     """Return the width that shows a column's heading and texts in full."""
-    return max([text_width(column.heading), *map(text_width, texts)])
+    shown = [column.heading, *texts]
+    if _WIDE.search("".join(shown)) is None:
+        return max(map(len, shown))
+    return max(map(text_width, shown))
 
 
 def _min_width(column: Column, texts: Sequence[str]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -147,13 +147,17 @@ def _replace_steps(field: AxisField) -> AxisField:
     period = len(field.starts)  # the same steps come again, and starts move one way
     first = _starts_of(field, units[: 2 * period])
     last = _starts_of(field, units[-period:])
-    steps = {abs(later - start) for start, later in itertools.pairwise(first)} - {0}
-    least = min(first + last, default=None)
+    steps = set(map(abs, map(operator.sub, first[1:], first))) - {0}
+    least = min((*first, *last), default=None)
     padding = None if least is None else -least
     return field._replace(stride=min(steps, default=None), padding=padding)
 
 
-def _starts_of(field: AxisField, units: Iterable[int]) -> list[int]:
+def _starts_of(field: AxisField, units: range) -> Sequence[int]:
+    """Return the starts of these units, without those that see nothing."""
+    known = [start for start in field.starts if start is not None]
+    if len(known) == len(field.starts):
+        return values_of(PeriodicLine(tuple(known), field.rise), len(units), units.start)
     intervals = [field.interval(unit) for unit in units]
     return [interval[0] for interval in intervals if interval]
 
