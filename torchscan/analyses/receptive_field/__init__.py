@@ -39,13 +39,21 @@ def receptive_fields(
     the spatial dimensions of inputs. By default, they are all except the batch and the channels;
     the first product sums over the channels.
     """
+    _, fields = fields_by_axis(trace, strict_norm=strict_norm, axes=axes)
+    return fields
+
+
+def fields_by_axis(
+    trace: Trace, *, strict_norm: bool, axes: Mapping[str, Sequence[int]] | None
+) -> tuple[list[Axis], ReceptiveField]:
+    """Return the spatial axes of the inputs, and the receptive fields in which they follow."""
     followed = FollowedAxes.of(trace, axes)
     results = followed.result_states(strict_norm=strict_norm)
     seen = Walk(trace, followed.tracked, results).outputs_by_call()
     spatial = followed.spatial(results.channels)
     describer = _Describer(trace, followed.tracked, spatial, results.sights)
     layers = [describer.layer(call, seen[call.index]) for call in trace.modules]
-    return ReceptiveField(tuple(layers))
+    return spatial, ReceptiveField(tuple(layers))
 
 
 #: an axis, the number of a sight, the shape of the output, and its places

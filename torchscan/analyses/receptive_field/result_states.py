@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
 from torchscan.analyses.receptive_field.questions import Seen, Sights
-from torchscan.analyses.receptive_field.sights import (
-    Glance,
-    Reason,
-    Sight,
-    blind,
-    identity,
-)
+from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, identity
 from torchscan.analyses.receptive_field.signature_windows import (
     ResultWindows,
     SignatureWindows,
