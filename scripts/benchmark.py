@@ -59,6 +59,11 @@ def main() -> None:
         "--truth", action="store_true", help="compare everything, and write docs/accuracy.md"
     )
     parser.add_argument(
+        "--projective",
+        action="store_true",
+        help="compare projective fields with forward-mode differentiation",
+    )
+    parser.add_argument(
         "--field", action="store_true", help="measure the default call on models that people have"
     )
     parser.add_argument(
@@ -143,6 +148,11 @@ def main() -> None:
         table, card = _table_of(options)
         mode = "training" if options.training else "compiled" if options.compiled else "eager"
         sys.exit(compare_step_times(table, card, options.only, mode))
+    if options.projective:
+        from truth_projective import compare_projective
+
+        compare_projective(options.only)
+        return
     if options.field:
         from benchmark_field import measure_field
 

@@ -18,6 +18,7 @@ from truth_finetuning import finetuning
 from truth_kernels import kernels
 from truth_left_out import left_out, left_out_before
 from truth_memory import training_memory
+from truth_projective import projective
 from truth_section import Section, lines
 from truth_serving import ENGINES, QWEN, serving
 from truth_streaming import LIGER, streaming
@@ -62,7 +63,8 @@ def _blocks(sections: Sequence[Section]) -> dict[str, str]:
 
 
 def _sections(truth: Path) -> Iterator[Section]:
-    comparisons = {ZOO: zoo, LANGUAGE: language_models, FIELDS: fields, "times": times}
+    comparisons = {ZOO: zoo, LANGUAGE: language_models, FIELDS: fields}
+    comparisons |= {"projective fields": projective, "times": times}
     for name, ask in {
         **comparisons,
         "kernels": kernels,

@@ -16,6 +16,7 @@ from torchscan.crawler import module_dmas as module_dmas
 from torchscan.crawler import module_flops as module_flops
 from torchscan.crawler import module_macs as module_macs
 from torchscan.crawler import module_rf as module_rf
+from torchscan.crawler import projective_field as projective_field
 from torchscan.crawler import receptive_field as receptive_field
 from torchscan.crawler import record as record
 from torchscan.crawler import summary as summary

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.projective_field import ProjectiveField
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.receptive_field.receptive_field_result import Short
+from torchscan.analyses.receptive_field.short_results import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.garbage import collected_later
@@ -163,6 +164,30 @@ def receptive_field(
     """
     trace = Scan(module, input_shape, dtype, **asked).trace
     return receptive_fields(trace, strict_norm=strict_norm, axes=axes)
+
+
+@asking
+def projective_field(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    strict_norm: bool = False,
+    axes: Mapping[str, Sequence[int]] | None = None,
+    **asked: Unpack[RunArguments],
+) -> ProjectiveField:
+    """Return the projective field at each layer: the units that each position of an input reaches.
+
+    It is the inverse of the receptive field, and ends where tensors end.
+
+    Args:
+        strict_norm: count the elements that a normalisation's statistics influence as reached.
+        axes: the spatial dimensions of inputs, as for :func:`receptive_field`.
+    """
+    from torchscan.analyses.projective_field.reach_walks import projective_fields
+
+    trace = Scan(module, input_shape, dtype, **asked).trace
+    return projective_fields(trace, strict_norm=strict_norm, axes=axes)
 
 
 # Functions with the signatures of torchscan 0.1, in which ``out`` has no effect.

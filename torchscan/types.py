@@ -33,6 +33,9 @@ from torchscan.analyses.pipeline_result import PipelineRank as PipelineRank
 from torchscan.analyses.pipeline_result import StagePlan as StagePlan
 from torchscan.analyses.plan_result import Plan as Plan
 from torchscan.analyses.plan_result import RankPlan as RankPlan
+from torchscan.analyses.projective_field import AxisReach as AxisReach
+from torchscan.analyses.projective_field import LayerReach as LayerReach
+from torchscan.analyses.projective_field import ProjectiveField as ProjectiveField
 from torchscan.analyses.receptive_field import AxisField as AxisField
 from torchscan.analyses.receptive_field import LayerField as LayerField
 from torchscan.analyses.receptive_field import ReceptiveField as ReceptiveField

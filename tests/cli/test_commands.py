@@ -242,6 +242,11 @@ def test_choices_are_all_that_there_are() -> None:
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
         (("memory", *NET, "--optimizer", "AdamW"), "give --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
+        (("receptive-field", *NET, "--position", "1,x"), "'1,x' is not a position: give 112,112"),
+        (
+            ("receptive-field", *NET, "--layer", "fc", "--position", "1"),
+            "--position is shown for all layers: give no --layer",
+        ),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
         (
             ("compare", "nets.py:Net", "b.json", "--input", "4"),
@@ -584,7 +589,9 @@ def test_the_same_figures_in_every_format(run: Any) -> None:
     assert run("summary", *NET, "--format", "html")[1].startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize("command", ["summary --by operator", "receptive-field", "table"])
+@pytest.mark.parametrize(
+    "command", ["summary --by operator", "receptive-field", "receptive-field --projective", "table"]
+)
 @pytest.mark.parametrize("style", ["text", "markdown", "github", "latex", "csv", "json", "html"])
 def test_every_table_in_every_format(run: Any, command: str, style: str) -> None:
     status, out, err = run(*command.split(), *NET, "--format", style)
@@ -903,6 +910,7 @@ ANSWERS = [
     ("memory", *NET, "--training", *CARD, "--suggestions"),
     ("receptive-field", "torchvision:resnet18"),
     ("receptive-field", "torchvision:resnet18", "--layer", "layer4"),
+    ("receptive-field", "torchvision:resnet18", "--projective"),
     ("table", "torchvision:resnet18", "torchvision:mobilenet_v3_large", *CARD),
     ("compare", "torchvision:resnet18", "torchvision:resnet34"),
 ]

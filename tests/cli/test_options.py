@@ -26,7 +26,7 @@ COMMANDS = TOP.get_default("commands")
 PARSERS = parsers_by_command(COMMANDS)
 #: options that have no counterpart among arguments in Python
 OF_THE_SHELL = {
-    *("help", "input", "context", "symbolic", "suggestions", "tp"),
+    *("help", "input", "context", "symbolic", "suggestions", "tp", "projective"),
     *("format", "output", "save", "config", "timings", "measure"),
 }
 #: arguments that Python spells differently

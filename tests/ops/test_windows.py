@@ -27,6 +27,7 @@ from torchscan.ops.windows import (
     Piece,
     Reshape,
     Unfold,
+    UpTo,
     Way,
     Ways,
 )
@@ -207,7 +208,7 @@ CASES: dict[str, Case] = {
     "largest over a dimension": case(lambda x: x.max(1), SIGNAL, may_be_less=True),
     "larger": case(lambda x, y: aten.max.other(x, y), SIGNAL, SIGNAL, may_be_less=True),
     "largest": case(lambda x: x.max(), SIGNAL, may_be_less=True),
-    "cumsum": case(lambda x: x.cumsum(1), SIGNAL, may_be_less=True),
+    "cumsum": case(lambda x: x.cumsum(1), SIGNAL),
     "topk": case(lambda x: x.topk(2, 1), SIGNAL, may_be_less=True),
     "renorm": case(lambda x: x.renorm(2, 1, 0.1), SIGNAL),
     "msort": case(lambda x: x.msort(), SIGNAL, may_be_less=True),
@@ -253,6 +254,11 @@ CASES: dict[str, Case] = {
         *((1, 4, 3, 4), (1, 2, 5, 4), (1, 2, 5, 6)),
         may_be_less=True,
     ),
+    "causal attention": case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *((2, 4, 3), (2, 5, 3), (2, 5, 6)),
+        may_be_less=True,  # the first query has one key: its scores do not matter
+    ),
     "fft": case(lambda x: torch.fft.fft(x, dim=1).real, SIGNAL),
     "real fft": case(lambda x: torch.fft.rfft(x).real, SIGNAL, may_be_less=True),
     "batch norm in evaluation": case(
@@ -274,9 +280,10 @@ CASES: dict[str, Case] = {
     "instance norm": case(lambda x: F.instance_norm(x), SIGNAL),
     "loss without reduction": case(lambda x, y: F.mse_loss(x, y, reduction="none"), SIGNAL, SIGNAL),
     "loss": case(lambda x, y: F.mse_loss(x, y), SIGNAL, SIGNAL),
-    "lstm": case(nn.LSTM(3, 2).double(), (5, 2, 3), may_be_less=True),
-    "gru, the batch first": case(
-        nn.GRU(3, 2, batch_first=True).double(), (2, 5, 3), may_be_less=True
+    "lstm": case(nn.LSTM(3, 2).double(), (5, 2, 3)),
+    "gru, the batch first": case(nn.GRU(3, 2, batch_first=True).double(), (2, 5, 3)),
+    "gru in both directions": case(
+        nn.GRU(3, 2, bidirectional=True).double(), (4, 2, 3), may_be_less=True
     ),
     "lstm cell": case(nn.LSTMCell(3, 2).double(), (2, 3)),
 }
@@ -435,6 +442,8 @@ def _read(how: object, place: Index, size: int) -> Sequence[int]:
     if isinstance(how, Along):
         blocks, phase = divmod(place[how.dim], len(how.taps.table))
         return [tap + blocks * how.taps.rise for tap in how.taps.table[phase]]
+    if isinstance(how, UpTo):
+        return range(min(place[how.dim] + 1, size))
     return range(size)
 
 

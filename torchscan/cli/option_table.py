@@ -18,6 +18,7 @@ from torchscan.cli.option_values import (
     to_loss,
     to_mesh,
     to_names,
+    to_position,
     to_seconds,
     to_tokens,
 )
@@ -135,6 +136,9 @@ class _Options:
     wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY,
                        choices="report/table.py:Cut")
     layer = Option("Show only this layer, with a row for each axis", "PATH")
+    projective = _flag("Show which units of each layer a position of the input reaches instead")
+    position = Option("Show the units that this position of the first input reaches", "ROW,COLUMN",
+                      to_position)
     call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)
     operators = _flag("Show operators and identical modules in separate boxes")
     # counting

@@ -132,6 +132,14 @@ def to_columns(text: str) -> list[str]:
     return names
 
 
+def to_position(text: str) -> list[int]:
+    """Return the indices in ``112,112``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position: give 112,112 for example")
+    return list(map(int, parts))
+
+
 def to_names(text: str) -> list[str]:
     """Return the names in ``a,b,c``."""
     parts = (part.strip() for part in text.split(","))

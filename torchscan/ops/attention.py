@@ -20,7 +20,7 @@ from dataclasses import replace
 from torchscan.ops.op_costs import Work, elements, stored_bytes
 from torchscan.ops.per_element import first_output
 from torchscan.ops.registry import cost_of, window_of
-from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast_dims, here, look
+from torchscan.ops.windows import WHOLE, Dim, Looks, UpTo, broadcast_dims, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -64,14 +64,19 @@ def attention_window(
     *_: object,
     attn_mask: TensorSpec | None = None,
     attn_bias: TensorSpec | None = None,
+    is_causal: bool = False,
     out: TensorSpec | tuple[TensorSpec, ...],
 ) -> Looks:
-    """Read the own query, all keys and values (even if masked), and the own row of a mask."""
+    """Read the own query, all keys and values (even if masked), and the own row of a mask.
+
+    If causal, read keys and values up to the own place.
+    """
     result = first_output(out)
     batch = len(result.shape) - 2
+    keys = UpTo(batch) if is_causal else WHOLE
     of_query = look(result, *_heads(query, result), here(batch), WHOLE)
-    of_key = look(result, *_heads(key, result), WHOLE, WHOLE)
-    of_value = look(result, *_heads(value, result), WHOLE, here(batch + 1))
+    of_key = look(result, *_heads(key, result), keys, WHOLE)
+    of_value = look(result, *_heads(value, result), keys, here(batch + 1))
 
     mask = attn_mask if attn_mask is not None else attn_bias
     if mask is None:

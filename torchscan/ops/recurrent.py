@@ -25,7 +25,7 @@ from torchscan.ops.op_costs import Work
 from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output
 from torchscan.ops.registry import Formula, cost_of, window_of
-from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, Windows, here, look
+from torchscan.ops.windows import WHOLE, Dim, EachOutput, Looks, UpTo, Windows, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -71,16 +71,21 @@ _declare(_RELU, aten.rnn_relu.input, aten.rnn_relu.data)
 
 
 @window_of(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
-def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Output) -> Windows:
-    """Look at all steps and channels of the sample.
+def recurrent_window(
+    input: TensorSpec, *_: object, bidirectional: bool, batch_first: bool, out: Output
+) -> Windows:
+    """Look at all channels of the sample, and at all steps or, in one direction, up to the own.
 
-    This holds in one direction, too, where it only looks back; states come after all steps.
+    States come after all steps.
     """
     steps, *states = out if isinstance(out, tuple) else (out,)
     batch = 0 if batch_first else 1
     dims: list[Dim] = [WHOLE, WHOLE, WHOLE]
     dims[batch] = here(batch)
-    looks = [(look(steps, *dims),)]
+    of_steps = list(dims)
+    if not bidirectional:
+        of_steps[1 - batch] = UpTo(1 - batch)
+    looks = [(look(steps, *of_steps),)]
     dims[batch] = here(1)
     looks += [(look(state, *dims),) for state in states]
     return EachOutput(tuple(looks))

@@ -10,7 +10,7 @@ from torchscan.ops.op_costs import Work
 from torchscan.ops.operator_names import Operator
 from torchscan.ops.per_element import Output, first_output, per_element, per_input, real_parts
 from torchscan.ops.registry import Formula, cost_of, traffic_of, window_of
-from torchscan.ops.windows import Looks, elementwise, mixed, reduced, wrapped
+from torchscan.ops.windows import Looks, UpTo, elementwise, look, mixed, reduced, same_dims, wrapped
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
@@ -113,9 +113,19 @@ def extreme_window(
 @window_of(
     aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp
 )
+def running_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
+    """Read the elements along the dimension up to the own place."""
+    if not self.shape:
+        return (None,)
+    rank = len(self.shape)
+    dims = same_dims(rank)
+    dims[wrapped(dim, rank)] = UpTo(wrapped(dim, rank))
+    return (look(first_output(out), *dims),)
+
+
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
-    """Read all elements along the dimension, although a running sum only looks back."""
+    """Read all elements along the dimension."""
     return (mixed(self, dim, first_output(out)) if self.shape else None,)
 
 

@@ -41,6 +41,16 @@ class Whole:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class UpTo(Whole):
+    """A dimension of the operand that is read up to the index along a dimension of the result.
+
+    Causal attention and running sums do so. In a receptive field, it counts as read completely.
+    """
+
+    dim: int
+
+
 WHOLE = Whole()
 HERE = Taps(((0,),), 1)
 Dim = Along | At | Whole

@@ -33,6 +33,7 @@ from torchscan.ops.window_types import Reshape as Reshape
 from torchscan.ops.window_types import Step as Step
 from torchscan.ops.window_types import Taps as Taps
 from torchscan.ops.window_types import Unfold as Unfold
+from torchscan.ops.window_types import UpTo as UpTo
 from torchscan.ops.window_types import Way as Way
 from torchscan.ops.window_types import Ways as Ways
 from torchscan.ops.window_types import Whole as Whole

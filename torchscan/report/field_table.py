@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
-from torchscan.analyses.receptive_field.receptive_field_result import plain_short
+from torchscan.analyses.receptive_field.short_results import plain_short
 from torchscan.report.columns import field_text
 from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.sentence_formats import name_call
@@ -47,26 +48,28 @@ def _reasons(layer: LayerField) -> list[str]:
     return list(dict.fromkeys(operators))
 
 
-def _short(name: str) -> Callable[[LayerField], Cell]:
+def short_cell(name: str) -> Callable[[Any], Cell]:
     """Return a function for the cell of a property of the field."""
 
-    def to_cell(layer: LayerField) -> Cell:
+    def to_cell(layer: Any) -> Cell:
         plain = plain_short(getattr(layer, name))
         return Cell(plain, field_text(plain))
 
     return to_cell
 
 
+#: of results that have a path, a type and a call
+LAYER_COLUMN: ColumnOf[Any] = words(
+    "path",
+    "Layer",
+    lambda layer: Cell(layer.path, name_call(layer.path or layer.type_name, layer.call)),
+    min_width=16,
+)
 _COLUMNS_OF_LAYERS: Sequence[ColumnOf[LayerField]] = (
-    words(
-        "path",
-        "Layer",
-        lambda layer: Cell(layer.path, name_call(layer.path or layer.type_name, layer.call)),
-        min_width=16,
-    ),
-    number("rf", "RF", _short("rf")),
-    number("stride", "Stride", _short("stride"), priority=2),
-    number("padding", "Pad", _short("padding"), priority=3),
+    LAYER_COLUMN,
+    number("rf", "RF", short_cell("rf")),
+    number("stride", "Stride", short_cell("stride"), priority=2),
+    number("padding", "Pad", short_cell("padding"), priority=3),
     words("why", "Global by", _reasons, ", ".join, min_width=12, priority=1),
 )
 _COLUMNS_OF_AXES: Sequence[ColumnOf[SimpleNamespace]] = (

@@ -17,7 +17,7 @@ from torchscan.analyses.module_costs import (
 )
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.analyses.receptive_field.receptive_field_result import plain_short
+from torchscan.analyses.receptive_field.short_results import plain_short
 from torchscan.analyses.roofline import Roofline
 from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead

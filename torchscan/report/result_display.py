@@ -17,6 +17,7 @@ from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.pipeline_result import PipelinePlan
 from torchscan.analyses.plan_result import Plan
+from torchscan.analyses.projective_field import LayerReach, ProjectiveField
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.suggestions_result import Suggestions
@@ -73,6 +74,7 @@ from torchscan.report.pictures.roofline_plot import draw_roofline
 from torchscan.report.pictures.serving_plot import draw_serving
 from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
+from torchscan.report.projective_table import projective_table, reach_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
@@ -172,6 +174,8 @@ register_formatters(
 register_formatters(
     LayerField, axis_table, page_part=_with_plot(axis_table), plot=draw_receptive_field
 )
+register_formatters(ProjectiveField, projective_table, plot=draw_rows)
+register_formatters(LayerReach, reach_table, plot=draw_rows)
 register_formatters(
     MemoryEstimate,
     memory_table,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torchscan.analyses.receptive_field.axis_fields import Places, axis_field, further
 from torchscan.analyses.receptive_field.envelopes import Shape
+from torchscan.analyses.receptive_field.followed_axes import FollowedAxes
 from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.questions import Seen, Sights
 from torchscan.analyses.receptive_field.receptive_field_result import (
@@ -21,7 +22,6 @@ from torchscan.analyses.receptive_field.receptive_field_result import (
 from torchscan.analyses.receptive_field.result_states import Axis, State
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Walk
-from torchscan.errors import Argument, InputError
 from torchscan.garbage import collected_later
 from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
@@ -39,70 +39,21 @@ def receptive_fields(
     the spatial dimensions of inputs. By default, they are all except the batch and the channels;
     the first product sums over the channels.
     """
-    index_by_name: dict[str | None, int] = {}  # of inputs with the same name, the first one's
-    for index, record in enumerate(trace.tensors):
-        if record.kind == "input":
-            index_by_name.setdefault(record.name, index)
-    inputs = sorted(index_by_name.values())
-    num_dims = {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs}
-    given = _check_axes(axes or {}, num_dims)
-    tracked: list[Axis] = []
-    undecided: set[int] = set()
-    for index in inputs:
-        record = trace.tensors[index]
-        dims = given.get(record.name, range(1, len(record.spec.shape)))
-        tracked += [(index, dim) for dim in dims]
-        if record.name not in given and record.spec.is_arithmetic:
-            undecided.add(index)
+    _, fields = fields_by_axis(trace, strict_norm=strict_norm, axes=axes)
+    return fields
 
-    walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
-    seen = walk.outputs_by_call()
-    spatial = [axis for axis in tracked if _is_spatial(trace, axis, walk.channels, given)]
-    describer = _Describer(trace, tracked, spatial, walk.sights)
+
+def fields_by_axis(
+    trace: Trace, *, strict_norm: bool, axes: Mapping[str, Sequence[int]] | None
+) -> tuple[list[Axis], ReceptiveField]:
+    """Return the spatial axes of the inputs, and the receptive fields in which they follow."""
+    followed = FollowedAxes.of(trace, axes)
+    results = followed.result_states(strict_norm=strict_norm)
+    seen = Walk(trace, followed.tracked, results).outputs_by_call()
+    spatial = followed.spatial(results.channels)
+    describer = _Describer(trace, followed.tracked, spatial, results.sights)
     layers = [describer.layer(call, seen[call.index]) for call in trace.modules]
-    return ReceptiveField(tuple(layers))
-
-
-def _check_axes(
-    axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]
-) -> dict[str, tuple[int, ...]]:
-    """Return the axes without negative dimensions, or raise an error if they are malformed."""
-    if not isinstance(axes, Mapping):
-        raise InputError.of_value(
-            "axes", axes, "give a dictionary of dimensions by input, {'args[0]': (2, 3)}"
-        )
-    for name, dims in axes.items():
-        if name not in ranks:
-            message = f" names {name!r}, which is not an input of this pass: choose from "
-            raise InputError(Argument("axes"), message + ", ".join(ranks))
-        if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
-            raise InputError(
-                Argument("axes"), f" of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)"
-            )
-        if not all(-ranks[name] <= dim < ranks[name] for dim in dims):
-            raise InputError(
-                Argument("axes"),
-                f" of {name!r} are {tuple(dims)}, and it has {ranks[name]} dimensions: give others",
-            )
-    checked: dict[str, tuple[int, ...]] = {}
-    for name, dims in axes.items():
-        checked[name] = tuple(dim % ranks[name] for dim in dims)
-    return checked
-
-
-def _is_spatial(
-    trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]
-) -> bool:
-    """Return whether an axis is spatial, and not that of the channels.
-
-    If neither given nor found, the channels are dimension 1 of an input with three or more.
-    """
-    tensor, dim = axis
-    record = trace.tensors[tensor]
-    if record.name in given or not record.spec.is_arithmetic:
-        return True
-    default = 1 if len(record.spec.shape) > 2 else None
-    return dim != channels.get(tensor, default)
+    return spatial, ReceptiveField(tuple(layers))
 
 
 #: an axis, the number of a sight, the shape of the output, and its places

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torchscan.analyses.receptive_field.envelope_reshapes import unchanged
 from torchscan.analyses.receptive_field.envelopes import Shape
-from torchscan.ops.windows import HERE, WHOLE, Along, At, Dim, Look, Reshape, Step, Taps, Unfold
+from torchscan.ops.windows import HERE, Along, At, Dim, Look, Reshape, Step, Taps, Unfold, Whole
 
 #: dimension, start and stop of the places that see anything; dimensions left out have no padding
 Inside = tuple[tuple[int, int, int], ...]
@@ -35,7 +35,7 @@ def _inside_after_look(
 ) -> Inside | None:
     inside: list[tuple[int, int, int]] = []
     for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
-        if dim not in known and (how is WHOLE or is_in_place(how, size, step)):
+        if dim not in known and (isinstance(how, Whole) or is_in_place(how, size, step)):
             continue
         start, stop = known.get(dim, (0, size))
         if isinstance(how, At) and not start <= how.index < stop:

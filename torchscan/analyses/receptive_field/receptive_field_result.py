@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from torchscan.analyses.receptive_field.short_results import (
+    Short,
+    find_layer,
+    plain_short,
+    short_by_input,
+)
 from torchscan.analyses.receptive_field.sights import Reason
-from torchscan.errors import InputError
 from torchscan.formatters import table_of
 from torchscan.results import PlotSize, Result, draw
 
@@ -17,9 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from torchscan.report.table import Table
-
-#: one number for all axes; one per axis; by input, if there are several
-Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
 # a tuple, because there are some for each layer: a dataclass takes twice as long to create
@@ -162,20 +163,7 @@ class LayerField(Result):
         return [axis for axis in self.axes if axis.status != "none"]
 
     def _short(self, values: Sequence[int | Fraction | str | None]) -> Short:
-        if not values:
-            return None
-        if values.count(values[0]) == len(values):
-            return values[0]
-        by_input: dict[str, list[Any]] = {}
-        for axis, value in zip(self._seeing, values, strict=True):
-            by_input.setdefault(axis.input, []).append(value)
-
-        short_by_input: dict[str, Any] = {}
-        for name, of_input in by_input.items():
-            are_equal = of_input.count(of_input[0]) == len(of_input)
-            short_by_input[name] = of_input[0] if are_equal else tuple(of_input)
-        shorts = [*short_by_input.values()]
-        return shorts[0] if shorts.count(shorts[0]) == len(shorts) else short_by_input
+        return short_by_input([axis.input for axis in self._seeing], values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +210,7 @@ class ReceptiveField(Result):
         return self.layers[0]
 
     def __getitem__(self, key: str | tuple[str, int]) -> LayerField:
-        path, call = (key, 0) if isinstance(key, str) else key
-        for layer in self.layers:
-            if (layer.path, layer.call) == (path, call):
-                return layer
-        known = list(dict.fromkeys(each.path for each in self.layers))
-        near = difflib.get_close_matches(str(path), known, 5, 0) or known[:5]
-        times = f" {call + 1} times" if call else ""
-        raise InputError(
-            f"no layer {path!r} was called{times}: choose from {', '.join(map(repr, near))}"
-        )
+        return find_layer(self.layers, key)
 
     def __iter__(self) -> Iterator[LayerField]:
         return iter(self.layers)
@@ -259,14 +238,3 @@ class ReceptiveField(Result):
                 }
             )
         return {"layers": layers}
-
-
-def plain_short(value: Short) -> Any:
-    """Return plain data: fractions as decimals, one number per axis as a list."""
-    if value is None or type(value) is int:
-        return value  # most are, and no other type is asked for as fast
-    if isinstance(value, dict):
-        return {name: plain_short(each) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return [plain_short(each) for each in value]
-    return float(value) if isinstance(value, Fraction) else value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
 from torchscan.analyses.receptive_field.questions import Seen, Sights
-from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind
+from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, identity
 from torchscan.analyses.receptive_field.signature_windows import (
     ResultWindows,
     SignatureWindows,
@@ -50,6 +50,10 @@ class ResultStates:
         #: by signature the positions of the operands that an operator writes to
         self._written: dict[int, Sequence[int]] = {}
         self._summed: dict[int, list[tuple[int, int, int]]] = {}
+
+    def own_places(self, rank: int, dim: int) -> Seen | None:
+        """Return what the elements of an input see of one of its dimensions: their own place."""
+        return self.sights.seen(identity(rank, dim))
 
     def written_by(self, signature: OpSignature) -> Sequence[int]:
         """Return the positions of the operands that an operator writes to."""

@@ -28,7 +28,7 @@ from torchscan.analyses.receptive_field.envelopes import (
 )
 from torchscan.analyses.receptive_field.padded_places import Inside, inside_after, is_in_place
 from torchscan.analyses.receptive_field.periodic_lines import PeriodicLine
-from torchscan.ops.windows import WHOLE, Look, Note, Piece, Step, Way
+from torchscan.ops.windows import WHOLE, Look, Note, Piece, Step, Way, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,16 @@ def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
 
 def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
     """Return the reasons of several sights, each operator once."""
-    reasons: tuple[Reason, ...] = ()
-    for sight in sights:
-        for reason in sight.reasons:
-            reasons = _with_reason(reasons, reason)
-    return reasons
+    return joined_reasons([sight.reasons for sight in sights])
+
+
+def joined_reasons(several: Iterable[tuple[Reason, ...]]) -> tuple[Reason, ...]:
+    """Return all reasons, each operator once."""
+    joined: tuple[Reason, ...] = ()
+    for reasons in several:
+        for reason in reasons:
+            joined = _with_reason(joined, reason)
+    return joined
 
 
 def _step(
@@ -169,7 +174,7 @@ def _step(
     if isinstance(step, Look):
         if step.is_identity and step.shape == shape:
             return sight
-        mixed_dims = [dim for dim, how in enumerate(step.dims) if how is WHOLE]
+        mixed_dims = [dim for dim, how in enumerate(step.dims) if isinstance(how, Whole)]
     ends, reasons = _ends_after(sight, shape, step, mixed_dims, glance)
 
     (low, low_is_hull), (high, high_is_hull) = ends

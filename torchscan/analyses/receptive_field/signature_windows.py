@@ -11,7 +11,7 @@ from torchscan.analyses.receptive_field.questions import Answers
 from torchscan.analyses.receptive_field.sights import Glance, Sight, everything, follow
 from torchscan.analyses.receptive_field.symmetry import Turn
 from torchscan.ops.registry import compute_cost, windows
-from torchscan.ops.windows import WHOLE, EachOutput, Look, Looks, Piece, Ways, Windows
+from torchscan.ops.windows import EachOutput, Look, Looks, Piece, Ways, Whole, Windows
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
@@ -112,7 +112,7 @@ def find_summed(signature: OpSignature, operator: SignatureWindows) -> list[tupl
         step = ways[0].steps[0] if ways and ways[0].steps else None
         if not isinstance(step, Look):
             continue
-        dims = [dim for dim, how in enumerate(step.dims) if how is WHOLE]
+        dims = [dim for dim, how in enumerate(step.dims) if isinstance(how, Whole)]
         if dims:
             summed.append((position, dims[-1], shape[dims[-1]]))
     return summed

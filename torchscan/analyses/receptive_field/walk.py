@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchscan.analyses.receptive_field.result_states import Axis, ResultStates, State
-from torchscan.analyses.receptive_field.sights import Reason, identity
+from torchscan.analyses.receptive_field.sights import Reason
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
@@ -21,13 +21,8 @@ class Walk:
     If the memory behind a view is written to, what the view sees is derived again.
     """
 
-    def __init__(
-        self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool
-    ) -> None:
-        self._results = ResultStates(trace, axes, undecided, strict_norm=strict_norm)
-        self.sights = self._results.sights
-        #: by input the dimension that turned out to be its channels; None: it has none
-        self.channels = self._results.channels
+    def __init__(self, trace: Trace, axes: Sequence[Axis], results: ResultStates) -> None:
+        self._results = results
         self._trace = trace
         self._blind = self._results.blind
         self._states: dict[int, State] = {}
@@ -48,7 +43,7 @@ class Walk:
             state = list(self._blind)
             for position, (of, dim) in enumerate(axes):
                 if of == tensor:
-                    state[position] = self.sights.seen(identity(len(shape), dim))
+                    state[position] = self._results.own_places(len(shape), dim)
             # What has no elements sees nothing.
             self._own(tensor, self._blind if 0 in shape else tuple(state))
 

@@ -13,7 +13,7 @@ from typing import Any
 from torchscan import units
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.receptive_field import ReceptiveField
-from torchscan.analyses.receptive_field.receptive_field_result import plain_short
+from torchscan.analyses.receptive_field.short_results import plain_short
 from torchscan.analyses.roofline import Roofline
 from torchscan.escapes import printable
 from torchscan.measured import Measured
