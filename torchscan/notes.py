@@ -2,7 +2,7 @@
 
 A note has a code, such as ``"random-values"``, and the values that its sentence mentions. Code
 that compares, stores or drops notes reads these. The sentence of a code is made when the note
-is shown; ``result_texts`` and ``run_texts`` in ``torchscan.report`` have them.
+is shown; modules such as ``result_texts`` in ``torchscan.report`` have them.
 """
 
 from __future__ import annotations

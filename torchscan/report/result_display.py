@@ -32,6 +32,7 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     json,
     latex,
     markdown,
+    pass_texts,
     plan_texts,
     result_texts,
     run_texts,
