@@ -73,7 +73,7 @@ def formula_problems(trace: Trace, unknown: Collection[str]) -> list[Note]:
     """
     if not unknown:
         return []
-    signatures = {str(op.signature.op): op.signature for op in reversed(trace.ops)}
+    signatures = {op.signature.full_name: op.signature for op in reversed(trace.ops)}
     used = {str(signature.op.overloadpacket) for signature in signatures.values()}
     problems = [find_formula_problem(signatures[name], used) for name in unknown]
     return [problem for problem in problems if problem is not None]

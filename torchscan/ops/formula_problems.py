@@ -34,7 +34,7 @@ def find_formula_problem(signature: OpSignature, used: Collection[str]) -> Note 
         text = " ".join(repr(error).split())
         if len(text) > _MAX_ERROR:
             text = f"{text[:_MAX_ERROR]}…"
-        return Note.of("formula-failed", operator=str(signature.op), error=text)
+        return Note.of("formula-failed", operator=signature.full_name, error=text)
     return None
 
 
