@@ -123,7 +123,7 @@ def test_a_formula_with_a_misspelt_name_of_a_kernel_is_pointed_out() -> None:
         }
     ]
     text = format_info(info, width=400)
-    assert "have no cost formula: triton.exponential.default (1×)." in text
+    assert "have no cost formula: triton.exponential (1×)." in text
     assert (
         "The cost formula of triton::exponentials is not used: it may be meant for "
         "triton::exponential." in text
