@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan import InputError, projective_field, receptive_field, record
 from torchscan.analyses.projective_field.reach_walks import projective_fields
+from torchscan.recording.execution.engine_operators import fused_attention
 from torchscan.types import AxisReach
 
 
@@ -248,6 +249,17 @@ def test_an_operator_without_a_window_is_an_upper_bound() -> None:
     axis = axis_of(model, (1, 9))
     assert axis.status == "global"
     assert [reason.operator for reason in axis.reasons] == ["reached.blurred"]
+
+
+def test_causal_attention_of_engines_ends_with_the_last_key() -> None:
+    """Of three queries and six keys, query ``i`` sees keys up to ``i + 3``: all count as read."""
+
+    def forward(x: Tensor) -> Tensor:
+        key = x[:, None]
+        return fused_attention(key[..., -3:, :], key, key, is_causal=True)[:, 0]
+
+    field = projective_field(Runs(forward), (6, 4))
+    assert field.output.reaches(5) != (None,)
 
 
 def test_elements_picked_by_unknown_indices_are_an_upper_bound() -> None:

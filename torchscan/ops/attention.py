@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from torchscan.ops.op_costs import Work, elements, stored_bytes
 from torchscan.ops.per_element import first_output
@@ -56,7 +57,7 @@ def scaled_dot_product_attention(
 @window_of(
     aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable
 )
-@window_of("torchscan::flex_attention", "torchscan::fused_attention")
+@window_of("torchscan::flex_attention")
 def attention_window(
     query: TensorSpec,
     key: TensorSpec,
@@ -83,6 +84,18 @@ def attention_window(
         return (of_query, of_key, of_value)
     rows = broadcast_dims(mask.shape[:-1], result.shape[:-1])
     return (of_query, of_key, of_value, look(result, *rows, WHOLE))
+
+
+@window_of("torchscan::fused_attention")
+def engine_attention_window(
+    query: TensorSpec, key: TensorSpec, *others: Any, is_causal: bool = False, **options: Any
+) -> Looks:
+    """Read as in :func:`attention_window`.
+
+    If causal, the last query belongs to the last key: with more keys than queries, all are read.
+    """
+    is_square = query.shape[-2] == key.shape[-2]
+    return attention_window(query, key, *others, is_causal=is_causal and is_square, **options)
 
 
 def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
