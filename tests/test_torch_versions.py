@@ -138,7 +138,7 @@ def test_collectives_run_on_shapes() -> None:
 )
 def test_checkpoints_are_compared_only_if_torch_tells_what_they_save() -> None:
     found = torchscan.Scan(nn.Linear(4, 4), (4,), training=True, device="H100")
-    with pytest.raises(torchscan.InputError, match=r"torch 2\.6 does not tell what checkpoints"):
+    with pytest.raises(torchscan.InputError, match=r"torch 2\.6 does not report what checkpoints"):
         found.checkpointing()
 
 

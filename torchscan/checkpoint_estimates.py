@@ -29,8 +29,8 @@ def compare_checkpoints(
         raise InputError("checkpoints belong to a training step: give ", training)
     if not SHOWS_SAVED_TENSOR_HOOKS:
         raise InputError(
-            "torch 2.6 does not tell what checkpoints save: take torch 2.7 or later, or compare "
-            "single ones by the argument checkpoint"
+            "torch 2.6 does not report what checkpoints save: use torch 2.7 or later, or compare "
+            "single checkpoints with the argument checkpoint"
         )
     device = estimates.require_gpu("the time of what is computed again")
     limit = None

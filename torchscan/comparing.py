@@ -30,8 +30,8 @@ def compare(before: Inspected, after: Inspected) -> RunComparison: ...
 def compare(before: Any, after: Any) -> Comparison | RunComparison:
     """Return the changes from ``before`` to ``after``: two scans or infos, or two inspected runs.
 
-    Layers are matched by path and call. ``to_html()`` shows both sides in step, also layers whose
-    index or prefix has changed; of two scans, it has the graphs of both models.
+    Layers are matched by path and call. ``to_html()`` shows both sides aligned, also layers whose
+    index or prefix has changed; for two scans, it has the graphs of both models.
     """
     if isinstance(before, Inspected) and isinstance(after, Inspected):
         return compare_runs(before.facts, after.facts)

@@ -158,7 +158,7 @@ def receptive_field(
     If a unit sees a complete axis, the field has the reason.
 
     Args:
-        strict_norm: count the elements behind a normalisation's statistics as seen.
+        strict_norm: count the elements behind a normalization's statistics as seen.
         axes: the spatial dimensions of inputs, if detection fails: ``{"args[0]": (1, 2)}``. By
             default all except the batch and the channels, over which the first product sums.
     """
@@ -181,7 +181,7 @@ def projective_field(
     It is the inverse of the receptive field, and ends where tensors end.
 
     Args:
-        strict_norm: count the elements that a normalisation's statistics influence as reached.
+        strict_norm: count the elements that a normalization's statistics influence as reached.
         axes: the spatial dimensions of inputs, as for :func:`receptive_field`.
     """
     from torchscan.analyses.projective_field.reach_walks import projective_fields

@@ -88,7 +88,7 @@ def test_columns_without_numbers_are_named_and_left_out(tmp_path: Path) -> None:
         ("a.csv", "", r"a\.csv: line 1 is '', without a column path: begin with a header such as"),
         ("a.csv", "0,0.3\n", r"line 1 is '0,0\.3', without a column path: begin with a header"),
         ("a.csv", "path;value\n0;0,3\n", "line 1 is 'path;value', without a column path"),
-        ("a.csv", "path,a,a\n0,1,2\n", "the header has a twice: give each column a name"),
+        ("a.csv", "path,a,a\n0,1,2\n", "the header has a twice: give each its own name"),
         ("a.csv", "path,value\n0,0,3\n", "line 2 has 3 cells, and the header 2: give each line"),
         ("a.csv", "path,value\n0,1\n1.0,x\n", r"line 3: value of 1\.0 is 'x': give a finite num"),
         ("a.csv", "path,value\n0,nan\n", "line 2: value of 0 is 'nan': give a finite number"),
@@ -114,8 +114,8 @@ def test_columns_without_numbers_are_named_and_left_out(tmp_path: Path) -> None:
         ("a.json", '{"0": "0.3"}', "a of 0 is '0.3': give a finite number"),
         ("a.json", f'{{"0": 1{"0" * 400}}}', "a of 0 is 10+…: give a finite number"),
         ("a.json", '{"s": {"0": {"1": 2}}}', "s of 0 is .*: give a finite number"),
-        ("a.json", '{"0": 1, "s": {"0": 2}}', "it has numbers beside mappings: give numbers by"),
-        ("a.json", '{"": {"0": 2}}', "a name is '': give a text"),
+        ("a.json", '{"0": 1, "s": {"0": 2}}', "it mixes numbers and mappings: give numbers by"),
+        ("a.json", '{"": {"0": 2}}', "a name is '': give a string"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(
@@ -160,8 +160,8 @@ def test_values_in_python_may_be_tensors() -> None:
         ({}, "overlay: value has no values: give numbers by the paths of modules"),
         ({"0": math.nan}, "overlay: value of 0 is nan: give a finite number"),
         ({"0": torch.ones(2)}, "overlay: value of 0 is .*: give a finite number"),
-        ({0: 1.0}, "overlay: a path is 0: give the path of a module as text"),
-        ({1: {"0": 1.0}}, "overlay: a name is 1: give a text"),
+        ({0: 1.0}, "overlay: a path is 0: give the path of a module as a string"),
+        ({1: {"0": 1.0}}, "overlay: a name is 1: give a string"),
         ({"a": {"0": None}}, "overlay: a has no values"),
         (
             [("0", 1.0)],
@@ -209,7 +209,7 @@ def test_a_model_may_have_a_part_that_is_named_like_a_wrapper() -> None:
 
 
 def test_a_value_of_a_module_hides_those_of_its_parameters() -> None:
-    with pytest.warns(TorchscanWarning, match="and of their parameters, and shows only .*: 0$"):
+    with pytest.warns(TorchscanWarning, match="not shown if their module has a value, too: 0$"):
         assert overlays({"0": 0.5, "0.weight": 0.1}) == {"value": {"0": 0.5}}
 
 

@@ -193,7 +193,7 @@ def test_names_are_those_of_the_sides() -> None:
     comparison = scans(nn.ReLU(), nn.GELU())
     assert page_data(comparison)["title"] == "ReLU → GELU"
     assert page_data(comparison, names=("a", "b"))["title"] == "a → b"
-    with pytest.raises(InputError, match="give two texts"):
+    with pytest.raises(InputError, match="give two strings"):
         comparison.to_html(names="ab")
     with pytest.raises(InputError, match=r"before is a model without inputs: give Scan\(model"):
         compare(nn.ReLU(), nn.GELU())  # type: ignore[call-overload]

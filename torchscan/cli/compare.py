@@ -28,7 +28,7 @@ _PASS = (
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
 torchscan check --update records. Two files that run.save() wrote can be compared, too.
-The HTML page (-o page.html) shows both sides in step, and the graphs of two TARGETs."""
+The HTML page (-o page.html) shows both sides aligned, and the graphs of two TARGETs."""
 _EXAMPLES = """\
 examples
   torchscan compare torchvision:resnet18 torchvision:resnet34

@@ -136,7 +136,8 @@ class _Options:
     wrap_mode = Option("Truncate names that do not fit --width at this place", files=_SUMMARY,
                        choices="report/table.py:Cut")
     layer = Option("Show only this layer, with a row for each axis", "PATH")
-    projective = _flag("Show which units of each layer a position of the input reaches instead")
+    projective = _flag("Show the projective field: which units of each layer a position of the "
+                       "input reaches")
     position = Option("Show the units that this position of the first input reaches", "ROW,COLUMN",
                       to_position)
     call = Option("Choose the call of the module, counted from 1", "N", to_count, default=1)

@@ -1,4 +1,4 @@
-"""Sums, means, extremes and norms over dimensions; running sums; sorting."""
+"""Sums, means, extremes and norms over dimensions; cumulative sums; sorting."""
 
 from __future__ import annotations
 

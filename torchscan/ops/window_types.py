@@ -45,7 +45,7 @@ class Whole:
 class UpTo(Whole):
     """A dimension of the operand that is read up to the index along a dimension of the result.
 
-    Causal attention and running sums do so. In a receptive field, it counts as read completely.
+    Causal attention and cumulative sums do so. In a receptive field, it counts as read completely.
     """
 
     dim: int

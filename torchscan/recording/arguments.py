@@ -53,7 +53,7 @@ class PassArguments(InputArguments, total=False):
         loss: a function of the model's output to differentiate; by default every output, starting
             from gradients of ones.
         loop_iterations: the number of iterations of each ``torch.while_loop`` whose end depends on
-            data; by default, the pass runs on data, and loops end as generated inputs let them.
+            data; by default, the pass runs on data, and generated inputs decide when loops end.
     """
 
     mode: Mode | None

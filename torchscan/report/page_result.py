@@ -21,7 +21,7 @@ class PageResult(RowsResult):
     def to_html(
         self, path: FilePath | None = None, *, standalone: bool | None = None, **table: Any
     ) -> str | None:
-        """Return one HTML page that shows both sides in step and fetches nothing, or write it.
+        """Return one HTML page that shows both sides aligned and needs no network, or write it.
 
         With ``standalone=False`` it is a frame for another page, as notebooks show it. ``names``
         are the names of the two sides.

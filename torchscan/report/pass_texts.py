@@ -40,8 +40,8 @@ add_sentence(
 )
 add_sentence(
     "fewest-combinations",
-    "a pointwise associative_scan of n rows counts n - 1 combinations, the fewest, and in training "
-    "their gradients",
+    "a pointwise associative_scan of n rows counts n - 1 combinations, the fewest possible, and in "
+    "training their gradients",
 )
 add_sentence(
     "autocast-ignored",

@@ -72,7 +72,7 @@ def _span_text(span: Span) -> str:
 
 
 def _bounds(layer: LayerReach) -> list[str]:
-    """Return the operators of which more may be counted than is reached."""
+    """Return the operators through which more units may be counted than are reached."""
     operators = [reason.operator for axis in layer.axes for reason in axis.reasons]
     return list(dict.fromkeys(operators))
 

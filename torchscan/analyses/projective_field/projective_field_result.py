@@ -48,7 +48,7 @@ class AxisReach(NamedTuple):
     #: by position, how many of these units it reaches, with gaps fewer than from the first to the
     #: last; without a dimension, 1 if it reaches the output
     counts: tuple[int, ...] = ()
-    #: operators of which more may be counted than is reached
+    #: operators through which more units may be counted than are reached
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 

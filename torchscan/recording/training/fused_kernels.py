@@ -37,8 +37,8 @@ def fuse_kernels(model: nn.Module, kinds: Sequence[FusedKernel]) -> None:
     if "rms_norm" in kinds and not HAS_FUSED_RMS_NORM:
         raise InputError(
             Argument("fused_kernels"),
-            f" has 'rms_norm', and torch {torch.__version__} has no operator for it: take a later "
-            "torch, or leave it out",
+            f" has 'rms_norm', and torch {torch.__version__} has no operator for it: use a later "
+            "version of torch, or leave it out",
         )
     for kind in kinds:
         fuse, label = _FUSING[kind]

@@ -1,4 +1,4 @@
-"""Rows of two sides in step: the same layer of both in one row, in the order of the model."""
+"""Rows of two aligned sides: the same layer of both in one row, in the order of the model."""
 
 from __future__ import annotations
 

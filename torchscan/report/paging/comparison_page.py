@@ -1,4 +1,4 @@
-"""Page of a comparison: two models, reports or runs in step."""
+"""Page of a comparison: two models, reports or runs, aligned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def comparison_page(
     if names is not None:
         is_pair = isinstance(names, tuple | list) and list(map(type, names)) == [str, str]
         if not is_pair:
-            raise InputError(f"names is {names!r}: give two texts, for the sides before and after")
+            raise InputError(f"names is {names!r}: give two strings, for before and after")
 
     if isinstance(comparison, RunComparison):
         data = run_comparison_data(comparison, names)

@@ -135,7 +135,7 @@ class _Sheet:
             raise InputError("line 1 is ", Value(shown), f", without a column path: {_HEADER}")
         for name, number in Counter(filter(None, header)).items():
             if number > 1:
-                raise InputError(f"the header has {_label(name)} twice: give each column a name")
+                raise InputError(f"the header has {_label(name)} twice: give each its own name")
         return header
 
     def _rows(self, width: int) -> Iterator[tuple[int, Sequence[str]]]:
@@ -183,12 +183,12 @@ def _named_values(given: Mapping[str, Any], default: str) -> NamedValues:
     """Return checked values by name. Values without a name have the ``default`` one."""
     nested = [isinstance(each, Mapping) for each in given.values()]
     if any(nested) and not all(nested):
-        raise InputError("it has numbers beside mappings: give numbers by path, or those by name")
+        raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
     by_name = given if any(nested) else {default: given}
     found = {}
     for name, values in by_name.items():
         if not isinstance(name, str) or not name.strip():
-            raise InputError("a name is ", Value(name), ": give a text")
+            raise InputError("a name is ", Value(name), ": give a string")
         found[name] = _checked_values(name, values)
     return _require_few(found)
 
@@ -197,7 +197,7 @@ def _checked_values(name: str, given: Mapping[Any, Any]) -> dict[str, float]:
     values = {}
     for path, value in given.items():
         if not isinstance(path, str):
-            raise InputError("a path is ", Value(path), ": give the path of a module as text")
+            raise InputError("a path is ", Value(path), ": give the path of a module as a string")
         if value is None:
             continue
         number = math.nan

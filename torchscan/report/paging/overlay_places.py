@@ -158,7 +158,7 @@ def _warn_of_hidden(name: str, found: Mapping[str, Mapping[str, float]]) -> None
     hidden = [path for path, values in found.items() if "" in values and len(values) > 1]
     if hidden:
         warn_user(
-            f"{name} has values of modules and of their parameters, and shows only the former: "
+            f"{name}: values of parameters are not shown if their module has a value, too: "
             f"{_join_some([path or 'the model' for path in hidden])}"
         )
 
