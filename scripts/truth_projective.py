@@ -177,13 +177,20 @@ def _tensors_in(out: Any) -> list[Tensor]:
 
 @contextlib.contextmanager
 def _means_for_maxima() -> Iterator[None]:
-    """Let functions of maxima compute means, through which all elements have influence."""
-    before = F.max_pool2d
-    F.max_pool2d = _mean_pool
+    """Let maxima and softmax compute means, through which all elements have influence.
+
+    Without norms, scores of attention are so large that all but one softmax weight round to 0.
+    """
+    before = F.max_pool2d, F.softmax
+    F.max_pool2d, F.softmax = _mean_pool, _even_softmax
     try:
         yield
     finally:
-        F.max_pool2d = before
+        F.max_pool2d, F.softmax = before
+
+
+def _even_softmax(scores: Tensor, dim: int) -> Tensor:
+    return torch.softmax(scores * 1e-6, dim)
 
 
 def _mean_pool(x: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0) -> Tensor:
