@@ -251,6 +251,26 @@ def test_an_operator_without_a_window_is_an_upper_bound() -> None:
     assert [reason.operator for reason in axis.reasons] == ["reached.blurred"]
 
 
+@pytest.mark.parametrize("position", [-1, 9, 1.5, True, "1"])
+def test_a_position_is_an_index_of_the_axis(position: Any) -> None:
+    axis = axis_of(conv(3, padding=1), (1, 9))
+    with pytest.raises(InputError, match=r"position is .*: give a whole number, 0 to 8"):
+        axis.interval(position)
+
+
+@pytest.mark.parametrize("key", [5, ("1",), (1, "1")])
+def test_a_layer_is_chosen_by_path_and_call(key: Any) -> None:
+    field = projective_field(nn.Sequential(conv(3)), (1, 9))
+    with pytest.raises(InputError, match=r"is not a layer: give its path, or \(path, call\)"):
+        field[key]
+
+
+def test_positions_are_shown_for_all_layers() -> None:
+    field = projective_field(nn.Sequential(conv(3)), (1, 9))
+    with pytest.raises(InputError, match="position is shown for all layers: leave out layer"):
+        field.table("0", position=(3,))
+
+
 def test_causal_attention_of_engines_ends_with_the_last_key() -> None:
     """Of three queries and six keys, query ``i`` sees keys up to ``i + 3``: all count as read."""
 

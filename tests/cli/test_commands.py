@@ -245,7 +245,7 @@ def test_choices_are_all_that_there_are() -> None:
         (("receptive-field", *NET, "--position", "1,x"), "'1,x' is not a position: give 112,112"),
         (
             ("receptive-field", *NET, "--layer", "fc", "--position", "1"),
-            "--position is shown for all layers: give no --layer",
+            "--position is shown for all layers: leave out --layer",
         ),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
         (

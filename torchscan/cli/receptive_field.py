@@ -49,7 +49,9 @@ def _projective_table(options: argparse.Namespace) -> Table:
     from torchscan.report.projective_table import projective_table
 
     if options.layer is not None and options.position is not None:
-        raise InputError(Argument("position"), " is shown for all layers: give no ", Give("layer"))
+        raise InputError(
+            Argument("position"), " is shown for all layers: leave out ", Give("layer")
+        )
     fields = on_scan(
         options, lambda scan: projective_fields(scan.trace, strict_norm=options.strict_norm)
     )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from torchscan.analyses.projective_field import LayerReach, ProjectiveField
 from torchscan.analyses.projective_field.projective_field_result import Span
+from torchscan.errors import Argument, Give, InputError
 from torchscan.report.columns import field_text
 from torchscan.report.field_table import LAYER_COLUMN, short_cell
 from torchscan.report.make_table import ColumnOf, make_table, number, words
@@ -23,6 +24,10 @@ def projective_table(
 
     With a ``position`` of the first input, all layers have the units that it reaches.
     """
+    if layer is not None and position is not None:
+        raise InputError(
+            Argument("position"), " is shown for all layers: leave out ", Give("layer")
+        )
     if layer is not None:
         return reach_table(fields[layer])
     at = "a position"

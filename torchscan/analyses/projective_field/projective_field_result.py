@@ -67,8 +67,10 @@ class AxisReach(NamedTuple):
 
         Without a dimension that follows the axis, it is "global" if all is reached, or None.
         """
-        if not isinstance(position, int) or not 0 <= position < self.length:
-            raise InputError(Argument("position"), f" is {position!r}: give 0 to {self.length - 1}")
+        is_index = hasattr(position, "__index__") and not isinstance(position, bool)
+        if not is_index or not 0 <= position < self.length:
+            wanted = f"give a whole number, 0 to {self.length - 1}"
+            raise InputError(Argument("position"), f" is {position!r}: {wanted}")
         if not self.counts[position]:
             return None
         if self.dim is None:

@@ -45,7 +45,13 @@ L = TypeVar("L", bound=_LayerCall)
 
 def find_layer(layers: Sequence[L], key: str | tuple[str, int]) -> L:
     """Return the result for the layer with this path, of its first call unless the key has one."""
-    path, call = (key, 0) if isinstance(key, str) else key
+    match key:
+        case str(path):
+            call = 0
+        case str(path), int(call):
+            pass
+        case _:
+            raise InputError(f"{key!r} is not a layer: give its path, or (path, call)")
     for layer in layers:
         if (layer.path, layer.call) == (path, call):
             return layer
