@@ -81,6 +81,13 @@ def test_columns_without_numbers_are_named_and_left_out(tmp_path: Path) -> None:
     assert found == {"kept": {"0": 0.5, "1.0": 1.0}}
 
 
+def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
+    file = tmp_path / "layers.csv"
+    file.write_text("path,name,bits\n0,0,4\n1,conv1,8\n2,fc,8\n")
+    with pytest.warns(UserWarning, match="columns of text are not shown as overlays: name"):
+        assert read_overlays(file) == {"bits": {"0": 4.0, "1": 8.0, "2": 8.0}}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

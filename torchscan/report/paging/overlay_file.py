@@ -29,7 +29,7 @@ _MAX_OVERLAYS = 20
 _PATH = "path"
 #: a name that says nothing: the file's name stands for it
 _VALUE = "value"
-_HEADER = "begin with a header such as path,sensitivity"
+_HEADER = "begin with a header such as path,sensitivity, with commas"
 
 
 def read_overlays(given: object) -> NamedValues:
@@ -60,7 +60,7 @@ class _ValueColumn:
     cells: list[tuple[int, str, str]] = field(default_factory=list)
 
     def values(self) -> dict[str, float] | None:
-        """Return the values by path, or None if no cell is a number."""
+        """Return the values by path, or None if most cells are text, such as names."""
         numbers: dict[str, float] = {}
         wrong = []
         for line, path, text in self.cells:
@@ -71,11 +71,13 @@ class _ValueColumn:
                 continue
             if not math.isfinite(numbers[path]):
                 wrong.append((line, path, text))
-        if not numbers:
+        num_texts = len(self.cells) - len(numbers)
+        if num_texts > len(numbers) or not numbers:
             return None
         for line, path, text in wrong:
             place = f"line {line}: {_label(self.name)} of {_label(path)} is "
-            raise InputError(place, Value(text), ": give a finite number, or leave it empty")
+            advice = ": give a finite number, or leave it or its column out"
+            raise InputError(place, Value(text), advice)
         return numbers
 
 
@@ -105,7 +107,7 @@ class _Sheet:
             raise InputError("it has no values: give numbers in a column beside path")
         if others:
             shown = ", ".join(map(_label, others))
-            warn_user(f"columns without numbers are not shown as overlays: {shown}")
+            warn_user(f"columns of text are not shown as overlays: {shown}")
         return _require_few(found)
 
     def _columns(self) -> list[_ValueColumn]:
