@@ -8,11 +8,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from tests.recording.test_record import Calls
 from torchscan import (
@@ -123,6 +124,82 @@ def test_generated_integers_do_not_end_a_loop_with_a_given_number_of_iterations(
     assert (info["overall"]["macs"], info["provenance"]["execution"]) == (12 * 64, "abstract")
 
 
+class Counted(nn.Module):
+    """A loop with as many iterations as an input says, after an embedding of that input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 8)
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, num_iterations: Tensor, extra: int = 2) -> Any:
+        """Return the result of the last iteration, of which there are at least ``extra``."""
+        end = num_iterations * 1 + extra
+        carried = (torch.zeros((), dtype=torch.int64), x + self.embedding(num_iterations))
+        return while_loop(
+            lambda steps, _: steps < end, lambda steps, x: (steps + 1, self.layer(x)), carried
+        )[1]
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_loop_that_generated_integers_end_is_an_assumption(
+    execute: Literal["abstract", "real"],
+) -> None:
+    """Generated integers are zero, so there are two iterations."""
+    model, inputs = Counted(), ([(4, 8), ()], [torch.float32, torch.int64])
+    info = crawl_module(model, *inputs, execute=execute)
+    assert info["overall"]["macs"] == 2 * MACS
+    assert info["provenance"]["execution"] == execute
+    (note,) = info["provenance"]["assumptions"]
+    (read,) = note["values"]["reads"]
+    assert (note["code"], read["function"]) == ("typical-inputs", "while_loop")
+    assert read["place"].startswith("test_loops.py:")
+    assert read["place"].endswith("(in Counted.forward)")
+
+    own = (torch.rand(4, 8), torch.tensor(3))
+    info = crawl_module(model, args=own, execute=execute)
+    assert info["overall"]["macs"] == 5 * MACS
+    assert info["provenance"]["assumptions"] == []
+
+
+def test_a_loop_that_generated_integers_end_may_have_a_given_number_of_iterations() -> None:
+    inputs = ([(4, 8), ()], [torch.float32, torch.int64])
+    info = crawl_module(Counted(), *inputs, loop_iterations=7)
+    assert info["overall"]["macs"] == 7 * MACS
+    assert info["provenance"]["assumptions"] == GIVEN
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_generated_integers_that_end_no_loop_are_not_an_assumption(
+    execute: Literal["abstract", "real"],
+) -> None:
+    """An embedding, a counted loop and, on shapes alone, a ``cond`` leave them alone."""
+    layer, embedding = nn.Linear(8, 8), nn.Embedding(4, 8)
+    cond = _verb("cond", "cond")
+
+    def forward(_: Calls, ids: Tensor) -> Any:
+        x = embedding(ids)
+        if execute == "abstract":
+            x = cond(ids.sum() > 0, lambda x: layer(layer(x)), lambda x: x.clone(), (x,))
+        steps = torch.zeros((), dtype=torch.int64)
+        carried = (steps, x)
+        return while_loop(
+            lambda steps, _: steps < 5, lambda steps, x: (steps + 1, layer(x)), carried
+        )[1]
+
+    info = crawl_module(Calls(forward), (4,), torch.int64, execute=execute)
+    assert info["overall"]["macs"] == 5 * MACS
+    assert info["provenance"]["assumptions"] == []
+
+
+def test_a_loop_that_generated_integers_do_not_end_is_refused() -> None:
+    def forward(_: Calls, ids: Tensor) -> Any:
+        return while_loop(lambda ids: (ids != 5).any(), lambda ids: (ids.clone(),), (ids,))[0]
+
+    with pytest.raises(RecordError, match="not ended after 1,000 iterations"):
+        record(Calls(forward), (4,), torch.int64)
+
+
 def test_a_number_of_iterations_counts_in_a_training_step() -> None:
     """The gradients of an iteration take two products; the first input needs no gradient."""
     trace = record(Converging(), (4, 8), training=True, loss=torch.sum, loop_iterations=3)
@@ -205,8 +282,28 @@ def test_a_long_loop_says_so() -> None:
             )[0]
         )
     )
-    with pytest.warns(TorchscanWarning, match="has not ended after 10,000 iterations"):
+    with pytest.warns(TorchscanWarning) as warned:
         record(model, (4, 8))
+    (warning,) = warned
+    assert str(warning.message) == (
+        "a while_loop has not ended after 10,000 iterations, each of which is recorded: "
+        "if your inputs decide its end, interrupt it and give others"
+    )
+
+
+@pytest.mark.parametrize(("is_certain", "advises"), [(True, False), (False, True)])
+def test_a_number_of_iterations_is_advice_only_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, *, is_certain: bool, advises: bool
+) -> None:
+    monkeypatch.setattr("torchscan.recording.loops._MANY_ITERATIONS", 3)
+    options: dict[str, Any] = {"args": (torch.ones(4, 8),), "execute": "real"}
+    model: nn.Module = Loop(lambda steps, x: (steps < 5) & (x == x).all())
+    if not is_certain:
+        model, options = Converging(), {"input_shape": (4, 8), "loop_iterations": 4}
+    with pytest.warns(TorchscanWarning) as warned:
+        record(model, **options)
+    (warning,) = warned
+    assert ("give loop_iterations=10, for example" in str(warning.message)) is advises
 
 
 def _scanned(model: Calls, x: Tensor) -> Any:
@@ -248,6 +345,33 @@ def test_a_loop_over_rows_runs_for_each_row(function: Callable[..., Any]) -> Non
     with torch.no_grad():
         model(x)
     recorded, own = results
+    torch.testing.assert_close(recorded, own)
+
+
+def test_a_map_stacks_nested_results() -> None:
+    """One product of 64 MACs per row, in the containers that the function returns."""
+    results: list[Any] = []
+    keeps_results = False
+
+    def forward(model: Calls, x: Tensor) -> Tensor:
+        def function(row: Tensor) -> Any:
+            return {"product": model.get_submodule("layer")(row), "others": (row.sum(), [row + 1])}
+
+        result = mapped(function, x)
+        if keeps_results:
+            results.append(_pytree.tree_map(Tensor.detach, result))
+        total: Tensor = result["product"].sum()
+        return total
+
+    model = Calls(forward)
+    model.add_module("layer", nn.Linear(8, 8))
+    x = torch.rand(4, 8)
+    assert crawl_module(model, args=(x,))["overall"]["macs"] == MACS
+    keeps_results = True
+    assert crawl_module(model, args=(x,), execute="real")["overall"]["macs"] == MACS
+    model(x)
+    recorded, own = results
+    assert recorded.keys() == {"product", "others"}
     torch.testing.assert_close(recorded, own)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tests.report.test_page import data_of
 from torchscan import InputError, Scan, html_report
 from torchscan.cli.main import main
+from torchscan.report.paging.overlay_file import read_overlays
 from torchscan.user_warnings import TorchscanWarning
 
 NETS = """

@@ -86,10 +86,9 @@ class CallArguments:
             table.enter_copy(tensor, "cache", name)
         if attempt.is_abstract and not attempt.is_decomposed:  # where autograd sees no values
             self._give_values(table)
-        # On shapes alone, only loops need to know which integers are made up.
-        asks_for_examples = not attempt.is_abstract or request.loop_iterations is not None
-        if request.from_shapes and asks_for_examples:
-            self._enter_examples(recorder, request)
+        if request.from_shapes:
+            is_noted = not attempt.is_abstract or request.loop_iterations is not None
+            self._enter_examples(recorder, request, matters_only_to_loops=not is_noted)
         recorder.inputs = [
             InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in self.named
         ]
@@ -101,13 +100,15 @@ class CallArguments:
             if values is not None:
                 table.give_values(tensor, values)
 
-    def _enter_examples(self, recorder: Recorder, request: PassRequest) -> None:
+    def _enter_examples(
+        self, recorder: Recorder, request: PassRequest, *, matters_only_to_loops: bool
+    ) -> None:
         """Enter inputs made from shapes: random numbers, or zeros for integers."""
         given = tensors_in([self.kwargs[name] for name in request.kwargs or ()])
         given_ids = set(map(id, given))
         for _, tensor in self.owned:
             if id(tensor) not in given_ids:
-                recorder.values.enter_input(tensor)
+                recorder.values.enter_input(tensor, matters_only_to_loops=matters_only_to_loops)
 
 
 def enter_parameters(

@@ -82,7 +82,8 @@ class _Conditions:
         """Return the result of the branch that is taken, or of the one with more FLOPs."""
         is_tensor = isinstance(condition, Tensor)
         # Other threads may call torch.cond, too, and on data.
-        if not (is_tensor and is_recording()) or self._values.is_certain(condition):
+        is_known = not (is_tensor and is_recording())
+        if is_known or self._values.is_certain(condition, ends_loop=False):
             return true_function(*operands) if condition else false_function(*operands)
 
         before = self._position()

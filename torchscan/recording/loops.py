@@ -16,7 +16,7 @@ from torchscan.notes import Note
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import arranged_like, scan_in_pairs, without_modes
+from torchscan.torch_versions import arranged_like, leaves_in, scan_in_pairs, without_modes
 from torchscan.user_warnings import warn_user
 
 #: a loop with more iterations than this counts as endless if generated values decide its end
@@ -64,14 +64,11 @@ class Loops:
         """Return whether a loop goes on after this number of iterations."""
         if not is_recording():  # another thread
             return bool(condition)
+        is_tensor = isinstance(condition, Tensor)
+        is_certain = not is_tensor or self._values.is_certain(condition, ends_loop=True)
         if num_iterations == _MANY_ITERATIONS:
-            warn_user(
-                f"a while_loop has not ended after {_MANY_ITERATIONS:,} iterations, each of which "
-                "is recorded: if its end depends on data, interrupt it and give ",
-                _GIVE_ITERATIONS,
-                ", for example",
-            )
-        if not isinstance(condition, Tensor) or self._values.is_certain(condition):
+            _warn_of_many_iterations(is_certain=is_certain)
+        if is_certain:
             return bool(condition)
         if self._num_iterations is not None:
             self._assume(Note.of("given-iterations", iterations=self._num_iterations))
@@ -83,6 +80,7 @@ class Loops:
                 _GIVE_ITERATIONS,
                 ", for example",
             )
+        self._values.read_by_loop(condition)
         try:
             return bool(condition)
         except NeedsValuesError as error:
@@ -118,6 +116,17 @@ class Loops:
         return arranged_like(combined, results)
 
 
+def _warn_of_many_iterations(*, is_certain: bool) -> None:
+    slow = (
+        f"a while_loop has not ended after {_MANY_ITERATIONS:,} iterations, each of which is "
+        "recorded: "
+    )
+    if is_certain:  # no number of iterations would be used
+        warn_user(f"{slow}if your inputs decide its end, interrupt it and give others")
+        return
+    warn_user(f"{slow}interrupt it and give ", _GIVE_ITERATIONS, ", for example")
+
+
 def run_scan(
     combine: Callable[..., Any],
     init: Sequence[Tensor],
@@ -138,15 +147,13 @@ def run_scan(
 def run_map(
     function: Callable[..., Any], rows: Sequence[Tensor], additional_inputs: Sequence[Any]
 ) -> Any:
-    """Return the results of a function for each row, stacked."""
+    """Return the results of a function for each row, stacked, in the containers it returns."""
     outputs = []
     for index in range(rows[0].shape[0]):
         row = [each.select(0, index) for each in rows]
         outputs.append(function(*row, *additional_inputs))
-    first = outputs[0]
-    if isinstance(first, Tensor):
-        return torch.stack(outputs)
-    return type(first)(map(_stacked, zip(*outputs, strict=True)))
+    leaves = map(leaves_in, outputs)
+    return arranged_like(outputs[0], [_stacked(each) for each in zip(*leaves, strict=True)])
 
 
 def _stacked(values: Sequence[Any]) -> Any:

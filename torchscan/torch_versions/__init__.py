@@ -170,6 +170,7 @@ from torchscan.torch_versions.user_functions import (
     call_of,
     control_flow,
     function_of_triton_op,
+    leaves_in,
     requires_gpu,
     scan_in_pairs,
     with_operands_of_functions,

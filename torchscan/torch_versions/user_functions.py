@@ -118,7 +118,14 @@ def scan_in_pairs(
     return results
 
 
-def arranged_like(example: Any, tensors: Sequence[Tensor]) -> Any:
+def leaves_in(value: Any) -> list[Any]:
+    """Return the tensors, and what else is not a container, in nested containers."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_leaves(value)
+
+
+def arranged_like(example: Any, tensors: Sequence[Tensor | None]) -> Any:
     """Return tensors in containers like those of an example."""
     from torch.utils import _pytree
 

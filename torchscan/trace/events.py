@@ -149,7 +149,7 @@ class OpSignature:
 
     @property
     def full_name(self) -> str:
-        """``aten.conv2d.default``: with the overload, except for kernels, whose overloads are hashes."""
+        """``aten.conv2d.default``: with its overload, unless that is the hash of a kernel."""
         return self.operator if self.op.namespace == KERNELS else str(self.op)
 
     @property

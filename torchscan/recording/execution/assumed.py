@@ -78,10 +78,13 @@ class AssumedValues:
         self._reads: dict[str, str] = {}
         self._draws: dict[str, str] = {}
 
-    def enter_input(self, tensor: Tensor) -> None:
+    def enter_input(self, tensor: Tensor, *, matters_only_to_loops: bool) -> None:
         """Note that the values of this input were made up."""
         tracked = self._table.find(tensor)
-        about = About.DATA if tracked.spec.is_arithmetic else About.IDS
+        if matters_only_to_loops:
+            about = About.EXAMPLES
+        else:
+            about = About.DATA if tracked.spec.is_arithmetic else About.IDS
         self._enter(tracked, Assumed(about=about))
 
     def enter_gradient_of_loss(self, ones: Tensor) -> None:
@@ -141,12 +144,22 @@ class AssumedValues:
         self._assume(Note.of("gradient-compared", equal=is_equal))
         return is_equal
 
-    def is_certain(self, condition: Tensor) -> bool:
+    def is_certain(self, condition: Tensor, *, ends_loop: bool) -> bool:
         """Return whether a condition has a value that neither data nor an assumption decides."""
         tracked = self._table.find(condition)
         if condition.is_meta or (tracked.proxy is not None and tracked.proxy.is_meta):
             return False
-        return not self._of_storage or self._of(tracked) is None
+        assumed = self._of(tracked)
+        return assumed is None or (assumed.about is About.EXAMPLES and not ends_loop)
+
+    def read_by_loop(self, condition: Tensor) -> None:
+        """Note that made-up integers decide whether a loop goes on.
+
+        If anything else decides it, the operator that reads the condition notes it.
+        """
+        assumed = self._of(self._table.find(condition))
+        if assumed is not None and assumed.about.is_integer:
+            self._reads.setdefault(place_of_user() or "a line inside torch", "while_loop")
 
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
@@ -233,7 +246,7 @@ class AssumedValues:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
 
     def _note(self, assumed: Assumed, reader: str) -> None:
-        if self._is_checking or assumed.about is About.IDS or is_validation():
+        if self._is_checking or assumed.about.is_integer or is_validation():
             return
         if assumed.about is About.LOADS:
             self._assume_balance(assumed)

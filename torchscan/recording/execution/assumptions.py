@@ -12,30 +12,38 @@ class About(IntEnum):
     See :mod:`torchscan.recording.execution.assumed`.
     """
 
+    #: integers that were made up for a pass on shapes alone, or what was computed from such: only
+    #: the ends of loops depend on them
+    EXAMPLES = 0
     #: how many were picked, and where
-    LOADS = 0
+    LOADS = 1
     #: integers that were made up, or computed from such: every pass has the same
-    IDS = 1
+    IDS = 2
     #: random numbers between 0 and 1, as they were drawn
-    FRACTIONS = 2
+    FRACTIONS = 3
     #: what was computed from random numbers
-    DRAWN = 3
+    DRAWN = 4
     #: how often this one was, in fewer rows than there are choices: a load only if most others are
     #: asked for too
-    LOAD = 4
+    LOAD = 5
     #: of each choice, whether it was picked
-    MARKS = 5
+    MARKS = 6
     #: whether it is this one that was picked
-    HITS = 6
+    HITS = 7
     #: which one was picked
-    PICKS = 7
+    PICKS = 8
     #: what was computed from inputs that were made up
-    DATA = 8
+    DATA = 9
 
     @property
     def is_picked(self) -> bool:
         """True if the information comes from indices that were assumed."""
         return self is About.LOADS or About.LOAD <= self <= About.PICKS
+
+    @property
+    def is_integer(self) -> bool:
+        """True if the information comes from integers that were made up."""
+        return self in (About.EXAMPLES, About.IDS)
 
     @property
     def is_drawn(self) -> bool:
