@@ -50,16 +50,18 @@ def measure_field(only: str, path: Path, page: Path, *, again: bool) -> int:
     start = time.perf_counter()
     field = Field(path)
     chosen, _, part = only.partition(":")
-    for name in packages():
-        if not chosen or name in chosen.split(","):
-            _measure_package(field, name, part, again=again)
+    known = packages()
+    for name in chosen.split(",") if chosen else known:
+        if name not in known:
+            raise SystemExit(f"{name} is not a package of the field: choose from {', '.join(known)}")
+        _measure_package(field, name, part, again=again)
     print_totals(field.measured())
     spent = sum(answer["seconds"] for answer in field.measured())
     print(
         f"{time.perf_counter() - start:.0f} s, {spent:.0f} s for all answers, which are in {path}"
     )
     if not only:
-        write_page(page, field.listings, field.answers, packages())
+        write_page(page, field.listings, field.answers, known)
     return sum(is_wrong(answer) for answer in field.measured())
 
 
