@@ -53,7 +53,9 @@ def measure_field(only: str, path: Path, page: Path, *, again: bool) -> int:
     known = packages()
     for name in chosen.split(",") if chosen else known:
         if name not in known:
-            raise SystemExit(f"{name} is not a package of the field: choose from {', '.join(known)}")
+            raise SystemExit(
+                f"{name} is not a package of the field: choose from {', '.join(known)}"
+            )
         _measure_package(field, name, part, again=again)
     print_totals(field.measured())
     spent = sum(answer["seconds"] for answer in field.measured())

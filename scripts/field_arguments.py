@@ -7,7 +7,7 @@ import inspect
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ def limited(seconds: int) -> Iterator[None]:
 def find_arguments(model: nn.Module, sizes: Mapping[str, Any], device: str) -> tuple[Any, ...]:
     """Return the first tensors that the module accepts, positional."""
     names = _required(model)
-    kinds = [_kinds_of(name, sizes) for name in names]
+    kinds = [_kinds_of(name, names, sizes) for name in names]
     failed: Exception | None = None
     end = time.monotonic() + _LIMIT_TO_SEARCH
     for tries, chosen in enumerate(itertools.product(*kinds)):
@@ -122,7 +122,7 @@ def _shapes(sizes: Mapping[str, Any]) -> dict[str, Make]:
         "video": partial(torch.rand, 1, channels, frames, side, side),
         "video, frames first": partial(torch.rand, 1, frames, 3, side, side),
         "volume": partial(torch.rand, 1, channels, 32, 32, 32),
-        "nodes": partial(torch.rand, 20, dim),
+        "nodes": partial(torch.rand, 20, _first(sizes, "in_channels", dim)),
         "edges": partial(_edges, 20, 40),
         "batch": partial(torch.zeros, 20, dtype=torch.long),
         "points": partial(torch.rand, 1, length, 3),
@@ -151,6 +151,9 @@ _KINDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("tokens",), "text input_ids tokens ids texts src tgt src_tokens token_ids prompt idx"),
     (("tokens", "sequence"), "seq src_seq tgt_seq"),
     (("video", "video, frames first"), "video videos"),
+    (("image", "video", "sequence"), "sample"),
+    (("sequence", "image", "video"), "hidden_states"),
+    (("sequence",), "encoder_hidden_states"),
     (("wave", "wave with channel", "stereo wave"), "audio wave waveform wav wavs waveforms"),
     (("edges",), "edge_index edges adj_t"),
     (("batch",), "batch"),
@@ -164,12 +167,12 @@ _KINDS: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def _kinds_of(name: str, sizes: Mapping[str, Any]) -> list[Make]:
+def _kinds_of(name: str, names: Sequence[str], sizes: Mapping[str, Any]) -> list[Make]:
     shapes = _shapes(sizes)
-    for kinds, names in _KINDS:
-        if name in names.split():
+    for kinds, known in _KINDS:
+        if name in known.split():
             return [shapes[kind] for kind in kinds]
-    first = ["nodes"] if name == "x" and "edge_index" in sizes else []
+    first = ["nodes"] if "edge_index" in names else []
     if {"num_tokens", "vocab_size", "n_vocab"} & set(sizes):
         first.append("tokens")
     return [shapes[kind] for kind in dict.fromkeys([*first, *_ANY])]

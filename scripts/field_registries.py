@@ -100,6 +100,7 @@ def _wave() -> tuple[Any, ...]:
 _WAVE = _wave
 _ARGUMENTS_OF_SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
     "conv_tasnet_base": lambda: (torch.rand(1, 1, 16000),),
+    "conformer_wav2vec2_base": lambda: (torch.rand(1, 100, 64),),
     "emformer_rnnt_base": lambda: (
         torch.rand(1, 132, 80),
         torch.tensor([132]),
@@ -179,7 +180,9 @@ def open_clip() -> Iterator[Case]:
 
     def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
         config = open_clip.get_model_config(name)
-        model = open_clip.create_model(name, pretrained_text=False, device="meta")
+        model = open_clip.create_model(
+            name, pretrained_text=False, device=torch.get_default_device()
+        )
         size = config["vision_cfg"].get("image_size", 224)
         size = (size, size) if isinstance(size, int) else tuple(size)
         text = torch.arange(5, 5 + config["text_cfg"].get("context_length", 77), device="cpu")

@@ -22,7 +22,16 @@ _RECORDED = ("shapes", "real")
 #: models that fail by themselves, too: their arguments are wrong, or this machine lacks something
 _NOT_RUN = ("no input", "not built")
 _HEADINGS = (
-    *("package", "version", "architectures", "on shapes", "with data", "MACs equal", "explained", "different"),
+    *(
+        "package",
+        "version",
+        "architectures",
+        "on shapes",
+        "with data",
+        "MACs equal",
+        "explained",
+        "different",
+    ),
     *("not compared", "refused", "failed"),
 )
 
