@@ -85,34 +85,58 @@ def write_page(
     known: Mapping[str, Package],
 ) -> None:
     """Write the table, its rules and the reasons of refusals into the page."""
-    rows, every, first, held_out = [], [], [], []
-    for name in sorted(listings, key=str.lower):
-        names = listings[name]["names"]
-        found = [answers[each] for each in names if each in answers]
-        if not _architectures(found):
-            continue
-        every += found
-        (held_out if known[name].held_out else first).append(found)
-        distribution = known[name].distribution
-        title = f"{distribution} †" if known[name].held_out else distribution
-        rows.append((title, _version(listings[name]), *_counts(found)))
-    others = [answer for found in first for answer in found]
-    held = [answer for found in held_out for answer in found]
-    rows += [
-        (f"† held out, {len(held_out)} packages", "", *_counts(held)),
-        (f"the others, {len(first)} packages", "", *_counts(others)),
-        (f"**all, {len(rows)} packages**", "", *_counts(every)),
-    ]
-    blocks = {
-        "field": f"\n{_made(every)}\n{table(_HEADINGS, rows)}\n",
-        "field-rules": "\n"
-        + table(("the counter leaves out", "models", "calls", "MACs"), _rules(every))
-        + "\n",
-        "field-refused": "\n"
-        + table(("outcome", "reason", "architectures"), _reasons(every))
-        + "\n",
+    found = {
+        name: [answers[each] for each in listings[name]["names"] if each in answers]
+        for name in sorted(listings, key=str.lower)
     }
+    every = [answer for each in found.values() for answer in each]
+    shown = {name: each for name, each in found.items() if _architectures(each)}
+    rows = [
+        (_title(known[name]), _version(listings[name]), *_counts(each))
+        for name, each in shown.items()
+    ]
+    for title, is_held_out in (("† held out", True), ("the others", False)):
+        part = [each for name, each in shown.items() if known[name].held_out == is_held_out]
+        merged = [answer for each in part for answer in each]
+        rows.append((f"{title}, {len(part)} packages", "", *_counts(merged)))
+    rows.append((f"**all, {len(shown)} packages**", "", *_counts(every)))
+
+    text = _made(every) + _left_out(listings, found, known)
+    blocks = {
+        "field": f"{text}\n{table(_HEADINGS, rows)}",
+        "field-rules": table(("the counter leaves out", "models", "calls", "MACs"), _rules(every)),
+        "field-refused": table(("outcome", "reason", "architectures"), _reasons(every)),
+    }
+    blocks = {name: f"\n{block}\n" for name, block in blocks.items()}
     write_text(page, with_blocks(page.read_text(encoding="utf-8"), blocks))
+
+
+def _title(package: Package) -> str:
+    return f"{package.distribution} †" if package.held_out else package.distribution
+
+
+def _left_out(
+    listings: Mapping[str, Answer],
+    found: Mapping[str, Sequence[Answer]],
+    known: Mapping[str, Package],
+) -> str:
+    """Return sentences about models that are not counted, and packages without any."""
+    not_run = [a for each in found.values() for a in each if a["outcome"] in _NOT_RUN]
+    failed = [known[name].distribution for name, each in listings.items() if "error" in each]
+    sentences = [
+        f"Not counted are {len(not_run):,} models that could not be built or called without "
+        f"torchscan either, and {len(failed)} packages that could not be imported here"
+        + (f" ({', '.join(sorted(failed))})." if failed else ".")
+    ]
+    missing = {
+        known[name].distribution: len(each["names"]) - len(found[name])
+        for name, each in listings.items()
+    }
+    to_do = [f"{count} of {name}" for name, count in missing.items() if count]
+    to_do += [package.distribution for name, package in known.items() if name not in listings]
+    if to_do:
+        sentences.append(f"The run is not complete: it lacks {', '.join(to_do)}.")
+    return "".join("\n" + lines(each) for each in sentences)
 
 
 def _architectures(found: Iterable[Answer]) -> list[Answer]:
