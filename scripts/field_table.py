@@ -176,7 +176,9 @@ def _reasons(found: Sequence[Answer]) -> list[tuple[str, ...]]:
     for answer in _architectures(found):
         outcome = answer["outcome"]
         if outcome not in _RECORDED:
-            reasons.setdefault((outcome, reason_of(answer["detail"])), []).append(answer["name"])
+            detail = answer["detail"]
+            reason = f"takes more than {detail}" if outcome == "too slow" else reason_of(detail)
+            reasons.setdefault((outcome, reason), []).append(answer["name"])
         elif "unexplained" not in answer:
             reason = reason_of(answer.get("not_counted", ""))
             reasons.setdefault(("not compared", reason), []).append(answer["name"])
