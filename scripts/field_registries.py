@@ -142,13 +142,15 @@ def pretrainedmodels() -> Iterator[Case]:
 
 
 def geffnet() -> Iterator[Case]:
-    """Return the registry of geffnet."""
+    """Return the models of geffnet."""
     import geffnet
+    from geffnet import gen_efficientnet, mobilenetv3
 
     def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
         return geffnet.create_model(name, pretrained=False), (_image(224, 224),)
 
-    return registered("geffnet", geffnet.list_models(), make)
+    names = [*gen_efficientnet.__all__, *mobilenetv3.__all__]
+    return registered("geffnet", [name for name in names if name.islower()], make)
 
 
 def efficientnet_pytorch() -> Iterator[Case]:
