@@ -66,6 +66,7 @@ LEFT_OUT: Mapping[str, Callable[..., int]] = {
 
 
 _COMPLEX = "products of complex matrices, of which it counts a quarter"
+_SPARSE = "products with zeros of sparse matrices, which it counts"
 #: products of matrices that the counter knows -> the position of the left matrix
 _MATRICES = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1}
 
@@ -87,7 +88,25 @@ class _Operators(TorchDispatchMode):
         if name in _MATRICES and out.is_complex():
             self.calls[_COMPLEX] += 1
             self.found[_COMPLEX] += 3 * out.numel() * args[_MATRICES[name]].shape[-1]
+        if name == "aten.mm" and any(_is_sparse(each) for each in args):
+            self.calls[_SPARSE] += 1
+            self.found[_SPARSE] -= _products_with_zeros(out, *args)
         return out
+
+
+def _is_sparse(matrix: Tensor) -> bool:
+    return matrix.layout != torch.strided
+
+
+def _products_with_zeros(out: Tensor, left: Tensor, right: Tensor) -> int:
+    """Return the products that the counter has more than a product of stored elements needs."""
+    if _is_sparse(left) and _is_sparse(right):
+        needed = out._nnz()  # type: ignore[no-untyped-call]
+    elif _is_sparse(left):
+        needed = left._nnz() * right.shape[-1]  # type: ignore[no-untyped-call]
+    else:
+        needed = right._nnz() * left.shape[-2]  # type: ignore[no-untyped-call]
+    return int(out.numel() * left.shape[-1] - needed)
 
 
 _OUTER = "outer, by element-wise multiplication"
