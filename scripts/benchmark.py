@@ -119,7 +119,14 @@ def main() -> None:
         "--growth", action="store_true", help="time chains of 100 to 30,000 operators"
     )
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="models whose name contains this; with --field: PACKAGE,… or PACKAGE:PART of a name",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="with --field: measure models that have an answer, too"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -156,7 +163,8 @@ def main() -> None:
     if options.field:
         from benchmark_field import measure_field
 
-        sys.exit(measure_field(options.only, ROOT / "build" / "field-answers.jsonl"))
+        answers, page = ROOT / "build" / "field-answers.jsonl", ROOT / "docs" / "accuracy.md"
+        sys.exit(measure_field(options.only, answers, page, again=options.again))
     if options.at_hand:
         from benchmark_device import compare_with_device
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from field_cases import NoInputKnownError
 from torch import Tensor
 
 TOKENS = 16
@@ -15,10 +16,6 @@ _SAMPLES = 19200
 
 #: tensors without data are enough for a model without data, but tokens and positions decide what models do
 Maker = Callable[[Any], Any]
-
-
-class NoInputKnownError(Exception):
-    """No rule says what an argument of this name looks like."""
 
 
 def inputs_for(model: Any) -> dict[str, Any]:

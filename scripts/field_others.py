@@ -15,7 +15,7 @@ from torch import Tensor, nn
 #: a model, positional arguments, keyword arguments
 Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
-#: library/model -> what makes it and its arguments
+#: library:model -> what makes it and its arguments
 OTHERS: dict[str, Callable[[], Call]] = {}
 
 
@@ -35,7 +35,7 @@ def _measure_class(library: str, module: str, name: str, *shape: int, **options:
     def make() -> Call:
         return getattr(importlib.import_module(module), name)(**options), (torch.rand(shape),), {}
 
-    OTHERS[f"{library}/{name}"] = make
+    OTHERS[f"{library}:{name}"] = make
 
 
 # Diffusion: what denoises, what encodes.
@@ -45,7 +45,7 @@ def _denoiser(name: str, kwargs: Callable[[], dict[str, Any]], **options: Any) -
     def make() -> Call:
         return getattr(importlib.import_module("diffusers"), name)(**options), (), kwargs()
 
-    OTHERS[f"diffusers/{name}"] = make
+    OTHERS[f"diffusers:{name}"] = make
 
 
 def _at_step(
@@ -139,7 +139,7 @@ def _adapted(name: str, config: str, **options: Any) -> None:
         )
         return model, (), {"input_ids": torch.arange(10, 26)[None]}
 
-    OTHERS[f"peft/{name}"] = make
+    OTHERS[f"peft:{name}"] = make
 
 
 _adapted("LoRA on GPT-2", "LoraConfig", r=8, task_type="CAUSAL_LM")
@@ -170,14 +170,14 @@ def _graph_network(name: str) -> None:
         )
         return model, (torch.rand(100, 64), _edges()), {}
 
-    OTHERS[f"torch_geometric/{name}"] = make
+    OTHERS[f"torch_geometric:{name}"] = make
 
 
 for _name in ("GCN", "GraphSAGE", "GAT", "GIN", "EdgeCNN"):
     _graph_network(_name)
 
 
-@_called("torch_geometric/SchNet")
+@_called("torch_geometric:SchNet")
 def _schnet() -> Call:
     from torch_geometric.nn import SchNet
 
@@ -187,7 +187,7 @@ def _schnet() -> Call:
     return model, (torch.randint(1, 9, (20,)), torch.rand(20, 3)), {}
 
 
-@_called("torch_geometric/TransformerConv")
+@_called("torch_geometric:TransformerConv")
 def _transformer_convolutions() -> Call:
     from torch_geometric.nn import Sequential, TransformerConv
 
@@ -198,7 +198,7 @@ def _transformer_convolutions() -> Call:
     return Sequential("x, edge_index", layers), (torch.rand(100, 64), _edges()), {}
 
 
-@_called("torch_geometric/RGCNConv")
+@_called("torch_geometric:RGCNConv")
 def _relations() -> Call:
     from torch_geometric.nn import RGCNConv
 
@@ -267,7 +267,7 @@ def _yolo(name: str, class_name: str = "DetectionModel") -> None:
             {},
         )
 
-    OTHERS[f"ultralytics/{name}"] = make
+    OTHERS[f"ultralytics:{name}"] = make
 
 
 for _name in ("yolov5n", "yolov8n", "yolov10n", "yolo11n", "yolo12n"):
@@ -297,7 +297,7 @@ _measure_class(
 )
 
 
-@_called("speechbrain/ConformerEncoder")
+@_called("speechbrain:ConformerEncoder")
 def _conformer() -> Call:
     from speechbrain.lobes.models.transformer.Conformer import ConformerEncoder
     from speechbrain.nnet.attention import RelPosEncXL
@@ -306,7 +306,7 @@ def _conformer() -> Call:
     return ConformerEncoder(12, 256, 1024, 4), (sound,), {"pos_embs": RelPosEncXL(256)(sound)}
 
 
-@_called("speechbrain/TransformerASR")
+@_called("speechbrain:TransformerASR")
 def _transformer_asr() -> Call:
     from speechbrain.lobes.models.transformer.TransformerASR import TransformerASR
 
@@ -316,7 +316,7 @@ def _transformer_asr() -> Call:
     return model, (torch.rand(1, 100, 80), torch.arange(5, 20)[None]), {}
 
 
-@_called("speechbrain/EnhancementGenerator")
+@_called("speechbrain:EnhancementGenerator")
 def _metric_gan() -> Call:
     from speechbrain.lobes.models.MetricGAN import EnhancementGenerator
 
@@ -326,7 +326,7 @@ def _metric_gan() -> Call:
 # Equivariant to rotations.
 
 
-@_called("e3nn/SimpleNetwork")
+@_called("e3nn:SimpleNetwork")
 def _gated() -> Call:
     from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 
@@ -335,7 +335,7 @@ def _gated() -> Call:
     return model, ({"pos": torch.rand(5, 3), "x": torch.rand(5, 9)},), {}
 
 
-@_called("e3nn/FullyConnectedTensorProduct")
+@_called("e3nn:FullyConnectedTensorProduct")
 def _tensor_product() -> Call:
     from e3nn import o3
 
@@ -343,7 +343,7 @@ def _tensor_product() -> Call:
     return model, (torch.rand(10, 20), torch.rand(10, 4)), {}
 
 
-@_called("e3nn/Linear")
+@_called("e3nn:Linear")
 def _equivariant_linear() -> Call:
     from e3nn import o3
 
@@ -365,7 +365,7 @@ def _policy(module: str, name: str, size: tuple[int, ...], actions: int | None) 
         policy = getattr(importlib.import_module(f"stable_baselines3.{module}"), name)
         return policy(seen, done, lambda _: 3e-4), (torch.zeros(1, *size),), {}
 
-    OTHERS[f"stable_baselines3/{name}"] = make
+    OTHERS[f"stable_baselines3:{name}"] = make
 
 
 _policy("common.policies", "ActorCriticPolicy", (8,), 4)

@@ -65,6 +65,12 @@ LEFT_OUT: Mapping[str, Callable[..., int]] = {
 }
 
 
+_COMPLEX = "products of complex matrices, of which it counts a quarter"
+_SPARSE = "products with zeros of sparse matrices, which it counts"
+#: products of matrices that the counter knows -> the position of the left matrix
+_MATRICES = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1}
+
+
 class _Operators(TorchDispatchMode):
     """Entered before the counter, it sees every operator that the counter has come down to."""
 
@@ -79,7 +85,28 @@ class _Operators(TorchDispatchMode):
         if name in LEFT_OUT:
             self.calls[name] += 1
             self.found[name] += LEFT_OUT[name](out, *args, **(kwargs or {}))
+        if name in _MATRICES and out.is_complex():
+            self.calls[_COMPLEX] += 1
+            self.found[_COMPLEX] += 3 * out.numel() * args[_MATRICES[name]].shape[-1]
+        if name == "aten.mm" and any(_is_sparse(each) for each in args):
+            self.calls[_SPARSE] += 1
+            self.found[_SPARSE] -= _products_with_zeros(out, *args)
         return out
+
+
+def _is_sparse(matrix: Tensor) -> bool:
+    return matrix.layout != torch.strided
+
+
+def _products_with_zeros(out: Tensor, left: Tensor, right: Tensor) -> int:
+    """Return the products that the counter has more than a product of stored elements needs."""
+    if _is_sparse(left) and _is_sparse(right):
+        needed = out._nnz()  # type: ignore[no-untyped-call]
+    elif _is_sparse(left):
+        needed = left._nnz() * right.shape[-1]  # type: ignore[no-untyped-call]
+    else:
+        needed = right._nnz() * left.shape[-2]  # type: ignore[no-untyped-call]
+    return int(out.numel() * left.shape[-1] - needed)
 
 
 _OUTER = "outer, by element-wise multiplication"
@@ -100,7 +127,9 @@ class _Functions(TorchFunctionMode):
             self._note(_OUTER, args[0].numel() * args[1].numel() * args[0].is_floating_point())
         elif func is torch.einsum and isinstance(args[0], str):
             operands = args[1:] if isinstance(args[1], Tensor) else args[1]
-            self._note(_EINSUM, _products_without_sum(args[0].replace(" ", ""), operands))
+            products = _products_without_sum(args[0].replace(" ", ""), operands)
+            is_complex = any(each.is_complex() for each in operands)
+            self._note(_EINSUM, products * (4 if is_complex else 1))
         return func(*args, **(kwargs or {}))
 
     def _note(self, name: str, macs: int) -> None:
@@ -109,18 +138,51 @@ class _Functions(TorchFunctionMode):
 
 
 def _products_without_sum(equation: str, operands: Sequence[Tensor]) -> int:
-    """The products of two operands that share no index to sum over; nothing where einsum becomes a matrix product."""
-    terms, _, result = equation.partition("->")
-    indices = terms.split(",")
-    if "." in equation or not result or len(operands) != 2:
-        return 0
-    sizes = {
-        i: size
-        for term, each in zip(indices, operands, strict=True)
-        for i, size in zip(term, each.shape, strict=True)
-    }
-    summed = [index for index in set(indices[0]) & set(indices[1]) if index not in result]
-    return 0 if any(sizes[index] > 1 for index in summed) else math.prod(sizes.values())
+    """Return the products of pairs of operands without a sum; einsum multiplies matrices for others."""
+    terms, result = _without_ellipses(equation, operands)
+    sizes: dict[str, int] = {}
+    for term, each in zip(terms, operands, strict=True):
+        for index, size in zip(term, each.shape, strict=True):
+            sizes[index] = max(size, sizes.get(index, 1))
+    total = 0
+    for first, second in _path_of(",".join(terms) + f"->{result}", operands):
+        right, left = terms.pop(max(first, second)), terms.pop(min(first, second))
+        needed = set(result).union(*terms)
+        kept = [index for index in dict.fromkeys(left + right) if index in needed]
+        summed = [index for index in set(left) & set(right) if index not in needed]
+        if all(sizes[index] == 1 for index in summed):
+            total += math.prod(sizes[index] for index in kept)
+        terms.append("".join(kept))
+    return total
+
+
+def _path_of(equation: str, operands: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Return the pairs that einsum multiplies, by position; a result goes to the end."""
+    if len(operands) < 3:
+        return [(0, 1)] * (len(operands) - 1)
+    if not (torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled):
+        return [(0, 1), *((0, last) for last in range(len(operands) - 2, 0, -1))]
+    optimize = torch.backends.opt_einsum.strategy or "auto"
+    path = torch.backends.opt_einsum.get_opt_einsum().contract_path(
+        equation, *operands, optimize=optimize
+    )[0]
+    return [tuple(pair) for pair in path if len(pair) == 2]
+
+
+def _without_ellipses(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """Return the operands' indices and the result's, with digits for the axes that "..." stands for."""
+    inputs, arrow, result = equation.partition("->")
+    terms = inputs.split(",")
+    longest = ""
+    for position, (term, each) in enumerate(zip(terms, operands, strict=True)):
+        missing = each.ndim - len(term.replace("...", ""))
+        digits = "".join(str(axis) for axis in reversed(range(missing)))  # from the last axis on
+        longest = max(longest, digits, key=len)
+        terms[position] = term.replace("...", digits)
+    if not arrow:  # indices that occur once, in the order of the alphabet
+        letters = inputs.replace("...", "").replace(",", "")
+        result = "..." + "".join(i for i in sorted(set(letters)) if letters.count(i) == 1)
+    return terms, result.replace("...", longest)
 
 
 class Counted:

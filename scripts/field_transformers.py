@@ -1,47 +1,21 @@
-"""The models that ``scripts/benchmark --field`` measures, by name, each with the arguments of one call."""
+"""Every architecture of transformers from its default config, and steps of decoding."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from tests.torchvision_cpu import torchvision  # noqa: F401 - which transformers and others import
+from tests.torchvision_cpu import torchvision  # noqa: F401 - which transformers imports
 
 # isort: split
 import transformers
+from field_cases import Built, Case
 from field_inputs import inputs_for, tokens
-from field_others import OTHERS, Call
 from transformers.models.auto import modeling_auto
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """A model and one call of it."""
-
-    model: nn.Module
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-#: makes it on a device, whole or (if possible) with few layers
-Build = Callable[[str, bool], Built]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A model by name, and the ways to build it: the first that can be built and called counts."""
-
-    name: str
-    builds: tuple[Build, ...]
-    #: where its users have it
-    device: str = "meta"
-
 
 #: heads first, where there is a choice: what people run
 _MAPPINGS = (
@@ -78,16 +52,14 @@ _CONFIGS: Mapping[str, Mapping[str, Any]] = {
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Yield every type of model, then steps of decoding."""
     for kind, names in architectures().items():
         yield Case(
             name=f"transformers:{kind}",
             builds=tuple(partial(_called, kind, name) for name in names),
         )
-    for name, call in OTHERS.items():
-        yield Case(name=f"other:{name}", builds=(partial(_other, call),), device="cpu")
     for kind, cache in DECODING.items():
-        yield Case(name=f"decoding:{kind}", builds=(partial(_decoding, kind, cache),))
+        yield Case(name=f"transformers:{kind}, decoding", builds=(partial(_decoding, kind, cache),))
 
 
 def architectures() -> dict[str, list[str]]:
@@ -162,12 +134,6 @@ def _cut_lists(config: Any, layers: int) -> None:
     for name, value in vars(config).items():
         if isinstance(value, list) and len(value) == layers:
             setattr(config, name, value[-2:])
-
-
-def _other(call: Callable[[], Call], device: str, is_small: bool) -> Built:
-    del device, is_small  # as they are
-    model, args, kwargs = call()
-    return Built(model=model.eval(), args=args, kwargs=kwargs)
 
 
 _PAST = 64
