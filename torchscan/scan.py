@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Unpack
 
@@ -21,7 +22,8 @@ from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.estimate_suggestions import asker_of, suggest_for_memory, suggest_for_time
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
-from torchscan.once import once
+from torchscan.model_state import ModelState
+from torchscan.once import has_answer, once
 from torchscan.ops import OpCost
 from torchscan.pass_changes import Change
 from torchscan.question import Question, asking
@@ -81,6 +83,19 @@ class Scan:
         trace, _ = self._trace_and_overheads
         return trace
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The ``extra_repr()`` of each module by its path, at the time of ``trace``."""
+        self.trace  # noqa: B018 - sets the state
+        return self._recorded_state.settings
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the model was changed in place since ``trace``."""
+        if not has_answer(self, "_trace_and_overheads"):
+            return False
+        return ModelState.of(self.question.module) != self._recorded_state
+
     @once
     def steps(self) -> Trace:
         """The trace with decomposed operators, as the device runs them.
@@ -115,6 +130,7 @@ class Scan:
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
         with self._estimates.telling():
             trace = record_pass(self.question.fused_pass())
+        self._recorded_state = ModelState.of(self.question.module)
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------
