@@ -1,36 +1,32 @@
-"""Plain data of a model that tell whether it was changed in place since its pass was recorded."""
+"""Whether a model was changed in place since its pass was recorded, and its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import torch
 from torch import nn
 
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelState:
-    """Plain data of a model, to find out later whether the model was changed in place."""
-
-    #: class of each module by its path
-    types: Mapping[str, str]
-    #: ``extra_repr()`` of each module by its path, if it has one
-    settings: Mapping[str, str]
-    #: shape (None for lazy parameters), type and ``requires_grad`` of each parameter by its path
-    parameters: Mapping[str, tuple[torch.Size | None, torch.dtype, bool]]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> ModelState:
-        """Return the state of a model as it is now."""
-        parameters = {}
-        for path, each in module.named_parameters():
-            shape = None if nn.parameter.is_lazy(each) else each.shape
-            parameters[path] = (shape, each.dtype, each.requires_grad)
-        types = {path: type_name_of(each) for path, each in module.named_modules()}
-        return cls(types=types, settings=settings_of(module), parameters=parameters)
+def differs_from_trace(module: nn.Module, trace: Trace) -> bool:
+    """Return whether a model has other modules or parameters than its recorded pass."""
+    modules = dict(module.named_modules())
+    for call in trace.modules:
+        found = modules.get(call.path)
+        if found is None or type_name_of(found) != call.type_name:
+            return True
+    parameters = dict(module.named_parameters())
+    recorded = {each.identity: each for each in trace.parameters if not each.is_buffer}
+    if len(recorded) != len(parameters):
+        return True
+    for record in recorded.values():
+        path = f"{record.owner}.{record.name}".removeprefix(".")
+        parameter = parameters.get(path)
+        # packed and lazy parameters have other sizes than what they stand for
+        is_plain = type(parameter) is nn.Parameter and parameter.is_floating_point()
+        if is_plain and parameter.numel() != record.local_numel:
+            return True
+    return False
 
 
 def settings_of(module: nn.Module) -> dict[str, str]:

@@ -22,7 +22,7 @@ from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.estimate_suggestions import asker_of, suggest_for_memory, suggest_for_time
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
-from torchscan.model_state import ModelState
+from torchscan.model_state import differs_from_trace, settings_of
 from torchscan.once import has_answer, once
 from torchscan.ops import OpCost
 from torchscan.pass_changes import Change
@@ -32,6 +32,7 @@ from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass
+from torchscan.recording.state import original_of
 from torchscan.report.info import Info
 from torchscan.report.info_content import info_of
 from torchscan.size_search import SizeSearch
@@ -85,16 +86,15 @@ class Scan:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The ``extra_repr()`` of each module by its path, at the time of ``trace``."""
-        self.trace  # noqa: B018 - sets the state
-        return self._recorded_state.settings
+        """The ``extra_repr()`` of each module by its path; none if the model was changed since."""
+        return {} if self.is_changed else settings_of(original_of(self.question.module))
 
     @property
     def is_changed(self) -> bool:
         """True if the model was changed in place since ``trace``."""
         if not has_answer(self, "_trace_and_overheads"):
             return False
-        return ModelState.of(self.question.module) != self._recorded_state
+        return differs_from_trace(original_of(self.question.module), self.trace)
 
     @once
     def steps(self) -> Trace:
@@ -130,7 +130,6 @@ class Scan:
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
         with self._estimates.telling():
             trace = record_pass(self.question.fused_pass())
-        self._recorded_state = ModelState.of(self.question.module)
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------

@@ -307,7 +307,8 @@ def test_a_model_that_is_changed_in_place_is_compared_as_it_was() -> None:
     comparison = compare(before, Scan(model, (3, 8, 8)))
     model[0] = nn.Conv2d(3, 8, 7)
     data = data_of(comparison.to_html())
-    assert "kernel_size (3, 3) → (5, 5)" in data["rows"][1]["what"]
+    assert "output 8×6×6 → 8×4×4" in data["rows"][1]["what"]
+    assert "kernel_size" not in data["rows"][1]["what"]  # only the second is known
     peaks = [each["value"] for each in data["verdicts"] if each["label"] == "Peak memory"]
     assert len(peaks) == 1
     assert data["remarks"] == []
@@ -319,7 +320,7 @@ def test_estimates_of_a_model_that_was_changed_are_left_out() -> None:
     before.trace, on_device.trace  # noqa: B018 - recorded before the change
     model[0] = nn.Conv2d(3, 8, 5)
     data = data_of(compare(before, Scan(model, (3, 8, 8))).to_html())
-    assert "kernel_size (3, 3) → (5, 5)" in data["rows"][1]["what"]
+    assert "output 8×6×6 → 8×4×4" in data["rows"][1]["what"]
     assert "Peak memory" not in [each["label"] for each in data["verdicts"]]
     reason = "Memory before: the model was changed after its pass was recorded: make another scan"
     assert data["remarks"][0].startswith(reason)
