@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache, partial
 from typing import Any, overload
 
 from torch import nn
 
 from torchscan.errors import InputError
+from torchscan.hardware.device_specs import device_named
 from torchscan.inspecting.run import Inspected
+from torchscan.once import has_answer
 from torchscan.pages import Excuse, collect_content
+from torchscan.precisions import checked_precision
+from torchscan.recording.training.optimizers import name_of
 from torchscan.report.compare_runs import RunComparison, compare_runs
-from torchscan.report.comparison import ComparedSide, Comparison, compare_infos
+from torchscan.report.comparison import ComparedSide, Comparison, compare_sides
 from torchscan.report.info_data import InfoDict
 from torchscan.scan import Scan
+from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -43,21 +46,41 @@ def compare(before: Any, after: Any) -> Comparison | RunComparison:
     return compare_sides(_side_of(before), _side_of(after))
 
 
-def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
-    """Return the changes between two sides, with what a page shows of them."""
-    comparison = compare_infos(before.info, after.info)
-    return replace(comparison, _sides=(before, after))
+def side_of_scan(
+    scan: Scan, title: str | None = None, excuse: Excuse = str, *, has_page: bool = True
+) -> ComparedSide:
+    """Return a scan as one side of a comparison, as plain data that outlives the model.
 
-
-def side_of_scan(scan: Scan, title: str | None = None, excuse: Excuse = str) -> ComparedSide:
-    """Return a scan as one side of a comparison, whose page is made when it is asked for.
-
-    ``excuse`` returns the text of a part that has no answer, from the error.
+    Everything is collected now, because the model may be changed in place before a page is made.
+    An estimate for a device raises an error; without a device, ``excuse`` returns the text of a
+    part of the page that has no answer, from the error. ``has_page`` collects what only a page
+    shows.
     """
-    has_device = scan.has_device
-    info = scan.describe(receptive_field=False, memory=has_device, times=has_device)
-    content = partial(collect_content, scan, title, excuse=excuse, receptive_field=False)
-    return ComparedSide(info=info, content=cache(content))
+    was_changed = scan.is_changed
+    keeps_memory = scan.has_device and (has_answer(scan, "memory") or not was_changed)
+    keeps_times = scan.has_device and (has_answer(scan, "roofline") or not was_changed)
+    if scan.has_device and not (keeps_memory and keeps_times):
+        warn_user(
+            "a model was changed after its pass was recorded, so the comparison lacks its memory "
+            "or time: make another scan, or compare infos from before the change"
+        )
+    info = scan.describe(receptive_field=False, memory=keeps_memory, times=keeps_times)
+    content = None
+    if has_page:
+        content = collect_content(scan, title, excuse=excuse, receptive_field=False)
+    return ComparedSide(info=info, content=content, options=_options_of(scan))
+
+
+def _options_of(scan: Scan) -> dict[str, str | int | None]:
+    """Return the options that infos do not have, with one name for each device and optimizer."""
+    asked = scan.question
+    device = device_named(asked.device).name if scan.has_device else None
+    return {
+        "device": device,
+        "optimizer": None if asked.optimizer is None else name_of(asked.optimizer),
+        "precision": checked_precision(asked.precision),
+        "loop_iterations": asked.loop_iterations,
+    }
 
 
 def _side_of(given: Any) -> ComparedSide:

@@ -32,6 +32,11 @@ class once(Generic[T]):  # noqa: N801 - it decorates
         return value
 
 
+def has_answer(instance: object, name: str) -> bool:
+    """Return whether this property of an object was computed already."""
+    return name in vars(instance)
+
+
 def forget(instance: object, *names: str) -> None:
     """Have these properties of an object computed again when they are next read."""
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.measured import Measured, Measuring
+from torchscan.model_state import settings_of
+from torchscan.once import has_answer
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
@@ -99,12 +101,25 @@ def collect_content(
     measured = None
     if run is not None:
         measured = _of_this_model(run.measured(), original_of(scan.question.module))
-    memory = known("Memory", lambda: scan.memory)
+    memory = known("Memory", lambda: answer_unchanged(scan, "memory"))
     roofline = None
     if scan.has_device:
-        roofline = known("Time", lambda: scan.roofline)
+        roofline = known("Time", lambda: answer_unchanged(scan, "roofline"))
     fields = scan.fields if receptive_field else None
     return _finished(scan, name, memory, roofline, fields, measured, reasons)
+
+
+def answer_unchanged(scan: Scan, name: Literal["memory", "roofline"]) -> Any:
+    """Return an answer, or raise an InputError if it would be of a model that was changed since.
+
+    Answers that exist already are those of the model as it was.
+    """
+    if not has_answer(scan, name) and scan.is_changed:
+        raise InputError(
+            "the model was changed after its pass was recorded: make another scan, or ask before "
+            "you change it"
+        )
+    return getattr(scan, name)
 
 
 def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
@@ -157,7 +172,7 @@ def _finished(
         memory=memory,
         roofline=roofline,
         fields=fields,
-        settings=settings_of(scan.question.module),
+        settings=scan.settings,
         reasons=reasons,
     )
 
@@ -190,16 +205,3 @@ def _question(scan: Scan, trace: Trace) -> list[str]:
         optimizer=optimizer,
         device=asked.device,
     )
-
-
-def settings_of(module: nn.Module) -> dict[str, str]:
-    """Return the ``extra_repr()`` of each module. A module whose method raises is left out."""
-    found = {}
-    for path, each in module.named_modules():
-        try:
-            text = each.extra_repr()
-        except Exception:  # noqa: S112 - a model's own code, for a tooltip
-            continue
-        if isinstance(text, str) and text:
-            found[path] = text
-    return found

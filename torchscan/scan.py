@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Unpack
 
@@ -21,7 +22,8 @@ from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.estimate_suggestions import asker_of, suggest_for_memory, suggest_for_time
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
-from torchscan.once import once
+from torchscan.model_state import differs_from_trace, settings_of
+from torchscan.once import has_answer, once
 from torchscan.ops import OpCost
 from torchscan.pass_changes import Change
 from torchscan.question import Question, asking
@@ -30,6 +32,7 @@ from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass
+from torchscan.recording.state import original_of
 from torchscan.report.info import Info
 from torchscan.report.info_content import info_of
 from torchscan.size_search import SizeSearch
@@ -80,6 +83,18 @@ class Scan:
         """The trace with fused operators: the forward pass, and in training the backward pass."""
         trace, _ = self._trace_and_overheads
         return trace
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The ``extra_repr()`` of each module by its path; none if the model was changed since."""
+        return {} if self.is_changed else settings_of(original_of(self.question.module))
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the model was changed in place since ``trace``."""
+        if not has_answer(self, "_trace_and_overheads"):
+            return False
+        return differs_from_trace(original_of(self.question.module), self.trace)
 
     @once
     def steps(self) -> Trace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -10,7 +12,8 @@ import torch
 from torch import nn
 
 import torchscan
-from torchscan import InputError, compare, crawl_module
+from tests.report.test_page import data_of
+from torchscan import InputError, Scan, compare, crawl_module
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
@@ -223,3 +226,105 @@ def test_a_layer_whose_shape_changes_says_which() -> None:
     text = compare(info(one), info(other)).to_text(width=200)
     assert "output now (-1, 10)" in text
     assert "input now" not in text
+
+
+def test_options_of_scans_are_differences_of_the_pass() -> None:
+    step: dict[str, Any] = {"training": True, "optimizer": "SGD", "device": "H100"}
+    other: dict[str, Any] = {"optimizer": "AdamW", "device": "RTX 4090", "precision": "bf16-mixed"}
+    model = net()
+    changes = compare(Scan(model, (4,), **step), Scan(model, (4,), **{**step, **other}))
+    assert list(changes.passes) == ["device", "optimizer", "precision"]
+    assert changes.passes["optimizer"] == ("SGD", "AdamW")
+    assert changes.passes["precision"] == (None, "bf16-mixed")
+    assert not changes.layers
+    assert not changes.is_same
+    text = " ".join(changes.to_text().split())
+    assert "The reports differ in optimizer: SGD before, AdamW now." in text
+    assert "The reports differ in precision: none before, bf16-mixed now." in text
+
+    with_synonyms: dict[str, Any] = {
+        "training": True,
+        "optimizer": "sgd",
+        "device": "NVIDIA H100 80GB HBM3",
+    }
+    same = compare(Scan(model, (4,), **step), Scan(model, (4,), **with_synonyms))
+    assert same.passes == {}
+    assert same.is_same
+
+    looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
+    assert looped.passes == {"loop_iterations": (2, 3)}
+    assert not looped.is_same
+    remarks = data_of(looped.to_html())["remarks"]
+    assert remarks == ["The sides differ in loop iterations: 2 before, 3 now."]
+    assert compare(info(model), Scan(model, (4,), device="H100")).passes == {}
+
+
+def test_other_estimates_are_a_change() -> None:
+    before, after = info(net()), info(net())
+    before["overall"]["peak_bytes"], after["overall"]["peak_bytes"] = 100, 200
+    assert not compare(before, after).is_same
+    assert compare(before, after).passes == {}
+
+
+def test_a_formula_that_fails_is_not_listed_as_missing() -> None:
+    problem = {
+        "code": "formula-failed",
+        "values": {"operator": "rev.op.default", "error": "ValueError('x')"},
+    }
+    before, after = info(net()), info(net())
+    after["without_formula"] = {"rev.op.default": 1, "rev.other.default": 1}
+    after["formula_problems"] = [problem]
+    changes = compare(before, after)
+    text = " ".join(changes.to_text().split())
+    assert "have no cost formula: rev.other.default." in text
+    failed = (
+        "values are lower bounds, because the cost formula of rev.op.default failed: "
+        "ValueError('x')."
+    )
+    assert f"Now: {failed}" in text
+    assert changes.to_dict()["formula_problems"] == {"before": [], "after": [problem]}
+
+    remarks = data_of(changes.to_html())["remarks"]
+    assert "MACs and FLOPs after are lower bounds: no formula for rev.other.default." in remarks
+    assert f"After: {failed}" in remarks
+
+
+def test_what_a_page_shows_outlives_the_model() -> None:
+    model = net()
+    has_gone = weakref.ref(model)
+    comparison = compare(Scan(model, (4,)), Scan(net(), (4,)))
+    del model
+    gc.collect()
+    assert has_gone() is None
+    assert data_of(comparison.to_html())["remarks"] == []
+
+
+def test_a_model_that_is_changed_in_place_is_compared_as_it_was() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3))
+    before = Scan(model, (3, 8, 8))
+    before.memory, before.trace  # noqa: B018 - recorded before the change
+    model[0] = nn.Conv2d(3, 8, 5)
+    comparison = compare(before, Scan(model, (3, 8, 8)))
+    model[0] = nn.Conv2d(3, 8, 7)
+    data = data_of(comparison.to_html())
+    assert "output 8×6×6 → 8×4×4" in data["rows"][1]["what"]
+    assert "kernel_size" not in data["rows"][1]["what"]  # only the second is known
+    peaks = [each["value"] for each in data["verdicts"] if each["label"] == "Peak memory"]
+    assert len(peaks) == 1
+    assert data["remarks"] == []
+
+
+def test_estimates_of_a_model_that_was_changed_are_left_out() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3))
+    before, on_device = Scan(model, (3, 8, 8)), Scan(model, (3, 8, 8), device="H100")
+    before.trace, on_device.trace  # noqa: B018 - recorded before the change
+    model[0] = nn.Conv2d(3, 8, 5)
+    data = data_of(compare(before, Scan(model, (3, 8, 8))).to_html())
+    assert "output 8×6×6 → 8×4×4" in data["rows"][1]["what"]
+    assert "Peak memory" not in [each["label"] for each in data["verdicts"]]
+    reason = "Memory before: the model was changed after its pass was recorded: make another scan"
+    assert data["remarks"][0].startswith(reason)
+
+    with pytest.warns(UserWarning, match="a model was changed after its pass was recorded"):
+        comparison = compare(on_device, Scan(model, (3, 8, 8), device="H100"))
+    assert comparison.estimates == {}

@@ -6,13 +6,14 @@ restricts the count to the forward or the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, formula_problems, operators_without_formula
 from torchscan.errors import Give, InputError, MissingFormulaError
+from torchscan.notes import Note
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -76,18 +77,31 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
             f"modules ran in other threads, which are not recorded: {modules}"
         )
     if unknown:
-        places_by_operator: list[str] = []
-        for name, paths in unknown.items():
-            layers = [path or "(the model)" for path in paths]
-            places_by_operator.append(f"{name} in {', '.join(layers)}")
-        places = "; ".join(places_by_operator)
-        problems = [str(note) for note in formula_problems(trace, unknown)]
+        problems = formula_problems(trace, unknown)
+        details = [str(note) for note in problems if note.code != "formula-failed"]
         raise MissingFormulaError(
-            f"these operators have no cost formula: {places}: leave out ",
+            f"{_describe_unknown(unknown, problems)}: leave out ",
             Give("strict", True),
             " for lower bounds",
-            details="; ".join(problems) or None,
+            details="; ".join(details) or None,
         )
+
+
+def _describe_unknown(unknown: Mapping[str, Mapping[str, int]], problems: Sequence[Note]) -> str:
+    """Return which operators have no cost formula and which formulas failed, with their layers."""
+    places = {}
+    for name, paths in unknown.items():
+        layers = [path or "(the model)" for path in paths]
+        places[name] = f"{name} in {', '.join(layers)}"
+
+    reasons = []
+    for note in problems:
+        if note.code == "formula-failed":
+            place = places.pop(note.values["operator"])
+            reasons.append(f"the cost formula of {place} failed: {note.values['error']}")
+    if places:
+        reasons.insert(0, f"these operators have no cost formula: {'; '.join(places.values())}")
+    return "; ".join(reasons)
 
 
 def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:

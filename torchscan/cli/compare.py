@@ -13,7 +13,7 @@ from torchscan.cli.on_targets import on_one_of_several
 from torchscan.cli.option_table import add_options
 from torchscan.cli.options import INPUTS, TARGETS, add_command, add_inputs, add_output, first_given
 from torchscan.cli.spelling import ShellSpelling
-from torchscan.errors import InputError
+from torchscan.errors import InputError, TorchscanError
 
 if TYPE_CHECKING:
     from torchscan.report.comparison import ComparedSide
@@ -82,14 +82,15 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _side_of(options: argparse.Namespace, target: str, scan: Scan) -> ComparedSide:
-    """Return what is compared of a model; of a page all of it, while the model is there."""
+    """Return what is compared of a model, with the content of a page if a page is written."""
     from torchscan.comparing import side_of_scan
 
     spelling = ShellSpelling(options)
-    side = side_of_scan(scan, target, excuse=lambda error: error.write(spelling))
-    if options.format == "html" and side.content is not None:
-        side.content()
-    return side
+
+    def excuse(error: TorchscanError) -> str:
+        return error.write(spelling)
+
+    return side_of_scan(scan, target, excuse, has_page=options.format == "html")
 
 
 def _is_report(given: str) -> bool:

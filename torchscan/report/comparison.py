@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.alignment import merge_orders
 from torchscan.report.compare_runs import Change, change_of, find_differences
@@ -16,6 +17,7 @@ from torchscan.report.info_data import (
     InfoData,
     InfoDict,
     Layer,
+    NoteData,
     data_of,
     summed,
 )
@@ -29,13 +31,21 @@ QuestionKey = Literal[
     "inputs", "batch_size", "mode", "backward", "convention", "torchscan_version", "torch_version"
 ]
 
+#: options of a scan that no info has
+OptionKey = Literal["device", "optimizer", "precision", "loop_iterations"]
+#: labels and formats of estimates, which are there if both sides have them
+ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "peak_bytes": ("Peak memory", units.memory),
+    "time_estimate": ("Time", units.duration),
+}
+
 #: a path, and the number of the call
 _LayerKey = tuple[str, int]
 #: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
 #: what must agree; otherwise the figures differ because the questions do
-_ESTIMATES = ("peak_bytes", "time_estimate")
 _QUESTION: tuple[QuestionKey, ...] = get_args(QuestionKey)
+_OPTIONS: tuple[OptionKey, ...] = get_args(OptionKey)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +86,13 @@ class ComparedSide:
     """One side of a comparison."""
 
     info: InfoDict
-    #: returns what a page shows of the model, or None for a stored report, which has no graph
-    content: Callable[[], PageContent] | None = None
+    #: what a page shows of the model, or None for a stored report, which has no graph
+    content: PageContent | None = None
+    #: options of the scan, or None for a report, which does not have them
+    options: Mapping[str, str | int | None] | None = None
 
     def __reduce__(self) -> tuple[Callable[[InfoDict], ComparedSide], tuple[InfoDict]]:
-        """Without the model."""
+        """Without the content of the page."""
         return _side_of_report, (self.info,)
 
 
@@ -95,8 +107,8 @@ class Comparison(PageResult):
     #: values of the complete model, before and after, by name
     totals: Mapping[str, tuple[int, int]]
     layers: tuple[LayerChange, ...]
-    #: other differences between the two passes: fields of the provenance, with their values before
-    #: and after
+    #: other differences between the two passes: fields of the provenance and options of two scans,
+    #: with their values before and after
     passes: Mapping[str, tuple[Any, Any]]
     #: True if every operator has a cost formula, before and after; else costs are lower bounds
     complete: tuple[bool, bool] = (True, True)
@@ -104,6 +116,8 @@ class Comparison(PageResult):
     without_formula: tuple[Mapping[str, int], Mapping[str, int]] = field(
         default_factory=lambda: ({}, {})
     )
+    #: why some of these have no cost although a formula was meant for them, before and after
+    formula_problems: tuple[Sequence[NoteData], Sequence[NoteData]] = ((), ())
     #: "peak_bytes" and "time_estimate" in seconds, before and after, if both sides have them
     estimates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     _sides: tuple[ComparedSide, ComparedSide] | None = field(
@@ -112,8 +126,11 @@ class Comparison(PageResult):
 
     @property
     def is_same(self) -> bool:
-        """True if no counted value has changed."""
-        return not self.layers and all(before == after for before, after in self.totals.values())
+        """True if no counted value, estimate or option of a scan has changed."""
+        if self.layers or not self.passes.keys().isdisjoint(_OPTIONS):
+            return False
+        values = [*self.totals.values(), *self.estimates.values()]
+        return all(before == after for before, after in values)
 
     def grown(self, *keys: str) -> list[LayerChange]:
         """Return the layers whose values grew, largest growth first."""
@@ -131,6 +148,8 @@ class Comparison(PageResult):
             "without_formula": _both(tuple(map(dict, self.without_formula))),
             "passes": passes,
         }
+        if any(self.formula_problems):
+            content["formula_problems"] = _both(self.formula_problems)
         if self.estimates:
             content["estimates"] = {key: _both(each) for key, each in self.estimates.items()}
         return content
@@ -162,6 +181,7 @@ def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
     for key in SUMS:
         totals[key] = (before_all[key], after_all[key])
     sides = _side_of_report(before), _side_of_report(after)
+    problems = old.get("formula_problems", []), new.get("formula_problems", [])
     return Comparison(
         estimates=compare_estimates(old, new),
         _sides=sides,
@@ -170,13 +190,23 @@ def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
         passes=find_differences(old["provenance"], new["provenance"], _QUESTION),
         complete=(before_all["complete"], after_all["complete"]),
         without_formula=(old["without_formula"], new["without_formula"]),
+        formula_problems=problems,
     )
+
+
+def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
+    """Return the changes between two sides, with what a page shows of them."""
+    comparison = compare_infos(before.info, after.info)
+    passes = dict(comparison.passes)
+    if before.options is not None and after.options is not None:
+        passes |= find_differences(before.options, after.options, _OPTIONS)
+    return replace(comparison, passes=passes, _sides=(before, after))
 
 
 def compare_estimates(before: InfoData, after: InfoData) -> dict[str, tuple[float, float]]:
     """Return the estimates of memory and time that both infos have."""
     estimates = {}
-    for key in _ESTIMATES:
+    for key in ESTIMATES:
         sides = before["overall"].get(key), after["overall"].get(key)
         if None not in sides:
             estimates[key] = cast("tuple[float, float]", sides)

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from torchscan import units
+from torchscan.notes import Note
+from torchscan.plain import from_plain
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import Change, RunComparison, describe_differences
-from torchscan.report.comparison import Comparison, LayerChange, growth
+from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange, growth
 from torchscan.report.info_data import COST_SUMS, SUMS, Shape, Shapes, summed
 from torchscan.report.make_table import make_table, number, totals_table, words
-from torchscan.report.remarks import unknown_cost_text
+from torchscan.report.remarks import unknown_cost_texts
 from torchscan.report.run_comparison_table import run_comparison_table
 from torchscan.report.table import Table
 from torchscan.report.table_rows import Cell
@@ -23,11 +25,6 @@ _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
 _MAX_ROWS = 40
 _SHAPES: tuple[Literal["output_shape", "input_shape"], ...] = ("output_shape", "input_shape")
 _PARAMS = ("grad_params", "nograd_params")
-#: estimates, if both sides have them
-_ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "peak_bytes": ("Peak memory", units.memory),
-    "time_estimate": ("Time", units.duration),
-}
 _TOTALS: Sequence[tuple[str, str, tuple[str, ...], Callable[[int], str]]] = (
     ("params", "Parameters", _PARAMS, units.exact),
     ("grad_params", "Trainable parameters", ("grad_params",), units.exact),
@@ -47,9 +44,10 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
     if isinstance(comparison, RunComparison):
         return run_comparison_table(comparison)
     remarks = [] if comparison.layers else ["No layer changed."]
-    for when, names in zip((" before", " now"), comparison.without_formula, strict=True):
-        if names:
-            remarks.append(unknown_cost_text(", ".join(names), when))
+    sides = zip(comparison.without_formula, comparison.formula_problems, strict=True)
+    for when, (names, problems) in zip(("before", "now"), sides, strict=True):
+        notes = [from_plain(Note, each) for each in problems]
+        remarks += unknown_cost_texts({name: name for name in names}, notes, when)
     remarks += describe_differences("reports", comparison.passes, format_value)
     columns = (
         words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
@@ -102,7 +100,7 @@ def _totals(comparison: Comparison) -> Table:
                 change = Cell(None, "?")
             cells.append(Cell(value, f"{bound}{text(value)}"))
         rows.append([Cell(key, name), *cells, change])
-    for key, (name, text) in _ESTIMATES.items():
+    for key, (name, text) in ESTIMATES.items():
         if key in comparison.estimates:
             old, new = comparison.estimates[key]
             cells = [Cell(value, text(value)) for value in (old, new)]
@@ -162,7 +160,9 @@ def _format_shapes(shapes: Shapes) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a field of a provenance as text; inputs by name, type and shape."""
+    """Return a field of a provenance or an option as text; inputs by name, type and shape."""
+    if value is None:
+        return "none"
     if not isinstance(value, list):
         return str(value)
     inputs = [f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value]

@@ -112,17 +112,43 @@ def _sentences(notes: Sequence[NoteData]) -> list[str]:
     return [from_plain(Note, each).sentence for each in notes]
 
 
-def unknown_cost_texts(labels: Mapping[str, str], problems: Sequence[Note]) -> list[str]:
+def unknown_cost_texts(
+    labels: Mapping[str, str], problems: Sequence[Note], when: str = ""
+) -> list[str]:
     """Return remarks on operators without a cost, which have labels by their names.
 
     Those whose formulas failed have a remark each, and are not listed as without a formula.
+    ``when`` is the side of a comparison: "before" or "now".
     """
-    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
-    others = [label for name, label in labels.items() if name not in failed]
-    texts = [note.sentence for note in problems]
+    others = [labels[name] for name in _names_without_formula(labels, problems)]
+    texts = _problem_texts(problems, when)
     if others:
-        texts.insert(0, unknown_cost_text(", ".join(others)))
+        side = f" {when}" if when else ""
+        texts.insert(0, unknown_cost_text(", ".join(others), side))
     return texts
+
+
+def lower_bound_texts(info: InfoData, when: str) -> list[str]:
+    """Return the remarks of a page on operators without a cost, on one side of a comparison."""
+    problems = [from_plain(Note, each) for each in info.get("formula_problems", ())]
+    texts = _problem_texts(problems, when)
+    names = ", ".join(_names_without_formula(info["without_formula"], problems))
+    if names:
+        texts.insert(0, f"MACs and FLOPs {when} are lower bounds: no formula for {names}.")
+    return texts
+
+
+def _names_without_formula(unknown: Collection[str], problems: Sequence[Note]) -> list[str]:
+    """Return the operators without a cost that have no formula, or one that was not used."""
+    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
+    return [name for name in unknown if name not in failed]
+
+
+def _problem_texts(problems: Sequence[Note], when: str = "") -> list[str]:
+    """Return a remark on each formula that gives no cost, with the side of a comparison."""
+    if not when:
+        return [note.sentence for note in problems]
+    return [f"{when.capitalize()}: {note}." for note in problems]
 
 
 def unknown_cost_text(names: str, when: str = "") -> str:

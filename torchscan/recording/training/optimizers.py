@@ -73,6 +73,18 @@ def require_known(choice: OptimizerChoice | None) -> None:
         _class_named(choice)
 
 
+def name_of(choice: OptimizerChoice) -> str:
+    """Return the name of an optimizer: of its class, or of the function that makes it."""
+    kind: Any = choice
+    if isinstance(choice, str):
+        kind = _class_named(choice)
+        if not isinstance(kind, type):
+            return choice
+    if isinstance(choice, Optimizer):
+        kind = type(choice)
+    return getattr(kind, "__name__", "an optimizer")
+
+
 def installed_optimizer(choice: OptimizerChoice) -> OptimizerChoice:
     """Return the optimizer for a real step.
 

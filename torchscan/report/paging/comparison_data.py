@@ -17,6 +17,7 @@ from torchscan.report.paging.compared_rows import PageSide, PairedRows, rows_of_
 from torchscan.report.paging.layer_rows import Paging
 from torchscan.report.paging.page_data import PageContent, describe_inputs, three_digits, verdict_of
 from torchscan.report.paging.row_values import key_of, parse_settings
+from torchscan.report.remarks import lower_bound_texts
 from torchscan.trace.trace import Trace
 
 #: values at the top of the page: what is added up, and the label
@@ -44,7 +45,7 @@ class _ShownSide:
     """One side with what its page shows."""
 
     def __init__(self, side: ComparedSide) -> None:
-        self.content: PageContent | None = None if side.content is None else side.content()
+        self.content: PageContent | None = side.content
         info: InfoDict = side.info if self.content is None else self.content.info
         self.info = data_of(info)
         self.layers: Sequence[Layer] = self.info["layers"]
@@ -196,20 +197,17 @@ class _ComparedModels:
         remarks = describe_differences("sides", self._comparison.passes, format_value)
         if self._before.content is None or self._after.content is None:
             remarks.append("A report has no graph: give two models to see their graphs.")
-        unknown, new_unknown = self._comparison.without_formula
-        remarks += _remarks_of(self._before, "before", unknown)
-        remarks += _remarks_of(self._after, "after", new_unknown)
+        remarks += _remarks_of(self._before, "before")
+        remarks += _remarks_of(self._after, "after")
         return list(map(printable, remarks))
 
 
-def _remarks_of(side: _ShownSide, when: str, without_formula: Collection[str]) -> Iterator[str]:
+def _remarks_of(side: _ShownSide, when: str) -> Iterator[str]:
     """Yield what is missing on one side, and why."""
     if side.content is not None:
         for name, reason in side.content.reasons.items():
             yield f"{name} {when}: {reason}"
-    if without_formula:
-        names = ", ".join(without_formula)
-        yield f"MACs and FLOPs {when} are lower bounds: no formula for {names}."
+    yield from lower_bound_texts(side.info, when)
 
 
 def title_of(names: Sequence[str]) -> str:
