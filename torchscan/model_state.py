@@ -1,4 +1,4 @@
-"""Whether a model was changed in place since its pass was recorded, and its settings."""
+"""Settings of a model's modules, and changes of a model since its pass was recorded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def differs_from_trace(module: nn.Module, trace: Trace) -> bool:
         path = f"{record.owner}.{record.name}".removeprefix(".")
         parameter = parameters.get(path)
         # packed and lazy parameters have other sizes than what they stand for
-        is_plain = type(parameter) is nn.Parameter and parameter.is_floating_point()
-        if is_plain and parameter.numel() != record.local_numel:
+        if type(parameter) is not nn.Parameter or not parameter.is_floating_point():
+            continue
+        if parameter.numel() != record.local_numel:
             return True
     return False
 
