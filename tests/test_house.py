@@ -47,7 +47,7 @@ ROOMS = [
     {"observing"},
     {"inspecting"},
     {"report"},
-    {"pass_changes"},
+    {"pass_changes", "model_state"},
     {"checkpointing", "suggestions", "size_search"},
     {"question"},
     {"recorded_pass"},

@@ -31,7 +31,7 @@ def test_as_plain_data_and_as_a_table_it_has_each_layer() -> None:
 
 def test_a_wrong_position_says_which_there_are() -> None:
     field = projective_field(nn.Conv2d(1, 1, 3), (1, 9, 8))
-    with pytest.raises(InputError, match="position is 8: give 0 to 7"):
+    with pytest.raises(InputError, match="position is 8: give a whole number, 0 to 7"):
         field.output.reaches(0, 8)
     with pytest.raises(InputError, match=r"give 2 numbers, one for each spatial axis of args\[0\]"):
         field.output.reaches(1)
