@@ -441,7 +441,9 @@ def pictures(page: Any) -> list[str]:
     ]
 
 
-def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def training_of(tmp_path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """A run that has made a pass and no step: the address of its page, and what makes a step."""
     program = textwrap.dedent(
         f"""
         import sys, torch, torchscan
@@ -462,24 +464,36 @@ def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path)
         text=True,
         bufsize=1,
     ) as training:
+        assert training.stdin is not None
+        assert training.stdout is not None
+        write = training.stdin.write
         try:
-            _follow(browser, training)
+            url = training.stdout.readline().removeprefix("torchscan: ").strip()
+            yield url, lambda: write("\n")
         finally:
-            assert training.stdin is not None
             training.stdin.close()
         assert training.wait(30) == 0
 
 
-def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
-    assert training.stdin is not None
-    assert training.stdout is not None
-    url = training.stdout.readline().removeprefix("torchscan: ").strip()
-    training.stdin.write("\n\n")
-    with opened(browser, url) as page:
+def test_a_page_that_was_opened_before_the_first_step_shows_the_training_with_it(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with training_of(tmp_path) as (url, make_step), opened(browser, url) as page:
+        page.locator(".node[data-name='0']").wait_for()
+        assert "no step" in page.locator(".question").inner_text()
+        make_step()
+        page.locator(".training").wait_for()
+
+
+def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path) -> None:
+    with training_of(tmp_path) as (url, make_step), opened(browser, url) as page:
+        make_step()
+        make_step()
         page.locator(".state", has_text="live").wait_for()
         for _ in range(3):
             before = page.locator(".question").inner_text()
-            training.stdin.write("\n\n")
+            make_step()
+            make_step()
             start = time.monotonic()
             while (
                 page.locator(".question").inner_text() == before and time.monotonic() < start + 10

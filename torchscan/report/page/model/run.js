@@ -35,7 +35,11 @@ class RunPage extends ModelPage {
     const { data } = this;
     if (this.training) this.takeTraining(data.training);
     if (!data.live) return;
-    if (this.training) follow("training", 1, ({ training }) => { if (training && !this.isHeld) this.takeTraining(training); });
+    follow("training", 1, ({ training }) => {
+      if (!training || this.isHeld) return;
+      if (this.training) this.takeTraining(training);
+      else location.reload(); // it was opened before the first step
+    });
     listen((figures) => this.hear(figures), (isThere) => { this.state.textContent = isThere ? "live" : this.gone(); });
   }
 
