@@ -252,7 +252,8 @@ def test_launches_are_triton_s_own_again_after_a_pass() -> None:
     before = KernelInterface.__getitem__
     summary(kernels.Bare(), args=(torch.rand(128),), width=80)
     assert KernelInterface.__getitem__ is before
-    with pytest.raises(RuntimeError, match="active drivers"):
+    # without a driver the one is refused, with a driver the other
+    with pytest.raises((RuntimeError, ValueError), match=r"active drivers|cannot be accessed"):
         kernels.Bare()(torch.rand(128))
 
 

@@ -60,7 +60,8 @@ AROUND: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "anomalies": torch.autograd.detect_anomaly,
     "inference": torch.inference_mode,
     "no gradients": torch.no_grad,
-    "a profiler": torch.profiler.profile,
+    # torch 2.11 warns of a profiler that does not accumulate
+    "a profiler": lambda: torch.profiler.profile(acc_events=True),
     "the meta device": lambda: torch.device("meta"),
     "an offload": torch.autograd.graph.save_on_cpu,
 }
