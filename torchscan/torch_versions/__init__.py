@@ -146,6 +146,7 @@ from torchscan.torch_versions.torch_operators import (
     WRITTEN_IN_PYTHON,
     MissingOperator,
     aten,
+    has_cpu_kernel,
     join_values,
     norms_of,
     one_hot,
