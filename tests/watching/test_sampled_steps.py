@@ -155,12 +155,27 @@ def test_inputs_by_position_and_by_keyword_are_numbered_together() -> None:
     }
 
 
-def test_the_gradient_of_a_keyword_that_the_call_has_written_to_is_left_out() -> None:
-    """When the call ends, torch shows the product in its place, whose gradient is 3."""
+def test_the_gradient_of_a_keyword_that_the_call_writes_to_is_that_of_what_it_was_given() -> None:
+    """The derivative of ``3 x y`` by ``y`` is 15, and that by the product in its place 3."""
     model = Products(writes=True)
     # the product needs the value of 7 for the gradient of 5, so that is not computed
     model.five.requires_grad_(False)
-    assert input_gradients(model) == {}
+    assert input_gradients(model) == {"product input gradient 1": [15.0]}
+
+
+def test_the_values_of_a_keyword_are_those_before_the_call() -> None:
+    """They are 5 and 7, and 35 afterwards, in the first step and in those with known calls."""
+    model = Products(writes=True).requires_grad_(False)
+    with watching(model, "inputs") as process:
+        for _ in range(2):
+            model(torch.ones(1, 1))
+    steps = process.samples
+    assert len(steps) == 2
+    for sampled_step in steps:
+        process.samples = [sampled_step]
+        values = Step(process).values()
+        assert values["product input"] == [5.0]
+        assert values["product input 1"] == [7.0]
 
 
 def test_the_norm_of_a_large_gradient_is_that_of_all_values() -> None:

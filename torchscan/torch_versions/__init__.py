@@ -98,6 +98,7 @@ from torchscan.torch_versions.hook_tables import (
     GlobalHooks,
     forget_hooks,
     hooks_of,
+    keyword_arguments,
     optimizer_hooks,
     put_back_hooks,
     strip_hooks,
