@@ -6,6 +6,7 @@ import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -306,6 +307,33 @@ def test_the_result_of_a_call_is_sampled_if_calls_inside_it_were_interrupted() -
         "1 output": [4.0],
         "Sequential output": [4.0],
     }
+
+
+class Unbound(nn.Module):
+    """Twice, three times and four times the input, as results of one operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor([2.0, 3.0, 4.0]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.weights * x).unbind(1)
+
+
+def test_a_later_hook_of_any_result_of_an_operator_changes_no_recorded_gradient() -> None:
+    """The loss is 5 a + 7 c, and the hooks multiply what the operator gets."""
+    model = Unbound()
+    with watching(model, "output_grads") as process:
+        first, _, third = model(torch.ones(1, 1))
+        for result, factor in ((first, 10), (third, 1000)):
+            result.register_hook(partial(torch.mul, other=factor))
+        (5 * first + 7 * third).sum().backward()
+    assert Step(process).values() == {
+        "Unbound output gradient": [5.0],
+        "Unbound output gradient 2": [7.0],
+    }
+    assert model.weights.grad is not None
+    assert model.weights.grad.tolist() == [50.0, 0.0, 7000.0]
 
 
 def test_a_later_hook_of_a_result_does_not_change_the_recorded_gradient() -> None:
