@@ -10,7 +10,11 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import (
+    call_costs,
+    operators_without_formula,
+    unknown_cost_notes,
+)
 from torchscan.analyses.projective_field import ProjectiveField
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.short_results import Short
@@ -248,11 +252,8 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
         warn_user("computing the cost failed, so the result is 0: ", error)
         return OpCost()
     unknown = operators_without_formula(trace, call_costs(trace))
-    if unknown:
-        warn_user(
-            "the result is a lower bound, because these operators have no cost formula: "
-            f"{', '.join(unknown)}"
-        )
+    for note in unknown_cost_notes(trace, unknown):
+        warn_user(note.sentence)
     return total_cost(trace)
 
 

@@ -49,6 +49,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     xformers,
 )
 from torchscan.ops.formula_problems import find_formula_problem as find_formula_problem
+from torchscan.ops.formula_problems import operators_with_problem as operators_with_problem
 from torchscan.ops.op_costs import CallCost as CallCost
 from torchscan.ops.op_costs import OpCost as OpCost
 from torchscan.ops.op_costs import Work as Work

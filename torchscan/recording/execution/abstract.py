@@ -53,6 +53,9 @@ from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.kernel_operators import KERNELS
 from torchscan.trace.records import TensorKind
 
+#: namespaces of torch's own operators
+_OF_TORCH = frozenset({"aten", "prims"})
+
 
 class _Plan(NamedTuple):
     """The plan for calls with a given key."""
@@ -187,10 +190,7 @@ class AbstractExecution:
         Keep computing with them, unless the result is large or full of fractions.
         """
         if request.traits.needs_values or request.traits.written:
-            outcome = describe_outcome(request, call_on_cpu(request))
-            if not request.traits.needs_values and self._only_written(request, outcome) is not None:
-                self._remember(request, outcome, call_on_cpu)
-            return outcome
+            return self._change_values(request)
         if self._loses_values(request):
             return self._run_on_shapes(request)
         try:
@@ -198,13 +198,29 @@ class AbstractExecution:
         except Exception:
             is_about_values = request.op is aten._linalg_check_errors.default
             has_fractions = any(tracked.spec.is_arithmetic for tracked in request.tracked)
-            if not is_about_values and not has_fractions:
+            if not is_about_values and not has_fractions and not _may_require_gpu(request):
                 raise
             # A singular matrix, for example, does not matter here.
             return self._run_on_shapes(request)
         if not self._has_values(outcome.signature):
             return self._run_on_shapes(request)
         if request.op not in READ_INTEGERS:  # other values of the same shape give other shapes
+            self._remember(request, outcome, call_on_cpu)
+        return outcome
+
+    def _change_values(self, request: OpRequest) -> OpOutcome:
+        """Run an operator that writes to values, or reads them to know its result."""
+        needs_values = request.traits.needs_values
+        try:
+            outcome = describe_outcome(request, call_on_cpu(request))
+        except Exception:
+            if needs_values or not _may_require_gpu(request):
+                raise
+            for tensor in request.written_tensors():
+                request.table.forget_values(tensor)
+            request.look_up()
+            return self._run_on_shapes(request)
+        if not needs_values and self._only_written(request, outcome) is not None:
             self._remember(request, outcome, call_on_cpu)
         return outcome
 
@@ -266,6 +282,15 @@ class AbstractExecution:
 
 
 def _can_run_on_values(request: OpRequest) -> bool:
-    """Return whether all operands have values; kernels run on GPUs only."""
-    has_values = all(tracked.is_concrete for tracked in request.tracked)
-    return has_values and request.op.namespace != KERNELS
+    """Return whether all operands have values, and the operator has a kernel for them."""
+    if not all(tracked.is_concrete for tracked in request.tracked):
+        return False
+    return request.traits.has_cpu_kernel and request.op.namespace != KERNELS
+
+
+def _may_require_gpu(request: OpRequest) -> bool:
+    """Return whether an operator's kernel may refuse tensors on the CPU.
+
+    That of a package is often registered for all devices and launches a kernel of GPUs.
+    """
+    return request.op.namespace not in _OF_TORCH
