@@ -16,6 +16,7 @@ from torchscan.analyses.receptive_field.envelopes import (
 )
 from torchscan.analyses.receptive_field.periodic_lines import (
     MIN_NOTHING,
+    NOTHING,
     PeriodicLine,
     min_value,
     total,
@@ -85,6 +86,8 @@ def _look_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digits
                 continue
             if before is None and (size == new_size or len(digits) == 1):
                 dims[how.dim] = digits
+                if new_size < size and _sees_nothing(digits, new_size):
+                    base = NOTHING
                 continue
         elif digits is None and all(how.taps.table):
             continue
@@ -92,10 +95,19 @@ def _look_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digits
         line = through_within(joined(sized(digits, size)), how.taps, new_size)
         if before:
             line = total(line, joined(before))
-        start, dims[how.dim] = start_at_zero(((0, line),))
-        base += start
+        start, after = start_at_zero(((0, line),))
+        dims[how.dim] = after
+        base += NOTHING if after and _sees_nothing(after, new_size) else start
         is_moved = False
     return base, dims, is_moved
+
+
+def _sees_nothing(digits: Digits, size: int) -> bool:
+    """Return whether a line has gaps only at all places: it may go on beyond them."""
+    _, line = digits[0]
+    if line is None or size >= len(line.table):
+        return False
+    return min(line.table[:size]) >= MIN_NOTHING
 
 
 def _reduce(how: At | Whole, digits: Digits, size: int) -> int:
