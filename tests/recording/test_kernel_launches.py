@@ -203,6 +203,32 @@ def test_what_tuners_and_heuristics_choose_is_an_argument() -> None:
     assert (arguments["n"], arguments["BLOCK"], arguments["IS_EVEN"]) == (128, 64, True)
 
 
+def test_a_kernel_with_many_parameters_has_an_operator_without_strides() -> None:
+    trace = record(kernels.Strided(), args=(torch.rand(128),))
+    launch = next(op for op in trace.ops if op.signature.operator == "triton.strided")
+    assert set(launch.signature.arguments) | set(launch.signature.kwargs) == {
+        *("x_ptr", "out_ptr", "n", "BLOCK")
+    }
+
+
+def test_code_reads_the_configuration_of_a_tuner_after_a_launch() -> None:
+    """128 elements in rows of 64; Triton sets the attribute itself on a GPU."""
+    trace = record(kernels.Tuned(), args=(torch.rand(128),), execute="abstract")
+    assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (64,)
+    assert torch.cuda.is_available() or not hasattr(kernels.weighted, "best_config")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_code_reads_the_properties_of_an_assumed_gpu() -> None:
+    """An H100 has 132 multiprocessors."""
+    trace = record(kernels.PerMultiprocessor(), args=(torch.rand(8),))
+    assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (132,)
+    (assumption,) = trace.provenance.assumptions
+    assert assumption.code == "kernels-for-gpu"
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        torch.cuda.get_device_properties(torch.device("cpu"))
+
+
 def test_memory_of_a_step_with_kernels() -> None:
     """Weights, inputs and outputs have 512 bytes each; a sum, the loss and its gradient have 4."""
     estimate = estimate_memory(
@@ -265,3 +291,12 @@ def test_a_missing_driver_is_the_cause_and_named_so() -> None:
     assert "try: run it on a machine with a GPU: without one, Triton cannot run kernels" in str(
         failed.value
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver here")
+@pytest.mark.parametrize("training", [False, True])
+def test_an_error_on_shapes_is_the_cause_rather_than_the_missing_driver(training: bool) -> None:
+    with pytest.raises(RecordError, match=r"ValueError: torch\.float32 is not supported"):
+        crawl_module(kernels.Refusing(), args=(torch.rand(128),), training=training)
+    with pytest.raises(RecordError, match=r"ValueError: torch\.float32 is not supported"):
+        estimate_memory(kernels.Refusing(), args=(torch.rand(128),), training=training)
