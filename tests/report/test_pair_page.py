@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.browsing import least_contrast, opened
 from tests.report.test_page import data_of
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, Scan, compare, crawl_module, inspect
+from torchscan.inspecting.run import RunFacts
 from torchscan.types import Comparison
 
 if TYPE_CHECKING:
@@ -237,6 +239,37 @@ def test_two_runs_are_rows_of_one_tree() -> None:
     ]
     assert data["verdicts"][0]["label"] == "Forward"
     assert data["sides"][0]["rows"][0]["forward"] > 0
+
+
+def run_of(model: nn.Module) -> RunFacts:
+    with inspect(model) as inspection:
+        for _ in range(2):
+            model(torch.zeros(2, 4)).sum().backward()
+    return inspection.facts
+
+
+def test_calls_of_runs_that_moved_share_a_row() -> None:
+    before = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    after = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    data = page_data(compare(run_of(before), run_of(after)))
+    found = [(row["name"], row["kind"] == "added", row.get("was")) for row in data["rows"]]
+    assert found == [
+        ("Sequential", False, None),
+        ("0", False, None),
+        ("1", True, None),
+        ("2", False, "1"),
+    ]
+    assert data["rows"][3]["sides"] == [2, 3]
+    assert "Layers that moved: 1 → 2." in data["remarks"]
+
+
+def test_a_run_may_lack_the_first_call_of_a_module() -> None:
+    """As in a run that was saved by another program."""
+    run = run_of(nn.Sequential(nn.Sequential(nn.Linear(4, 2))))
+    later = [replace(call, invocation=call.path != "") for call in run.calls]
+    data = page_data(compare(run, replace(run, calls=tuple(later))))
+    assert [(row["depth"], row["path"]) for row in data["rows"]] == [(0, ""), (1, "0"), (2, "0.0")]
+    assert data["rows"][2]["sides"] == [2, 2]
 
 
 def test_a_model_that_a_run_calls_twice_has_two_rows() -> None:

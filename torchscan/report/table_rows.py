@@ -42,6 +42,8 @@ class Row:
     is_total: bool = False
     #: True if the row is the answer to a search, whose name ends with ``BEST``
     is_best: bool = False
+    #: words of a column that text has no room for, which stand below the row
+    below: str = ""
 
     @property
     def values(self) -> list[Any]:

@@ -74,6 +74,7 @@ def indent_of(text: str) -> int:
 
 def fit_columns(table: Table, width: int) -> Table:
     """Return the table without the columns that the width has no room for, and a remark on them."""
+    table = _let_fall(table, width)
     kept, hidden = _split_columns(table, width)
     keys = {column.key for column in kept}
     shown = table.only([column for column in table.columns if column.key in keys])
@@ -83,6 +84,28 @@ def fit_columns(table: Table, width: int) -> Table:
         remarks.append(f"Hidden columns: {', '.join(headings)}.")
     remarks.sort(key=lambda remark: isinstance(remark, Conclusion))
     return replace(shown, columns=kept, remarks=remarks)
+
+
+def _let_fall(table: Table, width: int) -> Table:
+    """Put texts of columns that may fall below their rows, if others would be hard to read.
+
+    These are to keep twice the width that they need at least.
+    """
+    fallen = [index for index, column in enumerate(table.columns) if column.falls_below]
+    if not fallen or not table.rows:
+        return table
+    table_width = -GAP
+    for column, texts in zip(table.columns, column_texts(table, width), strict=True):
+        table_width += GAP + _min_width(column, texts, 1 if column.falls_below else 2)
+    if table_width <= width:
+        return table
+
+    rows = []
+    for row in table.rows:
+        texts = [row.texts[index] for index in fallen]
+        rows.append(replace(row, below=", ".join(filter(None, texts))))
+    kept = [column for column in table.columns if not column.falls_below]
+    return replace(table, rows=rows).only(kept)
 
 
 def _split_columns(table: Table, width: int) -> tuple[list[Column], list[Column]]:
@@ -159,13 +182,13 @@ def max_text_width(column: Column, texts: Sequence[str]) -> int:
     return max(map(text_width, shown))
 
 
-def _min_width(column: Column, texts: Sequence[str]) -> int:
+def _min_width(column: Column, texts: Sequence[str], factor: int = 1) -> int:
     """Return how narrow a column can get without truncating more than it may."""
     max_width = max_text_width(column, texts)
     if column.min_width is None:
         return max_width
     deepest = max(map(indent_of, texts), default=0)
-    min_width = max(column.min_width, len(column.heading), deepest + _MIN_NAME_WIDTH)
+    min_width = max(factor * column.min_width, len(column.heading), deepest + _MIN_NAME_WIDTH)
     return min(min_width, max_width)
 
 
