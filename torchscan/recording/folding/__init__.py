@@ -44,9 +44,10 @@ class Folded:
 
         Those are equal that are in another model like it: this one before it was spread.
         """
+        folded = None
         with _running_all_layers():
-            return cls._of(module, like or module)
-        return None
+            folded = cls._of(module, like or module)
+        return folded
 
     @classmethod
     def _of(cls, module: nn.Module, like: nn.Module) -> Folded | None:
