@@ -89,6 +89,7 @@ from torchscan.torch_versions.fsdp_shards import (
     is_offloaded,
     is_sharded_by_fsdp,
     resizing_verbs,
+    sharded_by_gathered,
     sharded_tensor_verbs,
     shards_of_fsdp,
     with_inputs_copied,

@@ -21,6 +21,7 @@ from torchscan.recording.folding.left_out_layers import times_of_caches
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, unfolded
 from torchscan.trace.trace import Trace
+from torchscan.user_warnings import warn_user
 
 __all__ = ["Folded", "Repeats", "UnfoldableError", "without_equal_layers"]
 
@@ -43,10 +44,10 @@ class Folded:
 
         Those are equal that are in another model like it: this one before it was spread.
         """
-        try:
-            return cls._of(module, like or module)
-        except Exception:  # a model's own attributes and copies may raise whatever they like
-            return None
+        folded = None
+        with _running_all_layers():
+            folded = cls._of(module, like or module)
+        return folded
 
     @classmethod
     def _of(cls, module: nn.Module, like: nn.Module) -> Folded | None:
@@ -88,13 +89,25 @@ def without_equal_layers(module: nn.Module) -> nn.Module | None:
 
     It cannot run as it is: see :meth:`Folded.of`.
     """
-    try:
+    with _running_all_layers():
         folds = folds_of(module)
-        if not folds or slots_of(module, folds) is None:
-            return None
-        return emptied(module, folds)
-    except Exception:  # a model's own attributes and copies may raise whatever they like
-        return None
+        if folds and slots_of(module, folds) is not None:
+            return emptied(module, folds)
+    return None
+
+
+@contextlib.contextmanager
+def _running_all_layers() -> Iterator[None]:
+    """Go on with all layers if some cannot be left out; warn if that was not foreseen."""
+    try:
+        yield
+    except UnfoldableError:
+        pass
+    except Exception as error:
+        warn_user(
+            "torchscan hit an internal error and records all layers, which takes longer; results "
+            f"are not affected: {type(error).__name__}: {error}"
+        )
 
 
 @contextlib.contextmanager
