@@ -119,7 +119,7 @@ def possible_periods(full: int, rise: int, longest: int) -> Iterator[tuple[int, 
 
 def with_equal_gaps(values: Sequence[int]) -> Sequence[int]:
     """Return the values with the same one in all gaps, so that they can be compared as a whole."""
-    return [MIN_NOTHING if value >= MIN_NOTHING else value for value in values]
+    return [*map(min, values, (MIN_NOTHING,) * len(values))]
 
 
 def continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
