@@ -60,6 +60,7 @@ def test_a_change_that_a_column_shows_is_not_described_again() -> None:
         return [row.cells[-1].text for row in compare(info(before), info(after)).table().rows]
 
     assert described(with_bias(False), with_bias(True)) == [""]
+    assert "32 → 40" in compare(info(with_bias(False)), info(with_bias(True))).to_text()
     # an addition of 4 numbers more
     assert described(Shifts(1), Shifts(2)) == ["flops 4 → 8"]
 
