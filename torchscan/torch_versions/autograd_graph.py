@@ -89,6 +89,7 @@ class GradientHook:
         self._carriers: list[Any] = []
         #: tables with the shared hook, by the same index
         self._tables: dict[int, dict[int, Callable[[Tensor | None], None]]] = {}
+        self._note: Callable[[int, Tensor | None], None] = _ignore
 
     def call(self, note: Callable[[int, Tensor | None], None]) -> None:
         """Call a function for the nodes that the hook is put on from now on, and not for others.
@@ -118,6 +119,7 @@ class GradientHook:
         for table in self._tables.values():
             table.clear()
         self._tables.clear()
+        self._note = _ignore  # the function may hold a step's tensors
 
     def _carrier(self, index: int) -> Any:
         known = len(self._carriers)
@@ -126,6 +128,10 @@ class GradientHook:
                 source = torch.zeros(1, requires_grad=True, device="cpu").expand(2 * index + 1)
                 self._carriers += source.unbind()[known:]
         return self._carriers[index]
+
+
+def _ignore(_index: int, _gradient: Tensor | None) -> None:
+    """Do nothing: no function is called."""
 
 
 def keeps_for_gradients() -> bool:
