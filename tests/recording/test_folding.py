@@ -262,7 +262,7 @@ def test_sparse_buffers_of_layers_are_compared_by_layout() -> None:
 
 
 def test_an_error_that_was_not_foreseen_is_reported_and_all_layers_are_run() -> None:
-    model = Stack(8)
+    model: Any = Stack(8)
     model.config = SimpleNamespace(kinds=[Unspeakable()] * 8)
     with pytest.warns(TorchscanWarning, match="records all layers.*ArithmeticError: no text"):
         assert Folded.of(model) is None

@@ -34,7 +34,7 @@ class Parameters(Protocol):
 
 
 def lasting_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the parameters of a model, sharded ones instead of those that FSDP2 has all-gathered."""
+    """Return the parameters of a model, sharded ones instead of those that FSDP2 has gathered."""
     sharded = sharded_by_gathered(model)
     every = nn.Module.parameters(model)  # models override it
     return [sharded.get(id(each), each) for each in every]

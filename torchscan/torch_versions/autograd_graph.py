@@ -85,10 +85,11 @@ class GradientHook:
     """
 
     def __init__(self) -> None:
-        #: tensors with a table, by their index among the results of a node
-        self._carriers: dict[int, Any] = {}
+        #: tensors that hand a table to a node, each at its index among the results of another node
+        self._carriers: list[Any] = []
         #: tables with the shared hook, by the same index
         self._tables: dict[int, dict[int, Callable[[Tensor | None], None]]] = {}
+        self._note: Callable[[int, Tensor | None], None] = _ignore
 
     def call(self, note: Callable[[int, Tensor | None], None]) -> None:
         """Call a function for the nodes that the hook is put on from now on, and not for others.
@@ -118,14 +119,19 @@ class GradientHook:
         for table in self._tables.values():
             table.clear()
         self._tables.clear()
+        self._note = _ignore  # the function may hold a step's tensors
 
     def _carrier(self, index: int) -> Any:
-        carrier = self._carriers.get(index)
-        if carrier is None:
+        known = len(self._carriers)
+        if index >= known:
             with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
-                source = torch.zeros(index + 1, requires_grad=True, device="cpu")
-                carrier = self._carriers[index] = source.unbind()[index]
-        return carrier
+                source = torch.zeros(1, requires_grad=True, device="cpu").expand(2 * index + 1)
+                self._carriers += source.unbind()[known:]
+        return self._carriers[index]
+
+
+def _ignore(_index: int, _gradient: Tensor | None) -> None:
+    """Do nothing: no function is called."""
 
 
 def keeps_for_gradients() -> bool:

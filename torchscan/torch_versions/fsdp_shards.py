@@ -46,10 +46,10 @@ def _sharded_modules(module: nn.Module) -> list[Any]:
 
 
 def sharded_by_gathered(module: nn.Module) -> dict[int, Tensor]:
-    """Return the sharded parameters of FSDP2 that all-gathered ones replace now, by identity of these.
+    """Return the sharded parameters of FSDP2 by the identities of all-gathered ones.
 
-    They do in a pass, and after one with ``reshard_after_forward=False`` until a backward pass ends.
-    Their memory is freed then.
+    These replace them in a pass, and with ``reshard_after_forward=False`` from then on until a
+    backward pass ends. Their memory is freed then.
     """
     found: dict[int, Tensor] = {}
     for shard in shards_of_fsdp(module):

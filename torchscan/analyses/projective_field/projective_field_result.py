@@ -127,20 +127,23 @@ class LayerReach(Result):
         for axis in axes:
             is_global = axis.status == "global" or axis.units is None
             sizes.append("global" if is_global else axis.size)
-        return short_by_input([axis.input for axis in axes], sizes)
+        inputs = [axis.input for axis in axes]
+        return short_by_input(inputs, sizes)
 
     @property
     def units(self) -> Short:
         """The number of units along the same axes; None where no dimension follows an axis."""
         axes = [axis for axis in self.axes if axis.status != "none"]
         inputs = [axis.input for axis in axes]
-        return short_by_input(inputs, [axis.units for axis in axes])
+        units = [axis.units for axis in axes]
+        return short_by_input(inputs, units)
 
     @property
     def unused(self) -> Short:
         """The number of positions that reach nothing, in the same form, of all axes."""
         inputs = [axis.input for axis in self.axes]
-        return short_by_input(inputs, [len(axis.unused) for axis in self.axes])
+        unused = [len(axis.unused) for axis in self.axes]
+        return short_by_input(inputs, unused)
 
     def reaches(self, *position: int, name: str | None = None) -> tuple[Span, ...]:
         """Return, for each axis of an input, the first and the last unit that a position reaches.

@@ -107,11 +107,14 @@ def _count_units(words: Tensor, num_positions: int) -> ReachCounts:
     has_bits = is_reached.gather(1, starts.unsqueeze(1)).squeeze(1).bool()
     widths = torch.where(has_bits, stops - starts, 1)
     columns: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for rows in torch.arange(len(words), device="cpu").split(_WORDS_AT_ONCE // WORD):
+    every_row = torch.arange(len(words), device="cpu")
+    for rows in every_row.split(_WORDS_AT_ONCE // WORD):
         width = int(widths[rows].max())
-        for part in rows.split(max(_WORDS_AT_ONCE // width, 1)):
+        units = torch.arange(width, device="cpu")
+        num_rows = max(_WORDS_AT_ONCE // width, 1)
+        for part in rows.split(num_rows):
             first = starts[part].clamp(max=num_units - width)
-            near = words[part].gather(1, first.unsqueeze(1) + torch.arange(width, device="cpu"))
+            near = words[part].gather(1, first.unsqueeze(1) + units)
             offsets = first.repeat_interleave(WORD)
             firsts, lasts, counts = _count_bits(near)
             is_missed = counts == 0
@@ -125,9 +128,13 @@ def _count_bits(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return, by word and bit, the first and the last unit that has it, and their number."""
     if words.numel() <= _WORDS_AT_ONCE:
         bits = _bits_of(words)
-        return bits.argmax(1), bits.shape[1] - 1 - bits.flip(1).argmax(1), bits.sum(1)
-    last = words.shape[1] - 1 - _first_bits(words.flip(1))
-    return _first_bits(words), last, _number_of_bits(words)
+        from_end = bits.flip(1).argmax(1)
+        first, counts = bits.argmax(1), bits.sum(1)
+    else:
+        from_end = _first_bits(words.flip(1))
+        first, counts = _first_bits(words), _number_of_bits(words)
+    last = words.shape[1] - 1 - from_end
+    return first, last, counts
 
 
 def _bits_of(words: Tensor) -> Tensor:
@@ -142,7 +149,8 @@ def _first_bits(words: Tensor) -> Tensor:
     num_blocks = -(-num_units // _BLOCK)
     padding = words.new_zeros(num_words, num_blocks * _BLOCK - num_units)
     blocks = torch.cat([words, padding], 1).view(num_words, num_blocks, _BLOCK)
-    first_blocks = _bits_of(reached_along(blocks, 2).squeeze(2)).argmax(1).view(num_words, WORD)
+    bits_of_blocks = _bits_of(reached_along(blocks, 2).squeeze(2))
+    first_blocks = bits_of_blocks.argmax(1).view(num_words, WORD)
     shifts = torch.arange(WORD, device="cpu").view(1, WORD, 1)
     indices = first_blocks.unsqueeze(2).expand(-1, -1, _BLOCK)
     bits = blocks.gather(1, indices).bitwise_right_shift(shifts) & 1
@@ -151,12 +159,12 @@ def _first_bits(words: Tensor) -> Tensor:
 
 def _number_of_bits(words: Tensor) -> Tensor:
     """Return, by word and bit, the number of units that have it, from how often a byte occurs."""
-    bytes_with_bit = torch.arange(256, device="cpu").bitwise_right_shift(
-        torch.arange(8, device="cpu").unsqueeze(1)
-    )
+    every_byte = torch.arange(256, device="cpu")
+    shifts = torch.arange(8, device="cpu").unsqueeze(1)
+    has_bit = every_byte.bitwise_right_shift(shifts) & 1
     counts = []
     for word in words:
         for shift in range(0, WORD, 8):
             occurrences = torch.bincount((word >> shift) & 255, minlength=256)
-            counts.append(((bytes_with_bit & 1) * occurrences).sum(1))
+            counts.append((has_bit * occurrences).sum(1))
     return torch.cat(counts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from torchscan.analyses.receptive_field.result_states import Axis, ResultStates, State
 from torchscan.analyses.receptive_field.sights import Reason
@@ -75,14 +76,10 @@ class Walk:
         ends = _last_operators(self._trace)
         closing = _calls_by_end(ends)
         last_uses = _last_uses(self._trace, ends)
-        #: by memory, its tensors, and the outputs of calls without operators
-        tensors, outputs = defaultdict[int, list[int]](list), defaultdict[int, list[Output]](list)
+        outputs = _outputs_without_operators(self._trace, ends)
+        tensors = defaultdict[int, list[int]](list)
         for tensor, storage in enumerate(self._storages):
             tensors[storage].append(tensor)
-        for module in self._trace.modules:
-            if module.index not in ends:
-                for place, tensor in enumerate(module.outputs):
-                    outputs[self._storages[tensor]].append((module.index, place, tensor))
 
         for position, op in enumerate(self._trace.ops):
             if op.phase == "forward":
@@ -93,15 +90,11 @@ class Walk:
             for storage in last_uses.get(position, ()):
                 for call, place, tensor in outputs.pop(storage, ()):
                     yield call, place, self._states.get(tensor, self._blind)
-                self._forget(storage, tensors[storage])
-        for call, place, tensor in [each for of_memory in outputs.values() for each in of_memory]:
+                self._memory.pop(storage, None)
+                for tensor in tensors[storage]:
+                    self._states.pop(tensor, None)
+        for call, place, tensor in chain.from_iterable(outputs.values()):
             yield call, place, self._states.get(tensor, self._blind)
-
-    def _forget(self, storage: int, tensors: Sequence[int]) -> None:
-        """Forget what the tensors in a memory see."""
-        self._memory.pop(storage, None)
-        for tensor in tensors:
-            self._states.pop(tensor, None)
 
     def read(self, tensor: int) -> State:
         """Return what a tensor sees now."""
@@ -199,6 +192,18 @@ def _calls_by_end(ends: Mapping[int, int]) -> dict[int, list[int]]:
     for call, end in ends.items():
         closing.setdefault(end, []).append(call)
     return closing
+
+
+def _outputs_without_operators(trace: Trace, ends: Mapping[int, int]) -> dict[int, list[Output]]:
+    """Return the outputs of module calls without operators, by their memory."""
+    outputs: dict[int, list[Output]] = {}
+    for module in trace.modules:
+        if module.index in ends:
+            continue
+        for place, tensor in enumerate(module.outputs):
+            storage = trace.tensors[tensor].storage
+            outputs.setdefault(storage, []).append((module.index, place, tensor))
+    return outputs
 
 
 def _last_uses(trace: Trace, ends: Mapping[int, int]) -> dict[int, list[int]]:

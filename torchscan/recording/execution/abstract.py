@@ -36,7 +36,9 @@ from torchscan.recording.execution.meta_calls import (
     call_on_cpu,
     call_on_meta,
     call_on_spec,
+    can_run_on_values,
     masks_to_indices,
+    may_require_gpu,
 )
 from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statistics_on_cpu
 from torchscan.recording.execution.op_traits import ALLOCATIONS, MAY_GROW
@@ -50,11 +52,7 @@ from torchscan.recording.execution.plan_makers import make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorSpec
-from torchscan.trace.kernel_operators import KERNELS
 from torchscan.trace.records import TensorKind
-
-#: namespaces of torch's own operators
-_OF_TORCH = frozenset({"aten", "prims"})
 
 
 class _Plan(NamedTuple):
@@ -106,7 +104,7 @@ class AbstractExecution:
         return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
     def _run_first_time(self, request: OpRequest) -> OpOutcome:
-        if _can_run_on_values(request):
+        if can_run_on_values(request):
             return self._run_on_values(request)
         if request.op in ONLY_SPEC_MATTERS:
             outcome = self._run_on_specs(request)
@@ -198,7 +196,7 @@ class AbstractExecution:
         except Exception:
             is_about_values = request.op is aten._linalg_check_errors.default
             has_fractions = any(tracked.spec.is_arithmetic for tracked in request.tracked)
-            if not is_about_values and not has_fractions and not _may_require_gpu(request):
+            if not is_about_values and not has_fractions and not may_require_gpu(request):
                 raise
             # A singular matrix, for example, does not matter here.
             return self._run_on_shapes(request)
@@ -214,7 +212,7 @@ class AbstractExecution:
         try:
             outcome = describe_outcome(request, call_on_cpu(request))
         except Exception:
-            if needs_values or not _may_require_gpu(request):
+            if needs_values or not may_require_gpu(request):
                 raise
             for tensor in request.written_tensors():
                 request.table.forget_values(tensor)
@@ -264,7 +262,7 @@ class AbstractExecution:
         """
         written = request.written_tensors()
         known: list[Tensor] = []
-        if not _can_run_on_values(request):
+        if not can_run_on_values(request):
             known = [each for each in written if request.knows(each)]
         for tensor in known:
             request.table.forget_values(tensor)
@@ -279,18 +277,3 @@ class AbstractExecution:
     ) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)
-
-
-def _can_run_on_values(request: OpRequest) -> bool:
-    """Return whether all operands have values, and the operator has a kernel for them."""
-    if not all(tracked.is_concrete for tracked in request.tracked):
-        return False
-    return request.traits.has_cpu_kernel and request.op.namespace != KERNELS
-
-
-def _may_require_gpu(request: OpRequest) -> bool:
-    """Return whether an operator's kernel may refuse tensors on the CPU.
-
-    That of a package is often registered for all devices and launches a kernel of GPUs.
-    """
-    return request.op.namespace not in _OF_TORCH

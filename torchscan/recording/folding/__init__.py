@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import nn
 
@@ -22,6 +23,8 @@ from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, unfolded
 from torchscan.trace.trace import Trace
 from torchscan.user_warnings import warn_user
+
+_T = TypeVar("_T")
 
 __all__ = ["Folded", "Repeats", "UnfoldableError", "without_equal_layers"]
 
@@ -44,10 +47,7 @@ class Folded:
 
         Those are equal that are in another model like it: this one before it was spread.
         """
-        folded = None
-        with _running_all_layers():
-            folded = cls._of(module, like or module)
-        return folded
+        return _unless_it_fails(lambda: cls._of(module, like or module))
 
     @classmethod
     def _of(cls, module: nn.Module, like: nn.Module) -> Folded | None:
@@ -89,25 +89,28 @@ def without_equal_layers(module: nn.Module) -> nn.Module | None:
 
     It cannot run as it is: see :meth:`Folded.of`.
     """
-    with _running_all_layers():
+
+    def empty() -> nn.Module | None:
         folds = folds_of(module)
-        if folds and slots_of(module, folds) is not None:
-            return emptied(module, folds)
-    return None
+        if not folds or slots_of(module, folds) is None:
+            return None
+        return emptied(module, folds)
+
+    return _unless_it_fails(empty)
 
 
-@contextlib.contextmanager
-def _running_all_layers() -> Iterator[None]:
-    """Go on with all layers if some cannot be left out; warn if that was not foreseen."""
+def _unless_it_fails(leave_out: Callable[[], _T | None]) -> _T | None:
+    """Return the result, or None if layers cannot be left out; warn if that was not foreseen."""
     try:
-        yield
+        return leave_out()
     except UnfoldableError:
-        pass
+        return None
     except Exception as error:
         warn_user(
             "torchscan hit an internal error and records all layers, which takes longer; results "
             f"are not affected: {type(error).__name__}: {error}"
         )
+        return None
 
 
 @contextlib.contextmanager
