@@ -34,12 +34,12 @@ _TEXT_WIDTHS = (
 
 def cases() -> Iterator[Case]:
     """Yield each class of the library that has weights."""
-    import diffusers
+    from diffusers import ModelMixin, models
 
-    for name in sorted(dir(diffusers)):
-        model_class = getattr(diffusers, name)
-        is_model = inspect.isclass(model_class) and issubclass(model_class, diffusers.ModelMixin)
-        if is_model and model_class is not diffusers.ModelMixin and "Multi" not in name:
+    for name in sorted(dir(models)):
+        model_class = getattr(models, name, None)
+        is_model = inspect.isclass(model_class) and issubclass(model_class, ModelMixin)
+        if is_model and model_class is not ModelMixin and "Multi" not in name:
             layouts = _SAMPLES if "autoencoders" in model_class.__module__ else _LATENTS
             builds = tuple(partial(_build, model_class, layout) for layout in layouts)
             yield Case(name=f"diffusers:{name}", builds=builds, devices=("meta", "cpu"))

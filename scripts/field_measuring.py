@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_map_only
 
 from torchscan import Scan, TorchscanError
 
-#: seconds for a comparison with data, which is only made where the counter needs values
-_LIMIT_WITH_DATA = 25
+#: seconds for a comparison, so that one that is slow does not hide that the model was recorded
+_LIMIT_TO_COUNT = 30
 
 Answer = dict[str, Any]
 NOT_RUN = ("no input", "not built")
@@ -114,7 +114,8 @@ def _cached(kwargs: Mapping[str, Any]) -> int:
 def _compared(build: Build, device: str, built: Built, answer: Answer) -> Answer:
     """The counter's number for the model as it is; else in the type that it needs; else of a small model with data."""
     try:
-        return _difference("as it is", answer, _counted(built, device))
+        with limited(_LIMIT_TO_COUNT):
+            return _difference("as it is", answer, _counted(built, device))
     except Exception as error:
         failed = error
     if "BF16" in str(failed):
@@ -127,7 +128,7 @@ def _compared(build: Build, device: str, built: Built, answer: Answer) -> Answer
 def _with_data(build: Build) -> Answer:
     """Another record, of a model with two layers on the CPU, and the counter's number for it."""
     try:
-        with limited(_LIMIT_WITH_DATA):
+        with limited(_LIMIT_TO_COUNT):
             small = _small(build)
             if small is None:
                 return {}
