@@ -431,7 +431,50 @@ def test_a_level_that_one_side_lacks_leaves_the_other_where_it_is(
         page.evaluate("location.hash = '#layer3.6/'")
         page.locator('.side:nth-child(2) .node[data-name="conv1"]').wait_for()
         assert list(tops(page, 0)) == ["input", "0", "1 … 5", "output"]
-        assert page.locator(".crumbs").inner_text().startswith("ResNet › layer3 › 6 … 22")
+        before, after = page.locator(".crumbs").all_inner_texts()
+        assert before.startswith("ResNet › layer3")
+        assert before.endswith("Sequential without 6 … 22")
+        assert after.startswith("ResNet › layer3 › 6 … 22 ×17")
+
+
+def test_each_side_has_the_names_of_its_own_layers(visit: Visit) -> None:
+    class A(Wrapper):
+        pass
+
+    class B(Wrapper):
+        pass
+
+    before = A(nn.Sequential(nn.Linear(4, 4), Block()))
+    after = B(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Block()))
+    with visit(scans(before, after).to_html()) as page:
+        assert page.locator(".crumbs").all_inner_texts() == ["A", "B"]
+        page.evaluate("location.hash = '#module.2/'")
+        page.locator(".crumbs", has_text="Block").first.wait_for()
+        texts = page.locator(".crumbs").all_inner_texts()
+        assert [" ".join(text.split()) for text in texts] == [
+            "A › module › 1Block",
+            "B › module › 2Block",
+        ]
+        page.locator(".crumbs a").first.click()
+        page.locator(".side", has_text="module").first.wait_for()
+        assert page.locator(".crumbs").all_inner_texts() == ["A", "B"]
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_what_is_chosen_can_be_read_to_its_end(visit: Visit, resnets: str, width: int) -> None:
+    with visit(resnets) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("location.hash = '#layer4.0.conv2'")
+        lines = page.locator(".side .read")
+        lines.filter(has_text="layer4.0.conv2").first.wait_for()
+        assert all("limited by" in text for text in lines.all_inner_texts())
+        for line in lines.all():
+            line.evaluate("line => { line.scrollTop = line.scrollHeight; }")
+            bottom = line.evaluate(
+                "line => line.lastElementChild.getBoundingClientRect().bottom"
+                " - line.getBoundingClientRect().bottom"
+            )
+            assert bottom <= 1
 
 
 def test_sliding_windows_change_what_attention_reads(visit: Visit, llamas: str) -> None:
