@@ -107,6 +107,9 @@ def test_a_formula_that_fails_warns_at_the_line_that_asked() -> None:
     with pytest.warns(TorchscanWarning, match="the cost formula .* failed on") as warned:
         crawl_module(kernels.Bare(), args=(torch.rand(128),))
     assert {each.filename for each in warned} == {__file__}
+    text = str(warned[0].message)
+    assert "failed on triton.exponential(float32 [128]): TypeError(" in text
+    assert text.endswith("; totals are lower bounds")
 
 
 @pytest.mark.usefixtures("_own_formulas")
@@ -133,6 +136,14 @@ def test_a_formula_with_a_misspelt_name_of_a_kernel_is_pointed_out() -> None:
 def test_a_kernel_in_place_of_its_name_is_refused() -> None:
     with pytest.raises(InputError, match="give the name of a Triton kernel as 'triton::my_kernel'"):
         cost_of(kernels.exponential)(lambda **_: Work())
+
+
+def test_the_name_of_a_kernel_without_its_namespace_is_completed() -> None:
+    record(kernels.Bare(), args=(torch.rand(128),))
+    with pytest.raises(InputError, match="give 'triton::exponential' for the Triton kernel"):
+        cost_of("exponential")(lambda **_: Work())
+    with pytest.raises(InputError, match="or its name, 'mylib::my_op'"):
+        cost_of("never_launched")(lambda **_: Work())
 
 
 @pytest.mark.usefixtures("_own_formulas")

@@ -6,13 +6,12 @@ import difflib
 from collections.abc import Collection, Iterable
 
 from torchscan.notes import Note
-from torchscan.ops.formula_calls import apply_formula
+from torchscan.ops.formula_calls import apply_formula, describe_error
 from torchscan.ops.op_costs import complete_work
 from torchscan.ops.registry import formula_of, names_of_own_formulas
 from torchscan.trace.events import OpSignature
 
 _KERNELS = "triton."
-_MAX_ERROR = 160
 #: similarity of names from which one may be meant for the other
 _MIN_SIMILARITY = 0.75
 
@@ -33,9 +32,7 @@ def find_formula_problem(signature: OpSignature, used: Collection[str]) -> Note 
             return None
         complete_work(work, signature)
     except Exception as error:
-        text = " ".join(repr(error).split())
-        if len(text) > _MAX_ERROR:
-            text = f"{text[:_MAX_ERROR]}…"
+        text = describe_error(error)
         return Note.of("formula-failed", operator=signature.full_name, error=text)
     return Note.of("formula-bounds", operator=signature.full_name) if work.is_lower_bound else None
 
