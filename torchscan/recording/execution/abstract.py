@@ -89,8 +89,8 @@ class AbstractExecution:
             raise NeedsValuesError(
                 f"a {kind_of(tensor)} tensor has no counterpart on the meta device"
             )
-        unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
-        return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
+        is_unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
+        return is_unknown or not self._keeps_values(spec) or tensor.device.type != "cpu"
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator: as planned, if a call like this one was seen before."""
