@@ -10,7 +10,11 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import (
+    call_costs,
+    operators_without_formula,
+    unknown_cost_notes,
+)
 from torchscan.analyses.projective_field import ProjectiveField
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.short_results import Short
@@ -73,14 +77,17 @@ def crawl_module(
         receptive_field: whether to include the receptive field of each layer.
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
-    scan = Scan(module, input_shape, dtype, **asked)
-    return scan.describe(
-        convention,
-        strict=strict,
-        receptive_field=receptive_field,
-        memory=memory,
-        times=scan.has_device,
-    )
+    with collected_later():
+        scan = Scan(module, input_shape, dtype, **asked)
+        info = scan.describe(
+            convention,
+            strict=strict,
+            receptive_field=receptive_field,
+            memory=memory,
+            times=scan.has_device,
+        )
+        del scan  # else Python looks for garbage among everything that its trace holds
+    return info
 
 
 @asking
@@ -125,15 +132,16 @@ def summary(
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
     require_device(columns, has_device=has_device)
-    scan = Scan(module, input_shape, dtype, **asked)
-    try:
-        info = scan.describe(convention, strict=strict, **needed_for(columns))
-    except RecordError as error:
-        _print(unfinished_table(error), width)
-        raise
     with collected_later():
+        scan = Scan(module, input_shape, dtype, **asked)
+        try:
+            info = scan.describe(convention, strict=strict, **needed_for(columns))
+        except RecordError as error:
+            _print(unfinished_table(error), width)
+            raise
         folded = folded_to(info, max_depth)
         _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
+        del scan, info, folded  # else Python looks for garbage among all that they hold
     return PrintedSummary()
 
 
@@ -248,11 +256,8 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
         warn_user("computing the cost failed, so the result is 0: ", error)
         return OpCost()
     unknown = operators_without_formula(trace, call_costs(trace))
-    if unknown:
-        warn_user(
-            "the result is a lower bound, because these operators have no cost formula: "
-            f"{', '.join(unknown)}"
-        )
+    for note in unknown_cost_notes(trace, unknown):
+        warn_user(note.sentence)
     return total_cost(trace)
 
 

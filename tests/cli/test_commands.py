@@ -1058,6 +1058,8 @@ def needs(shell: str) -> str:
         ("torchscan report x --run ne", "nets.py", "--output"),
         ("torchscan inspect x --precision bf16", "bf16-mixed", "fp16"),
         ("torchscan inspect x --on-nonfinite r", "raise", "warn"),
+        ("torchscan memory --snapshot ne", "nets.py", "--moment"),
+        ("torchscan report x --overlay ne", "nets.py", "--run"),
         ("torchscan inspect x --save ne", "nets.py", "--steps"),
         ("torchscan inspect -- python ne", "nets.py", "torchvision:"),
         ("torchscan inspect -- python nets.py --device ne", "nets.py", "cuda"),

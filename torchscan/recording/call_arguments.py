@@ -88,7 +88,7 @@ class CallArguments:
             self._give_values(table)
         if request.from_shapes:
             is_noted = not attempt.is_abstract or request.loop_iterations is not None
-            self._enter_examples(recorder, request, matters_only_to_loops=not is_noted)
+            self._enter_examples(recorder, request, matters_only_to_control_flow=not is_noted)
         recorder.inputs = [
             InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in self.named
         ]
@@ -101,14 +101,16 @@ class CallArguments:
                 table.give_values(tensor, values)
 
     def _enter_examples(
-        self, recorder: Recorder, request: PassRequest, *, matters_only_to_loops: bool
+        self, recorder: Recorder, request: PassRequest, *, matters_only_to_control_flow: bool
     ) -> None:
         """Enter inputs made from shapes: random numbers, or zeros for integers."""
         given = tensors_in([self.kwargs[name] for name in request.kwargs or ()])
         given_ids = set(map(id, given))
         for _, tensor in self.owned:
             if id(tensor) not in given_ids:
-                recorder.values.enter_input(tensor, matters_only_to_loops=matters_only_to_loops)
+                recorder.values.enter_input(
+                    tensor, matters_only_to_control_flow=matters_only_to_control_flow
+                )
 
 
 def enter_parameters(

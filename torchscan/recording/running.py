@@ -163,7 +163,7 @@ class PassRun:
         if request.has_engine_attention:
             yield from attention_of_engines(modules.values(), self.assume)
         yield from checkpointed(modules, request.checkpointed)
-        yield from kernel_launches()
+        yield from kernel_launches(self.assume)
         yield from control_flow_followed(
             recorder, self.omitted, self.assume, request.loop_iterations
         )

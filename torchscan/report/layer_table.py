@@ -164,9 +164,15 @@ def _write_column(
     if not column.is_of_all or is_listed:
         heading, cells = column.written(layers, whole)
         return _WrittenColumn(heading, cells, [None] * len(lines))
-    layers += [line.total for line in lines]
+    layers += [line.total for line in lines if line.total is not line.own]
     heading, cells = column.written(layers, whole)
-    return _WrittenColumn(heading, cells[: len(lines)], cells[len(lines) :])
+    own = cells[: len(lines)]
+    totals = iter(cells[len(lines) :])
+    sums = [
+        cell if line.total is line.own else next(totals)
+        for line, cell in zip(lines, own, strict=True)
+    ]
+    return _WrittenColumn(heading, own, sums)
 
 
 def _row(line: Line, cells: Sequence[Cell], sums: Sequence[Cell | None], *, is_listed: bool) -> Row:

@@ -6,11 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
+
+_sums_of = itemgetter(*SUMS)
+_flags_of = itemgetter("type", "is_shared", "complete")
 
 #: what ``×`` in a name says
 FOLDED = "× marks identical layers in one row; values are their sums."
@@ -24,7 +29,7 @@ class Line:
     full_name: str
     #: with shapes and receptive field of the last
     own: Layer
-    #: with everything that is called
+    #: with everything that is called; the same object as ``own`` if nothing is
     total: Layer
     repeats: int = 1
 
@@ -45,8 +50,9 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     """
     tree = Tree(layers)
     if fold_repeats is not False:
-        folded = list(tree.folded())
-        if fold_repeats or 2 * len(folded) <= len(layers):
+        most = len(layers) // 2
+        folded = list(tree.folded() if fold_repeats else islice(tree.folded(), most + 1))
+        if fold_repeats or len(folded) <= most:
             hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
             return Lines([tree.line(*each) for each in folded], hidden)
     return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
@@ -58,8 +64,11 @@ class Tree:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._children: list[list[int]] = [[] for _ in layers]
-        self.totals = [layer.copy() for layer in layers]
+        #: each layer with everything that it calls: itself if it calls nothing
+        self.totals = list(layers)
         for index, parent in _parents(layers):
+            if not self._children[parent]:
+                self.totals[parent] = layers[parent].copy()
             self._children[parent].append(index)
             total, above = self.totals[index], self.totals[parent]
             above["is_shared"] |= total["is_shared"]
@@ -74,7 +83,7 @@ class Tree:
         """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
         if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
             return False
-        if any(layer[key] for key in SUMS):
+        if any(_sums_of(layer)):
             return False
         return layer["input_shape"] == layer["output_shape"] is not None
 
@@ -82,14 +91,16 @@ class Tree:
         """Return the line of equal layers, the last of which are a run in the last block."""
         first, last = self._layers[run[0]], self._layers[run[-1]]
         full_name = from_to(full_name_of(first), full_name_of(last))
-        own = _merge_layers([self._layers[place] for place in places])
+        own = total = _merge_layers([self._layers[place] for place in places])
+        if any(self._children[place] for place in places):
+            total = _merge_layers([self.totals[place] for place in places])
         if len(run) > 1:
             own = {**own, "path": full_name}
         return Line(
             name=from_to(name_of(first), name_of(last)),
             full_name=full_name,
             own=own,
-            total=_merge_layers([self.totals[place] for place in places]),
+            total=total,
             repeats=len(run),
         )
 
@@ -146,22 +157,15 @@ class Tree:
         kinds = [0] * len(self._layers)
         for index in reversed(range(len(self._layers))):
             children = self._children[index]
-            below = tuple((self._layers[child]["name"], kinds[child]) for child in children)
+            below = tuple([(self._layers[child]["name"], kinds[child]) for child in children])
             key = (*_visible_values(self._layers[index]), below)
             kinds[index] = known.setdefault(key, len(known))
         return kinds
 
 
 def _visible_values(layer: Layer) -> tuple[Any, ...]:
-    figures = (layer[key] for key in SUMS)
-    return (
-        layer["type"],
-        str(layer["input_shape"]),
-        str(layer["output_shape"]),
-        layer["is_shared"],
-        layer["complete"],
-        *figures,
-    )
+    shapes = str(layer["input_shape"]), str(layer["output_shape"])
+    return (*_flags_of(layer), *shapes, *_sums_of(layer))
 
 
 def _merge_layers(layers: Sequence[Layer]) -> Layer:
@@ -169,8 +173,8 @@ def _merge_layers(layers: Sequence[Layer]) -> Layer:
     if len(layers) == 1:
         return layers[0]
     merged = layers[-1].copy()
-    for key in SUMS:
-        merged[key] = sum(layer[key] for layer in layers)
+    for key, values in zip(SUMS, zip(*map(_sums_of, layers), strict=True), strict=True):
+        merged[key] = sum(values)
     if "time_estimate" in merged:
         merged["time_estimate"] = math.fsum(layer["time_estimate"] for layer in layers)
     if "peak_bytes" in merged:

@@ -76,8 +76,13 @@ class Row:
     @property
     def shown(self) -> Sequence[Cell]:
         """The cells that people see: sums where there are some."""
-        sums = self.sums or [None] * len(self.cells)
-        return [total or cell for cell, total in zip(self.cells, sums, strict=True)]
+        if not self.sums:
+            return self.cells
+        return [total or cell for cell, total in zip(self.cells, self.sums, strict=True)]
+
+    def shown_at(self, index: int) -> Cell:
+        """Return one of these."""
+        return (self.sums[index] if self.sums else None) or self.cells[index]
 
     @property
     def texts(self) -> list[str]:

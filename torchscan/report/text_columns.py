@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +25,15 @@ MIN_WRAP_WIDTH = 12
 
 
 def column_texts(table: Table, width: int) -> list[list[str]]:
-    """Return the texts of each column; names have the branches of the tree before them."""
+    """Return the texts of each column; names have the branches of the tree before them.
+
+    There are none if the table has no rows.
+    """
+    if not table.rows:
+        return []
     texts = [row.texts for row in table.rows]
     columns = [list(column) for column in zip(*texts, strict=True)]
-    branches = _tree_branches(table.rows, width)
-    columns[0] = [branch + row.name for branch, row in zip(branches, table.rows, strict=True)]
+    columns[0] = list(map(operator.add, _tree_branches(table.rows, width), columns[0]))
     return columns
 
 
@@ -72,18 +77,25 @@ def indent_of(text: str) -> int:
 # -- widths --------------------------------------------------------------------------------------
 
 
-def fit_columns(table: Table, width: int) -> Table:
-    """Return the table without the columns that the width has no room for, and a remark on them."""
+def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
+    """Return the table without the columns that the width has no room for, and a remark on them.
+
+    The texts of the other columns come with it.
+    """
     table = _let_fall(table, width)
-    kept, hidden = _split_columns(table, width)
+    texts = column_texts(table, width)
+    kept, hidden = _split_columns(table, texts, width)
     keys = {column.key for column in kept}
+    texts_shown = [
+        each for column, each in zip(table.columns, texts, strict=False) if column.key in keys
+    ]
     shown = table.only([column for column in table.columns if column.key in keys])
     remarks = list(shown.remarks)
     headings = [column.heading for column in hidden if column.heading]
     if headings:
         remarks.append(f"Hidden columns: {', '.join(headings)}.")
     remarks.sort(key=lambda remark: isinstance(remark, Conclusion))
-    return replace(shown, columns=kept, remarks=remarks)
+    return replace(shown, columns=kept, remarks=remarks), texts_shown
 
 
 def _let_fall(table: Table, width: int) -> Table:
@@ -108,16 +120,17 @@ def _let_fall(table: Table, width: int) -> Table:
     return replace(table, rows=rows).only(kept)
 
 
-def _split_columns(table: Table, width: int) -> tuple[list[Column], list[Column]]:
+def _split_columns(
+    table: Table, texts: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[Column]]:
     """Return the columns that fit the width, and the hidden ones.
 
     Columns with the largest priority number are hidden first; the name and one column stay.
     """
-    # Columns of a table without rows take no room.
+    # Columns of a table without rows have no texts, and take no room.
     min_widths: dict[str, int] = {}
-    if table.rows:
-        for column, texts in zip(table.columns, column_texts(table, width), strict=True):
-            min_widths[column.key] = _min_width(column, texts)
+    for column, texts_of_column in zip(table.columns, texts, strict=False):
+        min_widths[column.key] = _min_width(column, texts_of_column)
 
     kept = list(table.columns)
     hidden: list[Column] = []
@@ -199,10 +212,17 @@ def text_width(text: str) -> int:
     return len(text) + len(_WIDE.findall(text))
 
 
-def pad(text: str, width: int, column: Column) -> str:
-    """Return a text with spaces up to the width, at the right or, for numbers, at the left."""
-    padding = " " * (width - text_width(text))
-    return padding + text if column.is_number else text + padding
+def pad_texts(texts: Sequence[str], width: int, column: Column) -> list[str]:
+    """Return texts with spaces up to the width, at the right or, for numbers, at the left."""
+    padded = []
+    num_wide = 0
+    has_wide = _WIDE.search("".join(texts)) is not None
+    for text in texts:
+        if has_wide:
+            num_wide = text_width(text) - len(text)
+        room = width - num_wide
+        padded.append(text.rjust(room) if column.is_number else text.ljust(room))
+    return padded
 
 
 def truncate_text(text: str, width: int, where: Cut, *, indent: int = 0, suffix: int = 0) -> str:

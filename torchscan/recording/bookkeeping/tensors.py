@@ -237,14 +237,13 @@ class TensorTable:
         kind, name = self._names.get(tensor._cdata, _NAMELESS)
         storage = self._foreign_storage(tensor, kind, name)
         replaced = self._memory.replaced
-        if storage in replaced:
-            proxy: Tensor | None = make_proxy(tensor, spec, replaced[storage])
-        elif self._needs_proxy(tensor, spec, kind):
-            replaced[storage] = None
-            proxy = make_proxy(tensor, spec, None)
-        else:
-            proxy = None
-        return self._enter(tensor, spec, storage, proxy, kind, name, None)
+        is_replaced = storage in replaced or self._needs_proxy(tensor, spec, kind)
+        memory = replaced.setdefault(storage, None) if is_replaced else None
+        proxy = None if memory is None else make_proxy(tensor, spec, memory)
+        tracked = self._enter(tensor, spec, storage, proxy, kind, name, None)
+        if is_replaced and proxy is None:
+            tracked.replace_on_demand(self.storages)
+        return tracked
 
     def _enter(
         self,

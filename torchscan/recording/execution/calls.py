@@ -95,7 +95,7 @@ class OpRequest:
                     key.append((_SAME, place))
                 self.tensors.append(value)
                 met.append(tracked)
-                if tracked.proxy is not None:
+                if tracked.has_proxy:
                     self.has_proxy = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
             elif isinstance(value, _ROWS):
