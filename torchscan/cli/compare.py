@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,14 +71,15 @@ def _run(options: argparse.Namespace) -> None:
             "leave it out"
         )
     given = (options.before, options.after)
-    sides: list[Any] = [
-        open_run_or_report(Path(each)) if _is_report(each) else None for each in given
-    ]
-    saved = _inputs_of_report(sides)
-    for index, each in enumerate(given):
-        if sides[index] is None:
+    reports = {each: open_run_or_report(Path(each)) for each in given if _is_report(each)}
+    saved = _inputs_of_report(reports.values())
+    sides: list[Any] = []
+    for each in given:
+        if each in reports:
+            sides.append(reports[each])
+        else:
             side_of = partial(_side_of, options, each)
-            sides[index] = on_one_of_several(options, each, side_of, saved)
+            sides.append(on_one_of_several(options, each, side_of, saved))
     comparison = compare(*sides)
     put_table(
         comparison_table(comparison),
@@ -90,13 +91,13 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-def _inputs_of_report(sides: Sequence[RunFacts | Info | None]) -> SavedInputs | None:
-    """Return the inputs of the side that is a report, for a model that has none."""
+def _inputs_of_report(reports: Iterable[RunFacts | Info]) -> SavedInputs | None:
+    """Return the inputs of the first report, for a model that has none."""
     from torchscan.targets.inputs import saved_inputs
 
-    for side in sides:
-        if isinstance(side, Mapping):
-            return saved_inputs(side["provenance"])
+    for report in reports:
+        if isinstance(report, Mapping):
+            return saved_inputs(report["provenance"])
     return None
 
 

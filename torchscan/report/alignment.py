@@ -127,13 +127,9 @@ def _pair_called_elsewhere(
         return
     for index, node in enumerate(before):
         same = rest.get((node.path, node.call))
-        if index not in aligned and same is not None and moved.isdisjoint(_around(node.path)):
+        around = accumulate(node.path.split("."), "{}.{}".format)
+        if index not in aligned and same is not None and moved.isdisjoint(around):
             yield index, same
-
-
-def _around(path: str) -> list[str]:
-    """Return a path and those of all modules around it, without the model's."""
-    return list(accumulate(path.split("."), "{}.{}".format))
 
 
 class _Siblings:

@@ -131,12 +131,10 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     pairs.sort(key=lambda pair: pair[1].kind == "removed")
     pairs.sort(key=lambda pair: -abs(pair[1].difference))
 
-    places: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for index, (indices, _) in enumerate(pairs):
-        for side, number in enumerate(indices):
-            if number is not None:
-                places[side][number] = index
-    old_places, new_places = places
+    old_places: dict[int | None, int] = {}
+    new_places: dict[int | None, int] = {}
+    for place, ((one, other), _) in enumerate(pairs):
+        old_places[one], new_places[other] = place, place
     provenance = asdict(before.provenance)
     totals = {}
     for name in PARTS_OF_STEPS:
@@ -177,7 +175,7 @@ def _without_batch(shapes: Shapes) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(shape[1:]) for shape in shapes)
 
 
-def _place_calls(nodes: Sequence[Node], places: Mapping[int, int]) -> tuple[PlacedCall, ...]:
+def _place_calls(nodes: Sequence[Node], places: Mapping[int | None, int]) -> tuple[PlacedCall, ...]:
     calls = []
     for number, node in enumerate(nodes):
         own = (node.path, node.call, node.type_name, node.name, node.parent)

@@ -40,14 +40,16 @@ def nodes_of_layers(layers: Sequence[Layer], settings: Settings) -> list[Node]:
     for layer, parent in zip(layers, parents, strict=True):
         own = (layer["type"], settings.get(layer["path"], ""))
         shapes = (str(to_plain(layer["input_shape"])), str(to_plain(layer["output_shape"])))
+        parameters = [layer[key] for key in PARAMETER_SUMS]
+        sums = [layer[key] for key in SUMS]
         node = Node(
             path=layer["path"],
             call=layer["call"],
             name=layer["name"],
             parent=parent,
             type_name=layer["type"],
-            kind=(*own, *[layer[key] for key in PARAMETER_SUMS]),
-            content=(*own, *shapes, *[layer[key] for key in SUMS]),
+            kind=(*own, *parameters),
+            content=(*own, *shapes, *sums),
             has_parameters=bool(layer["grad_params"] or layer["nograd_params"]),
         )
         nodes.append(node)

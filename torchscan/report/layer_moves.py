@@ -70,11 +70,9 @@ def _group_moves(moves: Moves) -> list[list[tuple[str, str]]]:
             groups[-1].append(move)
         else:
             groups.append([move])
-        expected = tuple(map(_next_path, move))
+        following = []
+        for path in move:
+            prefix, dot, index = path.rpartition(".")
+            following.append(f"{prefix}{dot}{int(index) + 1}" if index.isdecimal() else None)
+        expected = tuple(following)
     return groups
-
-
-def _next_path(path: str) -> str | None:
-    """Return the path with the next number at its end, or None if it ends with a name."""
-    prefix, dot, index = path.rpartition(".")
-    return f"{prefix}{dot}{int(index) + 1}" if index.isdecimal() else None

@@ -76,7 +76,8 @@ class PairedRows:
         """Return the rows from the model down, each after the one that it is in."""
         rows: list[dict[str, Any]] = []
         waiting: list[tuple[_Rows, int | None]] = []
-        waiting += [(pair, None) for pair in reversed(self._roots())]
+        roots = self._merge(self._before.children.get(None, []), self._after.children.get(None, []))
+        waiting += [(pair, None) for pair in reversed(roots)]
         while waiting:
             pair, above = waiting.pop()
             number = len(rows)
@@ -89,12 +90,6 @@ class PairedRows:
                 if above_row["kind"] == "same":
                     above_row["kind"] = "inside"
         return rows
-
-    def _roots(self) -> list[_Rows]:
-        """Return the rows that are in no other. A model that the other side wraps is not."""
-        old = self._before.children.get(None, [])
-        new = self._after.children.get(None, [])
-        return self._merge(old, new)
 
     def _inside(self, pair: _Rows) -> list[_Rows]:
         """Return the rows in a row, in the order of the calls now."""

@@ -144,8 +144,9 @@ class _Sheet:
             path = row[place].strip()
             before = lines.setdefault(path, line)
             if before != line:
+                label = label_of_path(path)
                 raise InputError(
-                    f"line {line}: line {before} has {label_of_path(path)}, too: give each path once"
+                    f"line {line}: line {before} has {label}, too: give each path once"
                 )
             for at, column in columns.items():
                 text = row[at].strip()

@@ -32,18 +32,15 @@ def named_values(given: HasItems, default: str) -> NamedValues:
     nested = [isinstance(value, HasItems) for _, value in content]
     if any(nested) and not all(nested):
         raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
+    if not any(nested):
+        name = None if isinstance(given, Mapping) else getattr(given, "name", None)
+        content = [(name or default, given)]  # a Series may have a name
     found: NamedValues = {}
-    for name, values in content if any(nested) else [(_name_of(given, default), given)]:
+    for name, values in content:
         if not isinstance(name, str) or not name.strip():
             raise InputError("a name is ", Value(name), ": give a string")
         found[name] = _checked_values(name, values)
     return require_few(found)
-
-
-def _name_of(given: HasItems, default: str) -> str:
-    """Return the name that a Series has, or the default."""
-    name = None if isinstance(given, Mapping) else getattr(given, "name", None)
-    return name if isinstance(name, str) and name.strip() else default
 
 
 def _checked_values(name: str, given: HasItems) -> dict[str, float]:
