@@ -77,17 +77,14 @@ def crawl_module(
         receptive_field: whether to include the receptive field of each layer.
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
-    with collected_later():
-        scan = Scan(module, input_shape, dtype, **asked)
-        info = scan.describe(
-            convention,
-            strict=strict,
-            receptive_field=receptive_field,
-            memory=memory,
-            times=scan.has_device,
-        )
-        del scan  # else Python looks for garbage among everything that its trace holds
-    return info
+    scan = Scan(module, input_shape, dtype, **asked)
+    return scan.describe(
+        convention,
+        strict=strict,
+        receptive_field=receptive_field,
+        memory=memory,
+        times=scan.has_device,
+    )
 
 
 @asking
@@ -147,8 +144,7 @@ def summary(
 
 def _print(table: Table | None, width: int) -> None:
     if table is not None:
-        text = table.write("text", width=width, colours=has_colours(sys.stdout))
-        print(text)  # noqa: T201 - summary() prints
+        print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201
 
 
 @asking

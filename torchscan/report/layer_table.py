@@ -168,10 +168,10 @@ def _write_column(
     heading, cells = column.written(layers, whole)
     own = cells[: len(lines)]
     totals = iter(cells[len(lines) :])
-    sums = [
-        cell if line.total is line.own else next(totals)
-        for line, cell in zip(lines, own, strict=True)
-    ]
+    sums = list(own)
+    for index, line in enumerate(lines):
+        if line.total is not line.own:
+            sums[index] = next(totals)
     return _WrittenColumn(heading, own, sums)
 
 

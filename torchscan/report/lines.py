@@ -158,14 +158,11 @@ class Tree:
         for index in reversed(range(len(self._layers))):
             children = self._children[index]
             below = tuple([(self._layers[child]["name"], kinds[child]) for child in children])
-            key = (*_visible_values(self._layers[index]), below)
+            layer = self._layers[index]
+            shapes = str(layer["input_shape"]), str(layer["output_shape"])
+            key = (*_flags_of(layer), *_sums_of(layer), *shapes, below)
             kinds[index] = known.setdefault(key, len(known))
         return kinds
-
-
-def _visible_values(layer: Layer) -> tuple[Any, ...]:
-    shapes = str(layer["input_shape"]), str(layer["output_shape"])
-    return (*_flags_of(layer), *shapes, *_sums_of(layer))
 
 
 def _merge_layers(layers: Sequence[Layer]) -> Layer:

@@ -53,7 +53,7 @@ class Tracked:
 
     @property
     def proxy(self) -> Tensor | None:
-        """The tensor to compute with instead of the tensor itself, or None for the tensor itself."""
+        """The tensor to compute with in place of the tensor itself, or None for the latter."""
         if self._storages is not None:
             with without_tracing(), making_ordinary_tensors():
                 self._proxy = meta_tensor(self.spec)
