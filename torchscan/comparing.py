@@ -13,9 +13,9 @@ from torchscan.once import has_answer
 from torchscan.pages import Excuse, collect_content
 from torchscan.precisions import checked_precision
 from torchscan.recording.training.optimizers import name_of
-from torchscan.report.compare_runs import RunComparison, compare_runs
 from torchscan.report.comparison import ComparedSide, Comparison, compare_sides
 from torchscan.report.info_data import InfoDict
+from torchscan.report.run_comparison import RunComparison, compare_runs
 from torchscan.scan import Scan
 from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types

@@ -68,12 +68,12 @@ from torchscan.observing.compiling import Compilation as Compilation
 from torchscan.observing.compiling import CompiledFrame as CompiledFrame
 from torchscan.ops import OpCost as OpCost
 from torchscan.ops import Work as Work
-from torchscan.report.compare_runs import CallChange as CallChange
-from torchscan.report.compare_runs import RunComparison as RunComparison
 from torchscan.report.comparison import Comparison as Comparison
 from torchscan.report.comparison import LayerChange as LayerChange
 from torchscan.report.info import Info as Info
 from torchscan.report.paging.framed_page import Page as Page
+from torchscan.report.run_comparison import CallChange as CallChange
+from torchscan.report.run_comparison import RunComparison as RunComparison
 from torchscan.report.run_data import json_schema as json_schema
 from torchscan.report.table import Column as Column
 from torchscan.report.table import ModelTable as ModelTable

@@ -167,7 +167,12 @@ def test_values_in_python_may_be_tensors() -> None:
 def test_values_in_python_are_read_and_not_changed() -> None:
     """A tensor that requires a gradient, numbers and arrays of NumPy, and parameters."""
     weight = nn.Parameter(torch.tensor([0.5]))
-    given = {"0": weight.sum(), "1.0": np.float16(2), "1.1": np.array([3]), "1": weight}
+    given: dict[str, Any] = {
+        "0": weight.sum(),
+        "1.0": np.float16(2),
+        "1.1": np.array([3]),
+        "1": weight,
+    }
     before = dict(given)
     assert overlays(given) == {"value": {"0": 0.5, "1.0": 2.0, "1.1": 3.0, "1": 0.5}}
     assert all(given[path] is value for path, value in before.items())

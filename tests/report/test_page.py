@@ -575,6 +575,25 @@ def test_what_a_checkpoint_runs_again_belongs_to_the_first_call() -> None:
     assert ("inner", 1) not in figures
 
 
+def test_the_legend_of_the_memory_chart_names_every_color(visit: Visit) -> None:
+    """The peak is in the forward pass, before there are gradients of 2048 × (4 + 1) parameters."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2048)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x).exp().sum(-1, keepdim=True)
+
+    page_of_model = html_report(Scan(Wide(), (4,), training=True, batch_size=64))
+    kinds = data_of(page_of_model)["memory"]["kinds"]
+    with visit(page_of_model) as page:
+        legend = page.locator(".panel.memory .key > span").all_inner_texts()
+    assert sorted(text.split()[0] for text in legend) == sorted(kinds)
+    assert "gradients up to 40.0 KiB, none at the peak" in legend
+
+
 def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
     with visit(resnet) as page:
         chart = page.locator(".panel.memory svg")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.alignment import align_nodes, merge_aligned
-from torchscan.report.compare_runs import Change, change_of, find_differences
 from torchscan.report.compared_trees import Settings, nodes_of_layers
 from torchscan.report.data import require_info
 from torchscan.report.info_data import (
@@ -25,6 +24,7 @@ from torchscan.report.info_data import (
 )
 from torchscan.report.layer_moves import Moves, find_moves
 from torchscan.report.page_result import PageResult
+from torchscan.report.run_comparison import Change, change_of, find_differences
 
 if TYPE_CHECKING:
     from torchscan.report.paging.page_data import PageContent

@@ -10,12 +10,12 @@ from torchscan import units
 from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.columns import full_name_of
-from torchscan.report.compare_runs import Change, RunComparison, describe_differences
 from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange
 from torchscan.report.info_data import COST_SUMS, SUMS, Layer, Shape, Shapes, summed
 from torchscan.report.layer_moves import describe_moves
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_texts
+from torchscan.report.run_comparison import Change, RunComparison, describe_differences
 from torchscan.report.run_comparison_table import run_comparison_table
 from torchscan.report.table import Table
 from torchscan.report.table_rows import Cell

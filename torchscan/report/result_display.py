@@ -41,7 +41,6 @@ from torchscan.report import (  # noqa: F401 - each registers what it writes
     training_texts,
 )
 from torchscan.report.checkpoint_table import checkpoint_table
-from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison
 from torchscan.report.comparison_table import comparison_table, format_comparison
 from torchscan.report.cost_table import cost_table
@@ -77,6 +76,7 @@ from torchscan.report.pipeline_table import pipeline_table
 from torchscan.report.plan_table import plan_table
 from torchscan.report.projective_table import projective_table, reach_table
 from torchscan.report.roofline_table import format_roofline, roofline_table
+from torchscan.report.run_comparison import RunComparison
 from torchscan.report.run_data import run_document
 from torchscan.report.run_table import run_table
 from torchscan.report.serving_table import serving_table

@@ -7,7 +7,9 @@ from itertools import count
 from operator import attrgetter
 
 from torchscan import units
-from torchscan.report.compare_runs import (
+from torchscan.report.layer_moves import describe_moves
+from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
+from torchscan.report.run_comparison import (
     PARTS_OF_STEPS,
     PASSES_OF_CALLS,
     CallChange,
@@ -15,8 +17,6 @@ from torchscan.report.compare_runs import (
     RunComparison,
     describe_differences,
 )
-from torchscan.report.layer_moves import describe_moves
-from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
 from torchscan.report.sentence_formats import name_call
 from torchscan.report.table import Table
 from torchscan.report.table_rows import NONE, Cell

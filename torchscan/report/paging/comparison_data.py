@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from torchscan import units
 from torchscan.escapes import printable
-from torchscan.report.compare_runs import describe_differences
 from torchscan.report.comparison import (
     ComparedSide,
     Comparison,
@@ -22,6 +21,7 @@ from torchscan.report.paging.layer_rows import Paging
 from torchscan.report.paging.page_data import PageContent, describe_inputs, three_digits, verdict_of
 from torchscan.report.paging.row_values import key_of, parse_settings
 from torchscan.report.remarks import lower_bound_texts
+from torchscan.report.run_comparison import describe_differences
 from torchscan.trace.trace import Trace
 
 #: values at the top of the page: what is added up, and the label

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from torchscan.errors import InputError
-from torchscan.report.compare_runs import RunComparison
 from torchscan.report.comparison import Comparison
 from torchscan.report.paging.comparison_data import comparison_data
 from torchscan.report.paging.framed_page import Page
 from torchscan.report.paging.model_page import document
 from torchscan.report.paging.run_comparison_data import run_comparison_data
+from torchscan.report.run_comparison import RunComparison
 
 
 def comparison_page(

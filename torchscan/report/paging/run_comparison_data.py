@@ -7,17 +7,17 @@ from typing import Any
 
 from torchscan import units
 from torchscan.escapes import printable
-from torchscan.report.compare_runs import (
+from torchscan.report.paging.compared_rows import PageSide, PairedRows, row_of_call
+from torchscan.report.paging.comparison_data import title_of
+from torchscan.report.paging.page_data import verdict_of
+from torchscan.report.paging.row_values import label_of, rounded, truncate_text
+from torchscan.report.run_comparison import (
     PARTS_OF_STEPS,
     PASSES_OF_CALLS,
     CallChange,
     PlacedCall,
     RunComparison,
 )
-from torchscan.report.paging.compared_rows import PageSide, PairedRows, row_of_call
-from torchscan.report.paging.comparison_data import title_of
-from torchscan.report.paging.page_data import verdict_of
-from torchscan.report.paging.row_values import label_of, rounded, truncate_text
 from torchscan.report.run_comparison_table import run_remarks, share_text
 from torchscan.report.time_changes import TimeChange, median_or_zero
 
