@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Unpack
 
+import torch
 from torch import nn
 
 from torchscan.analyses.checkpoint_curve import CheckpointCurve
@@ -31,7 +32,7 @@ from torchscan.recorded_pass import find_overflow
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.recording.passes import record_pass
+from torchscan.recording.passes import record_step
 from torchscan.recording.state import original_of
 from torchscan.report.info import Info
 from torchscan.report.info_content import info_of
@@ -57,18 +58,16 @@ class Scan:
         dtype: DTypes | None = None,
         **asked: Unpack[ScanArguments],
     ) -> None:
-        self._ask(Question(module=module, input_shape=input_shape, dtype=dtype, **asked))
+        self.question = Question(module=module, input_shape=input_shape, dtype=dtype, **asked)
+        self._estimates = DeviceEstimates(self.question)
 
     @classmethod
     def of(cls, question: Question, change: Change | None = None) -> Scan:
         """Return the scan of an existing question, with the effects of a change on its passes."""
         scan = cls.__new__(cls)
-        scan._ask(question, change)
+        scan.question = question
+        scan._estimates = DeviceEstimates(question, change)
         return scan
-
-    def _ask(self, question: Question, change: Change | None = None) -> None:
-        self.question = question
-        self._estimates = DeviceEstimates(question, change)
 
     def __repr__(self) -> str:
         """Return a short text: which pass of which model."""
@@ -126,10 +125,10 @@ class Scan:
 
     @once
     def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
-        on_cuda = is_on_cuda(self.question.module)
+        on_cuda = torch.cuda.is_initialized() and is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
         with self._estimates.telling():
-            trace = record_pass(self.question.fused_pass())
+            trace, _ = record_step(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------

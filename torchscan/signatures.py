@@ -47,10 +47,12 @@ def spelled_out(
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
-            accept_model(kwargs)
+            if "model" in kwargs:
+                accept_model(kwargs)
             if not kwargs.keys() <= known:
                 raise TypeError(explain_unknown_arguments(called, kwargs, known))
-            args = join(args)
+            if join is not None:
+                args = join(args)
             try:
                 return function(*args, **kwargs)
             except RecordError as error:

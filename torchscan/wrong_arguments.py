@@ -52,8 +52,10 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         __tracebackhide__ = True  # pytest shows the line that asked
-        accept_model(kwargs)
-        args = join(args)
+        if "model" in kwargs:
+            accept_model(kwargs)
+        if join is not None:
+            args = join(args)
         try:
             return function(*args, **kwargs)
         except TorchscanError:
@@ -79,7 +81,7 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
     is_renamed = "module" in names and "model" not in names
 
     def accept(kwargs: dict[str, Any]) -> None:
-        if not is_renamed or "model" not in kwargs:
+        if not is_renamed:
             return
         if "module" in kwargs:
             raise InputError(Argument("module"), " and model are the same argument: give one")
@@ -88,19 +90,21 @@ def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
     return accept
 
 
-def shape_joiner(function: Callable[..., Any]) -> Callable[[Any], Any]:
+def shape_joiner(function: Callable[..., Any]) -> Callable[[Any], Any] | None:
     """Return a function that joins shapes of inputs, given one after the other, to a list.
 
     It turns the arguments of ``f(model, (10,), (20,))`` into those of
     ``f(model, [(10,), (20,)])``. No other argument is a sequence of whole numbers, so this is not
-    ambiguous.
+    ambiguous. It is None if the function takes no shapes.
     """
     names = list(inspect.signature(function).parameters)
     if "input_shape" not in names:
-        return lambda args: args
+        return None
     position = names.index("input_shape")
 
     def join(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(args) < position + 2:
+            return args
         shapes = list(itertools.takewhile(_is_shape, args[position:]))
         if len(shapes) < 2:
             return args

@@ -19,11 +19,11 @@ def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Contexts
 
     They may compute before, after or in place of it. Each class gets another ``__call__``.
     """
-    usual = _call_of(nn.Module)
+    usual = nn.Module.__call__
     kinds: dict[type[nn.Module], None] = {}
     for module in modules:
         kind = type(module)
-        is_usual = _call_of(kind) is usual and kind._call_impl is nn.Module._call_impl
+        is_usual = kind.__call__ is usual and kind._call_impl is nn.Module._call_impl
         if not is_usual or "_call_impl" in vars(module):
             kinds[kind] = None
     for kind in kinds:

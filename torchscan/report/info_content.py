@@ -33,7 +33,6 @@ from torchscan.report.info_data import (
     InfoData,
     InputData,
     Layer,
-    Overall,
     OverheadData,
     ProvenanceData,
     Shapes,
@@ -64,18 +63,20 @@ def info_of(
     without_formula = {}
     for name, paths in operators_without_formula(trace, costs).items():
         without_formula[name] = sum(paths.values())
+    overall: Any = {key: sum([layer[key] for layer in layers]) for key in SUMS}
+    overall["complete"] = layers[0]["complete"]
     pre, fwd = overheads
     cuda: OverheadData = {"pre": pre.cuda, "fwd": fwd.cuda}
     framework: OverheadData = {"pre": pre.framework, "fwd": fwd.framework}
     data: InfoData = {
         "overheads": {"cuda": cuda, "framework": framework},
         "layers": layers,
-        "overall": _overall(layers),
+        "overall": overall,
         "without_formula": without_formula,
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
-    problems = formula_problems(trace, without_formula)
+    problems = formula_problems(trace, without_formula) if without_formula else []
     if problems:
         data["formula_problems"] = list(map(to_plain, problems))
     if memory is not None:
@@ -165,14 +166,6 @@ def _layer(
 
 
 _parameter_sums, _cost_sums = attrgetter(*PARAMETER_SUMS), attrgetter(*COST_SUMS)
-
-
-def _overall(layers: list[Layer]) -> Overall:
-    overall: dict[str, Any] = {}
-    for key in SUMS:
-        overall[key] = sum([layer[key] for layer in layers])
-    overall["complete"] = layers[0]["complete"]
-    return cast("Overall", overall)
 
 
 def _relative_path(trace: Trace, call: ModuleCall) -> str:

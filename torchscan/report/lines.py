@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.report.columns import full_name_of, name_of
@@ -44,12 +44,31 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     None: for each run if that takes no more than half as many lines.
     """
     tree = Tree(layers)
-    if fold_repeats is not False:
+    if fold_repeats or (fold_repeats is None and _may_fold(layers)):
         folded = list(tree.folded())
         if fold_repeats or 2 * len(folded) <= len(layers):
-            hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
+            hidden = Counter(layer["type"] for layer in layers if _is_idle(layer))
             return Lines([tree.line(*each) for each in folded], hidden)
-    return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
+    lines = []
+    for layer, total in zip(layers, tree.totals, strict=True):
+        name, full_name = name_of(layer), full_name_of(layer)
+        lines.append(Line(name=name, full_name=full_name, own=layer, total=total))
+    return Lines(lines, Counter())
+
+
+def _may_fold(layers: Sequence[Layer]) -> bool:
+    """Return whether equal blocks may save half of the lines: each type of layer needs one."""
+    types = {layer["type"] for layer in layers if not _is_idle(layer)}
+    return 2 * len(types) <= len(layers)
+
+
+def _is_idle(layer: Layer) -> bool:
+    """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
+    if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
+        return False
+    if any(layer[key] for key in SUMS):
+        return False
+    return layer["input_shape"] == layer["output_shape"] is not None
 
 
 class Tree:
@@ -58,7 +77,8 @@ class Tree:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._children: list[list[int]] = [[] for _ in layers]
-        self.totals = [layer.copy() for layer in layers]
+        #: the layers with the sums over all that they call
+        self.totals = [cast("Layer", dict(layer)) for layer in layers]
         for index, parent in _parents(layers):
             self._children[parent].append(index)
             total, above = self.totals[index], self.totals[parent]
@@ -69,14 +89,6 @@ class Tree:
                 above["time_estimate"] += total["time_estimate"]
         for children in self._children:
             children.reverse()  # the last one came first
-
-    def is_idle(self, layer: Layer) -> bool:
-        """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
-        if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
-            return False
-        if any(layer[key] for key in SUMS):
-            return False
-        return layer["input_shape"] == layer["output_shape"] is not None
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """Return the line of equal layers, the last of which are a run in the last block."""
@@ -106,7 +118,7 @@ class Tree:
             shown: list[list[int]] = []
             for place in places:
                 children = self._children[place]
-                shown.append([each for each in children if not self.is_idle(self._layers[each])])
+                shown.append([each for each in children if not _is_idle(self._layers[each])])
             below = []
             start = 0
             for siblings in self._runs(shown[-1], kinds):

@@ -75,14 +75,15 @@ def indent_of(text: str) -> int:
 def fit_columns(table: Table, width: int) -> Table:
     """Return the table without the columns that the width has no room for, and a remark on them."""
     kept, hidden = _split_columns(table, width)
-    keys = {column.key for column in kept}
-    shown = table.only([column for column in table.columns if column.key in keys])
-    remarks = list(shown.remarks)
+    if hidden:
+        keys = {column.key for column in kept}
+        table = table.only([column for column in table.columns if column.key in keys])
+    remarks = [each for each in table.remarks if not isinstance(each, Conclusion)]
     headings = [column.heading for column in hidden if column.heading]
     if headings:
         remarks.append(f"Hidden columns: {', '.join(headings)}.")
-    remarks.sort(key=lambda remark: isinstance(remark, Conclusion))
-    return replace(shown, columns=kept, remarks=remarks)
+    remarks += [each for each in table.remarks if isinstance(each, Conclusion)]
+    return replace(table, columns=kept, remarks=remarks)
 
 
 def _split_columns(table: Table, width: int) -> tuple[list[Column], list[Column]]:
@@ -90,13 +91,17 @@ def _split_columns(table: Table, width: int) -> tuple[list[Column], list[Column]
 
     Columns with the largest priority number are hidden first; the name and one column stay.
     """
-    # Columns of a table without rows take no room.
-    min_widths: dict[str, int] = {}
-    if table.rows:
-        for column, texts in zip(table.columns, column_texts(table, width), strict=True):
-            min_widths[column.key] = _min_width(column, texts)
-
     kept = list(table.columns)
+    if not table.rows:  # columns take no room
+        return kept, []
+    texts_by_column = column_texts(table, width)
+    widths = list(map(max_text_width, table.columns, texts_by_column))
+    if sum(widths) + GAP * (len(widths) - 1) <= width:
+        return kept, []
+
+    min_widths: dict[str, int] = {}
+    for column, texts in zip(table.columns, texts_by_column, strict=True):
+        min_widths[column.key] = _min_width(column, texts)
     hidden: list[Column] = []
     while _is_too_wide(kept, min_widths, width):
         priority = max(column.priority for column in kept[1:])
@@ -138,11 +143,13 @@ def column_widths(
     If it does not, columns that may be truncated give way, the one with most to spare first.
     """
     widths = [max_text_width(*each) for each in zip(columns, texts, strict=True)]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    if excess <= 0:
+        return widths
     spare: dict[int, int] = {}
     for index, column in enumerate(columns):
         if column.min_width is not None:
             spare[index] = widths[index] - _min_width(column, texts[index])
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
     while excess > 0 and max(spare.values(), default=0) > 0:
         widest = max(spare, key=spare.__getitem__)
         widths[widest] -= 1

@@ -90,7 +90,7 @@ class Storages:
             size = 0
         else:
             size = bytes_of(tensor)
-        if self._is_left_out(tensor):
+        if self._leaves_out_host and not tensor.is_meta:
             size = 0
         number = len(self._blocks)
         self._blocks.append((size, self._now, kind, name))
@@ -116,7 +116,7 @@ class Storages:
 
         number = len(self._blocks)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        if self._is_left_out(tensor):
+        if self._leaves_out_host and not tensor.is_meta:
             size = 0
         self._blocks.append((size, producer, "intermediate", ""))
         if storage is None:
@@ -164,9 +164,6 @@ class Storages:
         Numbers of an optimizer are an example.
         """
         self._leaves_out_host = is_left_out
-
-    def _is_left_out(self, tensor: Tensor) -> bool:
-        return self._leaves_out_host and not tensor.is_meta
 
     def is_elsewhere(self, number: int) -> None:
         """Note that a block takes no memory on the device of the pass."""

@@ -97,25 +97,25 @@ class AbstractExecution:
             self._make_writable(request)
         plan = self._plans.get(request.key)
         if plan is None:
-            return self._run_first_time(request)
+            run = self._way_to_run(request)
+            return run(request)
         result = plan.make(request)
         outputs = (result,) if type(result) is Tensor else tensors_of_result(result)
         return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
-    def _run_first_time(self, request: OpRequest) -> OpOutcome:
+    def _way_to_run(self, request: OpRequest) -> Callable[[OpRequest], OpOutcome]:
+        """Return the method that runs a call which is unlike all before."""
         if _can_run_on_values(request):
-            return self._run_on_values(request)
+            return self._run_on_values
         if request.op in ONLY_SPEC_MATTERS:
-            outcome = self._run_on_specs(request)
-            if outcome is not None:
-                return outcome
+            return self._run_on_specs
         if request.op is aten.index.Tensor and any(map(is_mask, request.args[1])):
-            return self._run_with_masks(request)
+            return self._run_with_masks
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
-            return describe_outcome(request, assumed_number(request.tensors[0]))
+            return _assume_number
         if request.traits.needs_values and request.op is not aten.index.Tensor:
             raise NeedsValuesError(f"{request.op} needs values that depend on the data")
-        return self._run_on_shapes(request)
+        return self._run_on_shapes
 
     # -- shapes ----------------------------------------------------------------------------------
 
@@ -222,19 +222,20 @@ class AbstractExecution:
     def _has_values(self, signature: OpSignature) -> bool:
         return signature.is_view or all(map(self._keeps_values, signature.outputs))
 
-    def _run_on_specs(self, request: OpRequest) -> OpOutcome | None:
+    def _run_on_specs(self, request: OpRequest) -> OpOutcome:
         """Run an operator that asks an operand without values for its shape or its type only.
 
-        A tensor without memory of its own takes the place of that operand.
+        A tensor without memory of its own takes the place of that operand, if all others have
+        values and the result keeps its own.
         """
         unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
         results = tensors_of_result(call_on_meta(request))
         specs = tuple(map(request.table.spec_of, results))
         for tensor, tracked in zip(request.tensors, request.tracked, strict=True):
             if tensor is not unknown and not tracked.is_concrete:
-                return None
+                return self._run_on_shapes(request)
         if any(spec.is_arithmetic or not self._keeps_values(spec) for spec in specs):
-            return None
+            return self._run_on_shapes(request)
         outcome = describe_outcome(request, call_on_spec(request))
         self._remember(request, outcome, call_on_spec)
         return outcome
@@ -263,6 +264,10 @@ class AbstractExecution:
     ) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)
+
+
+def _assume_number(request: OpRequest) -> OpOutcome:
+    return describe_outcome(request, assumed_number(request.tensors[0]))
 
 
 def _can_run_on_values(request: OpRequest) -> bool:
