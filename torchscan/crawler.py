@@ -121,7 +121,7 @@ def summary(
     if width is None:
         width = width_of(sys.stdout)
     check_layout(columns, wrap_mode, width)
-    has_device = can_estimate_for(asked.get("device"))
+    has_device = "device" in asked and can_estimate_for(asked["device"])
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
     needs = needed_for(columns)

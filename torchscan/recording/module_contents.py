@@ -90,7 +90,9 @@ class Snapshot:
         self._seen.update(map(id, modules))
         for module in modules:
             self._types.append((module, type(module)))
-            self._keep(vars(module), dict(vars(module)))
+            attributes = dict(vars(module))
+            self._containers.append((vars(module), attributes))
+            self._wait_for(attributes.values())
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
         self._take_waiting()
@@ -192,11 +194,9 @@ class Snapshot:
     def _take_container(self, container: Any) -> None:
         size = len(container) if type(container) in _PLAIN else plain_len(container)
         if size <= LARGEST_CONTAINER:
-            self._keep(container, copy_items(container))
-
-    def _keep(self, container: Any, items: Any) -> None:
-        self._containers.append((container, items))
-        self._wait_for(items.values() if type(items) is dict else items)
+            items = copy_items(container)
+            self._containers.append((container, items))
+            self._wait_for(items.values() if type(items) is dict else items)
 
     def _wait_for(self, values: Iterable[Any]) -> None:
         """Enter objects to look into, except those that hold nothing that could change.

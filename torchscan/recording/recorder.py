@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
             if result is not _AS_USUAL:
                 return result
 
-        request = OpRequest(func, traits, args, kwargs, self.table)
+        request = OpRequest(op=func, traits=traits, args=args, kwargs=kwargs, table=self.table)
         request.look_up()
         try:
             met = NOTHING
@@ -217,7 +217,10 @@ class Recorder(TorchDispatchMode):
         """Return the result of an operator that is not recorded as one call, or ``_AS_USUAL``."""
         if traits.is_wrapper:
             return on_its_way(args[0])
-        if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
+        current = self.tree.current
+        is_script = func is _EQUAL and current is not None and is_frozen(current.module)
+        # In its first calls, torch compares constants of a frozen script, to store equal ones once.
+        if traits.is_aside or is_script:
             return func(*args, **kwargs)
         if func is _DETACH:
             # Autograd has done it already; where not, the tensor's own graph would be cut.
@@ -225,13 +228,6 @@ class Recorder(TorchDispatchMode):
         if id(func) in self._taken_apart:
             return self._decompose(func, args, kwargs)
         return _AS_USUAL
-
-    def _is_being_frozen(self) -> bool:
-        """Return whether torch optimizes a frozen script, as it does in the first calls.
-
-        It compares constants, to store equal ones once.
-        """
-        return self.tree.current is not None and is_frozen(self.tree.current.module)
 
     def _decompose(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Record the operators in a composite one."""
@@ -270,7 +266,9 @@ class Recorder(TorchDispatchMode):
         self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         call = named_call(func, args, kwargs)
-        request = OpRequest(call.op, traits_of(call.op), call.args, {}, self.table)
+        op = call.op
+        traits = traits_of(op)
+        request = OpRequest(op=op, traits=traits, args=call.args, kwargs={}, table=self.table)
         request.look_up()
         try:
             outcome = describe_outcome(request, call.run(request.operand))

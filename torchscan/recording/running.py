@@ -21,7 +21,6 @@ from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameter_records import name_parts
 from torchscan.recording.call_arguments import CallArguments, enter_parameters
-from torchscan.recording.collectives import collectives_followed, wait_for
 from torchscan.recording.control_flow import ControlFlow, OmittedCalls
 from torchscan.recording.engine_attention import attention_of_engines
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
@@ -33,6 +32,7 @@ from torchscan.recording.own_calls import own_calls_followed
 from torchscan.recording.patches import Contexts, overridden, substituted
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
+from torchscan.recording.sharded_pass import collectives_followed, wait_for
 from torchscan.recording.state import keep_everything, make_room_for_nesting
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
 from torchscan.recording.training.backward_updates import BackwardUpdates

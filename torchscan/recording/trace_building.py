@@ -15,8 +15,8 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameter_records import (
+    notes_on_shares,
     parameter_records,
-    rank_share,
     unseen_parameters,
 )
 from torchscan.recording.bookkeeping.tensors import TensorTable
@@ -34,22 +34,22 @@ from torchscan.user_warnings import warn_user
 def build_trace(run: PassRun) -> Trace:
     """Return the trace of a pass that succeeded, and warn about tensors that the model kept."""
     recorder, inventory = run.recorder, run.inventory
-    recorder.values.report()
+    if recorder.values.by_storage:
+        recorder.values.report()
     if run.attempt.buffers:
         run.assume(Note.of("rebuilt-buffers"))
     unread: list[Note] = []
     if inventory.has_scripts or inventory.packed or inventory.lazy_slots or recorder.took_packed:
         unread = unseen_parameters(inventory, recorder.took_packed)
-    for weights in unread:
-        run.assume(Note.of("weights-not-counted", weights=to_plain(weights)))
+        notes = [Note.of("weights-not-counted", weights=to_plain(each)) for each in unread]
+        run.assumptions.update(dict.fromkeys(notes))
 
     # before the rest of the trace: this may enter parameters that the pass did not use
     parameters = parameter_records(inventory, recorder.table, recorder.took_packed)
     if any(issubclass(each, QuantizedLinear) for each in inventory.module_types):
         parameters = with_quantized(parameters, inventory.slots, inventory.modules)
-    share = None if inventory.has_plain_tensors else rank_share(parameters)
-    if share is not None:
-        run.assume(share)
+    if not inventory.has_plain_tensors:
+        run.assumptions.update(dict.fromkeys(notes_on_shares(parameters)))
     if recorder.table.find_leaked():
         _warn_of_leaked(recorder.table)
     trace = _trace_with(run, parameters, unread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torchscan.analyses.repeats import from_to, is_next
@@ -35,7 +35,7 @@ class Lines:
 
     lines: Sequence[Line]
     #: how many layers of which type were left out
-    hidden: Counter[str]
+    hidden: Counter[str] = field(default_factory=Counter)
 
 
 def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
@@ -53,7 +53,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     for layer, total in zip(layers, tree.totals, strict=True):
         name, full_name = name_of(layer), full_name_of(layer)
         lines.append(Line(name=name, full_name=full_name, own=layer, total=total))
-    return Lines(lines, Counter())
+    return Lines(lines)
 
 
 def _may_fold(layers: Sequence[Layer]) -> bool:
@@ -79,7 +79,14 @@ class Tree:
         self._children: list[list[int]] = [[] for _ in layers]
         #: the layers with the sums over all that they call
         self.totals = [cast("Layer", dict(layer)) for layer in layers]
-        for index, parent in _parents(layers):
+        above_by_depth: list[int] = []
+        pairs = []
+        for index, layer in enumerate(layers):
+            del above_by_depth[layer["depth"] :]
+            if above_by_depth:
+                pairs.append((index, above_by_depth[-1]))
+            above_by_depth.append(index)
+        for index, parent in reversed(pairs):  # children before their parents
             self._children[parent].append(index)
             total, above = self.totals[index], self.totals[parent]
             above["is_shared"] |= total["is_shared"]
@@ -189,15 +196,3 @@ def _merge_layers(layers: Sequence[Layer]) -> Layer:
         merged["activation_bytes"] = sum(layer["activation_bytes"] or 0 for layer in layers)
         merged["peak_bytes"] = max(layer["peak_bytes"] or 0 for layer in layers)
     return merged
-
-
-def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Return the index of each layer and of its parent, children before their parents."""
-    above: list[int] = []
-    pairs = []
-    for index, layer in enumerate(layers):
-        del above[layer["depth"] :]
-        if above:
-            pairs.append((index, above[-1]))
-        above.append(index)
-    return reversed(pairs)

@@ -90,7 +90,7 @@ def call_of(function: type[torch.autograd.Function]) -> Any:
     return call
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def control_flow() -> tuple[tuple[Any, str], ...]:
     """Return modules and names under which torch finds its operators that take functions.
 

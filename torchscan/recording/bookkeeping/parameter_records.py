@@ -97,14 +97,14 @@ def _packed_records(
             position += 1
 
 
-def rank_share(records: Sequence[ParameterRecord]) -> Note | None:
-    """Return a note of the parameters that this rank holds, or None if it holds all."""
+def notes_on_shares(records: Sequence[ParameterRecord]) -> list[Note]:
+    """Return a note of the parameters that this rank holds, unless it holds all."""
     distinct = {each.identity: each for each in records if not each.is_buffer}.values()
     held = sum(each.local_numel for each in distinct)
     params = sum(each.numel for each in distinct)
     if held == params:
-        return None
-    return Note.of("rank-share", held=held, params=params)
+        return []
+    return [Note.of("rank-share", held=held, params=params)]
 
 
 def unseen_parameters(

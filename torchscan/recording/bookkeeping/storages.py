@@ -7,6 +7,7 @@ the backward pass, hold a tensor in a pass on shapes alone just as they do in a 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,21 +37,21 @@ _KEPT = ("parameter", "buffer")
 _MADE = ("intermediate", "gradient", "gathered")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Storages:
     """Every block of memory that the pass met, by number. None is kept alive by this."""
 
-    def __init__(self) -> None:
-        #: operator calls made so far: the clock of the pass
-        self._now = 0
-        self._blocks: list[_Block] = []
-        self._died: dict[int, int] = {}
-        #: number of other storages that keep a block alive, because functions got them instead
-        self._more_holders: dict[int, int] = {}
-        self._of_pointer: dict[int, int] = {}
-        self._watches: dict[int, _StorageWatch] = {}
-        #: watches of freed memory that were not handled yet
-        self._gone: list[_StorageWatch] = []
-        self._leaves_out_host = False
+    #: operator calls made so far: the clock of the pass
+    _now: int = 0
+    _blocks: list[_Block] = field(default_factory=list)
+    _died: dict[int, int] = field(default_factory=dict)
+    #: number of other storages that keep a block alive, because functions got them instead
+    _more_holders: dict[int, int] = field(default_factory=dict)
+    _of_pointer: dict[int, int] = field(default_factory=dict)
+    _watches: dict[int, _StorageWatch] = field(default_factory=dict)
+    #: watches of freed memory that were not handled yet
+    _gone: list[_StorageWatch] = field(default_factory=list)
+    _leaves_out_host: bool = False
 
     def records(self) -> tuple[StorageRecord, ...]:
         """Return a record of each storage."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -63,21 +64,22 @@ class _Plan(NamedTuple):
     assumed: Assumed | None = None
 
 
+@dataclass(slots=True, eq=False)
 class AbstractExecution:
     """Runs operators on specs, and on values where they are known: see the top of this file."""
 
-    def __init__(self, largest_floats: int, device_type: str) -> None:
-        self._largest_floats = largest_floats
-        self._device_type = device_type
-        self._assumes_numbers = False
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
+    #: floating-point tensors up to this many elements keep their values
+    largest_floats: int
+    device_type: str
+    _assumes_numbers: bool = False
+    _plans: dict[tuple[Any, ...], _Plan] = field(default_factory=dict)
 
     def begin_optimizer(self) -> None:
         """Let known floats keep their values, as autograd is done.
 
         A number that an optimizer asks for is taken to be 1.
         """
-        self._largest_floats = CONCRETE_FLOATS
+        self.largest_floats = CONCRETE_FLOATS
         self._assumes_numbers = True
 
     def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
@@ -112,7 +114,8 @@ class AbstractExecution:
         if request.op is aten.index.Tensor and any(map(is_mask, request.args[1])):
             return self._run_with_masks
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
-            return _assume_number
+            number = assumed_number(request.tensors[0])
+            return lambda request: describe_outcome(request, number)
         if request.traits.needs_values and request.op is not aten.index.Tensor:
             raise NeedsValuesError(f"{request.op} needs values that depend on the data")
         return self._run_on_shapes
@@ -121,7 +124,7 @@ class AbstractExecution:
 
     def _run_on_shapes(self, request: OpRequest) -> OpOutcome:
         result = call_on_meta(request)
-        if self._device_type == "cpu" and request.op in SAVING_STATISTICS:
+        if self.device_type == "cpu" and request.op in SAVING_STATISTICS:
             operands = (request.args[position] for position in SAVING_STATISTICS[request.op])
             result = statistics_on_cpu(result, *operands)
         outcome = describe_outcome(request, result)
@@ -257,17 +260,13 @@ class AbstractExecution:
             request.look_up()
 
     def _keeps_values(self, spec: TensorSpec) -> bool:
-        return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
+        return spec.numel <= (self.largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
 
     def _remember(
         self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]
     ) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)
-
-
-def _assume_number(request: OpRequest) -> OpOutcome:
-    return describe_outcome(request, assumed_number(request.tensors[0]))
 
 
 def _can_run_on_values(request: OpRequest) -> bool:

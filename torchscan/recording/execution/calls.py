@@ -28,7 +28,7 @@ _OPEN, _CLOSE, _SAME = object(), object(), object()
 _TRAINING = 5  # the position of the flag that says whether running statistics are written
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class OpRequest:
     """An operator call before it ran: the operands in order, each with what is known of it.
 
@@ -204,10 +204,11 @@ class OpRequest:
 
     def operands(self) -> list[Tensor]:
         """Return the tensors to compute with, in the order of ``tensors``."""
-        return [
-            tensor if tracked.proxy is None else tracked.proxy
-            for tensor, tracked in zip(self.tensors, self.tracked, strict=True)
-        ]
+        operands = list(self.tensors)
+        for position, tracked in enumerate(self.tracked):
+            if tracked.proxy is not None:
+                operands[position] = tracked.proxy
+        return operands
 
     def operand(self, tensor: Tensor) -> Tensor:
         """Return the proxy tensor to compute with, or the tensor itself if it has none."""
