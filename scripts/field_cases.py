@@ -19,6 +19,9 @@ class Built:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: models with more parameters are not built with data
+MAX_WITH_DATA = 1_500_000_000
+
 #: builds a model on a device, complete or (if possible) with few layers
 Build = Callable[[str, bool], Built]
 

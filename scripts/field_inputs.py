@@ -265,15 +265,80 @@ def _dia(config: Any) -> dict[str, Any]:
     }
 
 
+def _video_as_pixels(config: Any) -> dict[str, Any]:
+    return {"pixel_values": video(config)}
+
+
+def _mel(frames: int, bins: int) -> Callable[[Any], dict[str, Any]]:
+    """Return what makes mel bins over time."""
+    return lambda _: {"input_features": torch.rand(1, frames, bins)}
+
+
+def _described_in_patches(config: Any) -> dict[str, Any]:
+    """Return 256 patches of an image of unknown shape, with a text where the model has one."""
+    patches = {
+        "pixel_values": torch.rand(1, 256, 3 * find(config, "patch_size") ** 2),
+        "pixel_attention_mask": torch.ones(1, 256, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[16, 16]]),
+    }
+    return {"input_ids": tokens(config), **patches} if hasattr(config, "text_config") else patches
+
+
+def _grounded(config: Any) -> dict[str, Any]:
+    """Return a text of 80 tokens, of which an image takes the first 64."""
+    places = torch.arange(80)
+    return {
+        "pixel_values": image(config),
+        "input_ids": (10 + places)[None],
+        "image_embeds_position_mask": (places < 64).long()[None],
+    }
+
+
+def _flat_patches(config: Any) -> dict[str, Any]:
+    """Return patches of two frames each."""
+    size = 2 * 3 * find(config, "patch_size", default=14) ** 2
+    return {"hidden_states": torch.rand(16, size), "grid_thw": torch.tensor([[1, 4, 4]])}
+
+
+def _text_and_image(config: Any) -> dict[str, Any]:
+    return {"input_ids": tokens(config), "pixel_values": image(config)}
+
+
+def _prompted(config: Any) -> dict[str, Any]:
+    names = ("pixel_values", "prompt_pixel_values", "prompt_masks")
+    height, width = _image_size(config)
+    return {name: torch.rand(1, 3, height // 2, width) for name in names}
+
+
 #: what a rule would get wrong, by the type of the model
 EXCEPTIONS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "audio-spectrogram-transformer": _spectrogram,
+    "audioflamingo3_encoder": lambda _: {
+        "input_features": torch.rand(1, 128, 3000),
+        "input_features_mask": torch.ones(1, 3000, dtype=torch.long),
+    },
+    "blip_2_qformer": lambda config: {
+        "query_embeds": torch.rand(1, 32, config.hidden_size),
+        "encoder_hidden_states": torch.rand(1, 50, config.encoder_hidden_size),
+    },
     "bros": _bros,
     "clap": _clap,
+    "clvp": lambda config: {"input_ids": tokens(config), "input_features": torch.rand(1, 80, 500)},
     "dac": _one_channel,
     "decision_transformer": _decisions,
     "depth_pro": lambda _: {"pixel_values": torch.rand(1, 3, 1536, 1536)},
     "dia": _dia,
+    "fun_asr_nano_encoder": _mel(_FRAMES, 560),
+    "gemma3n_audio": lambda _: {
+        "audio_mel": torch.rand(1, _FRAMES, 128),
+        "audio_mel_mask": torch.zeros(1, _FRAMES, dtype=torch.bool),
+    },
+    "granite_speech5_ctc": _mel(_FRAMES, 320),
+    "granite_speech5_encoder": _mel(_FRAMES, 320),
+    "higgs_audio_v2_tokenizer": _one_channel,
+    "kosmos-2": _grounded,
+    "muse_glimmer_vision": _flat_patches,
+    "muse_spark_vision": _flat_patches,
     "pe_audio": lambda config: {"input_ids": tokens(config), **_one_channel(config)},
     "pe_audio_encoder": _one_channel,
     "pe_video": lambda config: {
@@ -287,7 +352,13 @@ EXCEPTIONS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     },
     "pocket_tts_audio_tokenizer": _one_channel,
     "pocket_tts_audio_tokenizer_encoder": _one_channel,
-    "timesformer": lambda config: {"pixel_values": video(config)},
+    "qwen3_asr_encoder": lambda _: {"input_features": torch.rand(1, 128, 200)},
+    "rf_detr": lambda _: {"pixel_values": torch.rand(1, 3, 504, 504)},
+    "sam3_lite_text_text_model": lambda config: {"input_ids": tokens(config)},
+    "seggpt": _prompted,
+    "siglip2": _described_in_patches,
+    "siglip2_vision_model": _described_in_patches,
+    "timesformer": _video_as_pixels,
     "udop": lambda config: {
         "input_ids": tokens(config),
         "decoder_input_ids": tokens(config),
@@ -306,4 +377,17 @@ EXCEPTIONS: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
     "musicgen_melody_decoder": _codebooks,
     "perceiver": lambda config: {"inputs": torch.rand(1, 64, config.d_model)},
     "superglue": _pair_of_images,
+    "vibevoice_acoustic_tokenizer": _one_channel,
+    "vibevoice_acoustic_tokenizer_encoder": _one_channel,
+    "video_llama_3_vision": lambda _: {
+        "pixel_values": torch.rand(16, 588),
+        "grid_thw": torch.tensor([[1, 4, 4]]),
+        "merge_sizes": torch.tensor([1]),
+    },
+    "videomae": _video_as_pixels,
+    "vilt": _text_and_image,
+    "vivit": _video_as_pixels,
+    "wav2vec2-bert": _mel(_FRAMES, 160),
+    "xclip": lambda config: {"input_ids": tokens(config), "pixel_values": video(config)},
+    "xcodec": _one_channel,
 }

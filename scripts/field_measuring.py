@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from field_cases import Build, Built, Case, NoInputKnownError
+from field_arguments import limited
+from field_cases import MAX_WITH_DATA, Build, Built, Case, NoInputKnownError
 from field_rules import Counted
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from torchscan import Scan, TorchscanError
 
-#: models with more parameters are not built with data
-_MAX_WITH_DATA = 1_500_000_000
+#: seconds for a comparison, so that one that is slow does not hide that the model was recorded
+_LIMIT_TO_COUNT = 30
 
 Answer = dict[str, Any]
 NOT_RUN = ("no input", "not built")
@@ -32,7 +33,9 @@ def measure(case: Case) -> Answer:
     start = time.perf_counter()
     answer: Answer = {}
     for device, build in itertools.product(case.devices, case.builds):
-        answer = _measured(build, device)
+        another = _measured(build, device)
+        if another["outcome"] not in NOT_RUN or not answer:
+            answer = another
         # a model that needs values is measured with data, if it can be
         needs_more = answer["outcome"] == "refused" and device != case.devices[-1]
         if answer["outcome"] not in NOT_RUN and not needs_more:
@@ -111,7 +114,8 @@ def _cached(kwargs: Mapping[str, Any]) -> int:
 def _compared(build: Build, device: str, built: Built, answer: Answer) -> Answer:
     """The counter's number for the model as it is; else in the type that it needs; else of a small model with data."""
     try:
-        return _difference("as it is", answer, _counted(built, device))
+        with limited(_LIMIT_TO_COUNT):
+            return _difference("as it is", answer, _counted(built, device))
     except Exception as error:
         failed = error
     if "BF16" in str(failed):
@@ -124,21 +128,20 @@ def _compared(build: Build, device: str, built: Built, answer: Answer) -> Answer
 def _with_data(build: Build) -> Answer:
     """Another record, of a model with two layers on the CPU, and the counter's number for it."""
     try:
-        small = _small(build)
-        if small is None:
-            return {}
-        again = _scanned(small)
-        return (
-            _difference("small, with data", again, _counted(small, "cpu"))
-            if "macs" in again
-            else {}
-        )
+        with limited(_LIMIT_TO_COUNT):
+            small = _small(build)
+            if small is None:
+                return {}
+            again = _scanned(small)
+            if "macs" not in again:
+                return {}
+            return _difference("small, with data", again, _counted(small, "cpu"))
     except Exception as error:
         return {"not_counted": format_error(error)}
 
 
 def _small(build: Build) -> Built | None:
-    if _parameters(build("meta", True).model) > _MAX_WITH_DATA:
+    if _parameters(build("meta", True).model) > MAX_WITH_DATA:
         return None
     return build("cpu", True)
 

@@ -9,6 +9,7 @@ from functools import partial
 import field_registries as registries
 from field_cases import Built, Case
 from field_search import Search
+from field_searched import HELD_OUT, SEARCHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,17 @@ def _transformers() -> Iterator[Case]:
     from field_transformers import cases
 
     return cases()
+
+
+def _diffusers() -> Iterator[Case]:
+    """Yield the models that are called by hand, then the others by the names of arguments."""
+    from field_diffusers import cases
+
+    known = set()
+    for case in _by_hand("diffusers"):
+        known.add(case.name)
+        yield case
+    yield from (case for case in cases() if case.name not in known)
 
 
 def _by_hand(package: str) -> Iterator[Case]:
@@ -81,7 +93,7 @@ _REGISTRIES: Mapping[str, tuple[str, Callable[[], Iterator[Case]]]] = {
     "peft": ("peft", partial(_by_hand, "peft")),
     "e3nn": ("e3nn", partial(_by_hand, "e3nn")),
     "stable_baselines3": ("stable-baselines3", partial(_by_hand, "stable_baselines3")),
-    "diffusers": ("diffusers", _both("diffusers", "diffusers.models")),
+    "diffusers": ("diffusers", _diffusers),
     "torch_geometric": ("torch-geometric", _both("torch_geometric", "torch_geometric.nn.models")),
     "monai": ("monai", _both("monai", "monai.networks.nets")),
     "speechbrain": ("speechbrain", _both("speechbrain", "speechbrain.lobes.models")),
@@ -101,135 +113,14 @@ _REGISTRIES: Mapping[str, tuple[str, Callable[[], Iterator[Case]]]] = {
     "schnetpack": ("schnetpack", Search("schnetpack", "schnetpack.representation")),
 }
 
-#: other distributions, whose modules are searched -> module, if its name differs
-_SEARCHED: Mapping[str, str] = {
-    "asteroid": "asteroid.models",
-    "conformer": "",
-    "demucs": "",
-    "descript-audio-codec": "dac",
-    "encodec": "",
-    "bs-roformer": "",
-    "dynamic-network-architectures": "",
-    "facenet-pytorch": "",
-    "fuxictr": "fuxictr.pytorch",
-    "itransformer": "iTransformer",
-    "lpips": "",
-    "mambapy": "",
-    "mixture-of-experts": "",
-    "megabyte-pytorch": "MEGABYTE_pytorch",
-    "momentfm": "",
-    "neuraloperator": "neuralop.models",
-    "nflows": "",
-    "normflows": "",
-    "pytorch-forecasting": "",
-    "pytorch-tabnet": "",
-    "palm-rlhf-pytorch": "palm_rlhf_pytorch",
-    "resnest": "resnest.torch",
-    "rtdl": "",
-    "rtdl-num-embeddings": "",
-    "rtdl-revisiting-models": "",
-    "rwkv": "",
-    "s3tokenizer": "",
-    "segmentation-models-pytorch-3d": "",
-    "snntorch": "",
-    "spikingjelly": "spikingjelly.activation_based.model",
-    "tabm": "",
-    "timm-3d": "timm_3d.models",
-    "torchcrepe": "",
-    "torchscale": "",
-    "torchseg": "",
-    "torchtune": "torchtune.modules",
-    "vocos": "",
-    "x-clip": "",
-    "zetascale": "zeta.models",
-    "zuko": "",
-    # lucidrains
-    **dict.fromkeys(
-        [
-            "axial-attention",
-            "bottleneck-transformer-pytorch",
-            "coca-pytorch",
-            "denoising-diffusion-pytorch",
-            "egnn-pytorch",
-            "enformer-pytorch",
-            "equiformer-pytorch",
-            "flash-pytorch",
-            "g-mlp-pytorch",
-            "gated-state-spaces-pytorch",
-            "gateloop-transformer",
-            "glom-pytorch",
-            "halonet-pytorch",
-            "lambda-networks",
-            "linear-attention-transformer",
-            "local-attention",
-            "magvit2-pytorch",
-            "mega-pytorch",
-            "memorizing-transformers-pytorch",
-            "mlp-mixer-pytorch",
-            "muse-maskgit-pytorch",
-            "native-sparse-attention-pytorch",
-            "nuwa-pytorch",
-            "nystrom-attention",
-            "parti-pytorch",
-            "perceiver-pytorch",
-            "performer-pytorch",
-            "phenaki-pytorch",
-            "recurrent-memory-transformer-pytorch",
-            "reformer-pytorch",
-            "res-mlp-pytorch",
-            "routing-transformer",
-            "se3-transformer-pytorch",
-            "sinkhorn-transformer",
-            "slot-attention",
-            "soft-moe-pytorch",
-            "st-moe-pytorch",
-            "tab-transformer-pytorch",
-            "timesformer-pytorch",
-            "titans-pytorch",
-            "transformer-in-transformer",
-            "vector-quantize-pytorch",
-            "x-transformers",
-            "x-unet",
-        ],
-        "",
-    ),
-}
-
-#: drawn by name, a quarter of the packages that were added in November 2026: neither torchscan nor a
-#: rule was changed after a look at them
-_HELD_OUT = {
-    "pytorchcv",
-    "tsai",
-    "perceiver-pytorch",
-    "denoising-diffusion-pytorch",
-    "recurrent-memory-transformer-pytorch",
-    "phenaki-pytorch",
-    "halonet-pytorch",
-    "local-attention",
-    "flash-pytorch",
-    "transformer-in-transformer",
-    "sinkhorn-transformer",
-    "titans-pytorch",
-    "native-sparse-attention-pytorch",
-    "descript-audio-codec",
-    "vocos",
-    "torchtune",
-    "tabm",
-    "zetascale",
-    "pykeen",
-    "timm-3d",
-    "torchseg",
-    "s3tokenizer",
-}
-
 
 def packages() -> dict[str, Package]:
     """Return all packages by the names that their cases begin with."""
     every = dict(_REGISTRIES)
-    for distribution, module in _SEARCHED.items():
+    for distribution, module in SEARCHED.items():
         name = distribution.replace("-", "_")
-        every[name] = (distribution, Search(name, module or name))
+        every[name] = (distribution, Search(name, module or name.lower()))
     return {
-        name: Package(distribution=distribution, cases=cases, held_out=distribution in _HELD_OUT)
+        name: Package(distribution=distribution, cases=cases, held_out=distribution in HELD_OUT)
         for name, (distribution, cases) in every.items()
     }

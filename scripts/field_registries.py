@@ -81,14 +81,14 @@ def _arguments(name: str, task: str) -> tuple[Any, ...]:
 
 
 def torchaudio() -> Iterator[Case]:
-    """Return the factories of torchaudio that need no arguments."""
+    """Return the factories of torchaudio for models of one size."""
     from torchaudio import models
 
     def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
-        model = getattr(models, name)()
+        model = getattr(models, name)(**_OPTIONS_OF_SOUND.get(name, {}))
         return model, _ARGUMENTS_OF_SOUND.get(name, _WAVE)()
 
-    factories = [name for name in dir(models) if name.endswith(("_base", "_model", "_high"))]
+    factories = [name for name in dir(models) if name.endswith("_base")]
     others = [name for name in dir(models) if name.startswith(("hdemucs_", "squim_"))]
     return registered("torchaudio", sorted({*factories, *others}), make, devices=("cpu",))
 
@@ -98,6 +98,11 @@ def _wave() -> tuple[Any, ...]:
 
 
 _WAVE = _wave
+_SOURCES = {"sources": ["drums", "bass", "other", "vocals"]}
+_OPTIONS_OF_SOUND = {
+    "emformer_rnnt_base": {"num_symbols": 128},
+    **dict.fromkeys(["hdemucs_high", "hdemucs_low", "hdemucs_medium"], _SOURCES),
+}
 _ARGUMENTS_OF_SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
     "conv_tasnet_base": lambda: (torch.rand(1, 1, 16000),),
     "conformer_wav2vec2_base": lambda: (torch.rand(1, 100, 64),),

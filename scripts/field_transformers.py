@@ -13,7 +13,7 @@ from tests.torchvision_cpu import torchvision  # noqa: F401 - which transformers
 
 # isort: split
 import transformers
-from field_cases import Built, Case
+from field_cases import MAX_WITH_DATA, Built, Case, NoInputKnownError
 from field_inputs import inputs_for, tokens
 from transformers.models.auto import modeling_auto
 
@@ -43,11 +43,46 @@ _MAPPINGS = (
     ),
 )
 
-#: what a config has no default for
+_ROTATED_HALF = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [8, 12, 12],
+        "partial_rotary_factor": 0.5,
+    }
+}
+_FORECAST = {"prediction_length": 24}
+_HEAD = {"head_dim": 128}
+#: what a config has no default for, or none that works
 _CONFIGS: Mapping[str, Mapping[str, Any]] = {
-    "autoformer": {"prediction_length": 24},
-    "informer": {"prediction_length": 24},
-    "time_series_transformer": {"prediction_length": 24},
+    "autoformer": _FORECAST,
+    "aya_vision": {
+        "vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}
+    },
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "glm46v": {"text_config": {"model_type": "glm4v_text", **_ROTATED_HALF}},
+    "glm4v": {"text_config": _ROTATED_HALF},
+    "glm4v_moe": {"text_config": _ROTATED_HALF | _HEAD},
+    "glm4v_moe_text": _ROTATED_HALF | _HEAD,
+    "glm4v_text": _ROTATED_HALF,
+    "glm_image": {"text_config": _ROTATED_HALF},
+    "glm_image_text": _ROTATED_HALF,
+    "granitemoehybrid": {"layer_types": ["mamba"] * 31 + ["attention"]},
+    "hunyuan_v1_dense": _HEAD,
+    "hunyuan_v1_moe": _HEAD,
+    "hunyuan_vl": {"text_config": _HEAD},
+    "hunyuan_vl_text": _HEAD,
+    "informer": _FORECAST,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "ministral": _HEAD,
+    "nemotron": {"num_key_value_heads": 8},
+    "time_series_transformer": _FORECAST,
+    "timm_backbone": {"backbone": "resnet18"},
+    "xmod": {"default_language": "en_XX"},
 }
 
 
@@ -57,6 +92,7 @@ def cases() -> Iterator[Case]:
         yield Case(
             name=f"transformers:{kind}",
             builds=tuple(partial(_called, kind, name) for name in names),
+            devices=("meta", "cpu"),
         )
     for kind, cache in DECODING.items():
         yield Case(name=f"transformers:{kind}, decoding", builds=(partial(_decoding, kind, cache),))
@@ -84,7 +120,7 @@ def _called(kind: str, class_name: str, device: str, is_small: bool) -> Built:
 
 
 def _transformers_model(kind: str, class_name: str, device: str, is_small: bool) -> Any:
-    """The architecture from its default config."""
+    """The architecture from its default config; with few layers if it has data."""
     model_class = getattr(transformers, class_name)
     config_class = transformers.CONFIG_MAPPING[kind]
     if not isinstance(config_class(**_CONFIGS.get(kind, {})), model_class.config_class or object):
@@ -92,8 +128,13 @@ def _transformers_model(kind: str, class_name: str, device: str, is_small: bool)
             model_class.config_class
         )  # the class takes a part of the config, of the text say
     config = config_class(**_CONFIGS.get(kind, {}))
-    if is_small:
+    if is_small or device == "cpu":
         _shrink(config)
+    if device == "cpu":
+        with torch.device("meta"):
+            num_parameters = sum(each.numel() for each in model_class(config).parameters())
+        if num_parameters > MAX_WITH_DATA:
+            raise NoInputKnownError(f"a model of {num_parameters:,} parameters with data")
     with torch.device(device):
         return model_class(config).eval()
 

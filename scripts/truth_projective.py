@@ -160,9 +160,7 @@ def _changes(
         module.register_forward_hook(lambda _m, _a, out, path=path: keep(path, out))
         for path, module in model.named_modules()
     ]
-    # fused kernels of attention have no forward mode
-    kernel = sdpa_kernel(SDPBackend.MATH)
-    with torch.no_grad(), kernel, _means_for_maxima(), forward_ad.dual_level():
+    with torch.no_grad(), _without_fused_attention(), _means_for_maxima(), forward_ad.dual_level():
         model(forward_ad.make_dual(inputs, tangents))
     for handle in handles:
         handle.remove()
@@ -173,6 +171,18 @@ def _tensors_in(out: Any) -> list[Tensor]:
     if isinstance(out, Tensor):
         return [out]
     return [each for each in out if isinstance(each, Tensor)] if isinstance(out, tuple) else []
+
+
+@contextlib.contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    """Compute attention by operators that have a forward mode."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager

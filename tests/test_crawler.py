@@ -63,7 +63,7 @@ def test_a_module_that_cannot_run_warns_and_gives_0(verb: Callable[..., int]) ->
 def test_an_operator_without_a_price_warns_of_a_lower_bound(verb: Callable[..., int]) -> None:
     module = Calls(lambda _, x: torch.special.bessel_j0(x) + 1)
     with pytest.warns(
-        UserWarning, match="a lower bound, because these operators have no cost formula: "
+        UserWarning, match="are lower bounds, because these operators have no cost formula: "
     ):
         assert (
             verb(module, torch.rand(4))

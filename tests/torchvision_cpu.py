@@ -55,5 +55,11 @@ if torch.version.cuda is None and not hasattr(
 import torchvision  # noqa: E402
 import torchvision.extension  # noqa: E402
 
+
+def _has_ops() -> bool:
+    """Return True: a lambda could not be scripted."""
+    return True
+
+
 if torch.version.cuda is None:
-    torchvision.extension._has_ops = lambda: True
+    torchvision.extension._has_ops = _has_ops

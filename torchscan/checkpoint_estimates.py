@@ -8,6 +8,7 @@ from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.checkpointing import CheckpointComparison, CheckpointEstimate
 from torchscan.device_estimates import DeviceEstimates, show_progress
 from torchscan.errors import Give, InputError
+from torchscan.question import Question
 from torchscan.recorded_pass import RecordedPass
 from torchscan.recording.state import original_of
 from torchscan.recording.training.recipe import checkpointed_paths
@@ -24,14 +25,7 @@ def compare_checkpoints(
     See :meth:`torchscan.Scan.checkpointing`.
     """
     question = estimates.question
-    if not question.training:
-        training = Give("training", True)
-        raise InputError("checkpoints belong to a training step: give ", training)
-    if not SHOWS_SAVED_TENSOR_HOOKS:
-        raise InputError(
-            "torch 2.6 does not report what checkpoints save: use torch 2.7 or later, or compare "
-            "single checkpoints with the argument checkpoint"
-        )
+    _require_comparable(question)
     device = estimates.require_gpu("the time of what is computed again")
     limit = None
     if max_memory is not None:
@@ -63,3 +57,15 @@ def compare_checkpoints(
         error_margin=usual.roofline.error_margin,
         assumptions=usual.roofline.assumptions,
     )
+
+
+def _require_comparable(question: Question) -> None:
+    """Raise an InputError if the question has no checkpoints to compare, or torch hides them."""
+    if not question.training:
+        training = Give("training", True)
+        raise InputError("checkpoints belong to a training step: give ", training)
+    if not SHOWS_SAVED_TENSOR_HOOKS:
+        raise InputError(
+            "torch 2.6 does not report what checkpoints save: use torch 2.7 or later, or compare "
+            "single checkpoints with the argument checkpoint"
+        )

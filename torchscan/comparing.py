@@ -33,8 +33,9 @@ def compare(before: Inspected, after: Inspected) -> RunComparison: ...
 def compare(before: Any, after: Any) -> Comparison | RunComparison:
     """Return the changes from ``before`` to ``after``: two scans or infos, or two inspected runs.
 
-    Layers are matched by path and call. ``to_html()`` shows both sides aligned, also layers whose
-    index or prefix has changed; for two scans, it has the graphs of both models.
+    Layers are matched by path and call, and aligned where an inserted layer has shifted an index or
+    where a prefix has changed. ``to_html()`` shows both sides aligned; for two scans, it has the
+    graphs of both models.
     """
     if isinstance(before, Inspected) and isinstance(after, Inspected):
         return compare_runs(before.facts, after.facts)
@@ -68,7 +69,8 @@ def side_of_scan(
     content = None
     if has_page:
         content = collect_content(scan, title, excuse=excuse, receptive_field=False)
-    return ComparedSide(info=info, content=content, options=_options_of(scan))
+    settings = None if was_changed else scan.settings
+    return ComparedSide(info=info, content=content, options=_options_of(scan), settings=settings)
 
 
 def _options_of(scan: Scan) -> dict[str, str | int | None]:

@@ -10,7 +10,11 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import call_costs, operators_without_formula
+from torchscan.analyses.module_costs import (
+    call_costs,
+    operators_without_formula,
+    unknown_cost_notes,
+)
 from torchscan.analyses.projective_field import ProjectiveField
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.short_results import Short
@@ -124,19 +128,18 @@ def summary(
     has_device = "device" in asked and can_estimate_for(asked["device"])
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
-    needs = needed_for(columns)
-    if needs["times"] and not has_device:
-        require_device(columns, has_device=False)
-    scan = Scan(module, input_shape, dtype, **asked)
-    try:
-        info = scan.describe(convention, strict=strict, **needs)
-    except RecordError as error:
-        _print(unfinished_table(error), width)
-        raise
+    require_device(columns, has_device=has_device)
     with collected_later():
+        scan = Scan(module, input_shape, dtype, **asked)
+        try:
+            info = scan.describe(convention, strict=strict, **needed_for(columns))
+        except RecordError as error:
+            _print(unfinished_table(error), width)
+            raise
         if max_depth is not None:
             info = folded_to(info, max_depth)
         _print(info_table(info, columns, wrap_mode, fold_repeats=fold_repeats), width)
+        del scan, info  # else Python looks for garbage among all that they hold
     return PrintedSummary()
 
 
@@ -250,11 +253,8 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
         warn_user("computing the cost failed, so the result is 0: ", error)
         return OpCost()
     unknown = operators_without_formula(trace, call_costs(trace))
-    if unknown:
-        warn_user(
-            "the result is a lower bound, because these operators have no cost formula: "
-            f"{', '.join(unknown)}"
-        )
+    for note in unknown_cost_notes(trace, unknown):
+        warn_user(note.sentence)
     return total_cost(trace)
 
 

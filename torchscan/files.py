@@ -17,7 +17,8 @@ def path_of(given: str | os.PathLike[str]) -> Path:
     """Return the path, or raise an InputError if nothing can have that name."""
     try:
         path = Path(given)
-        path.exists()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # which says, unlike exists() of Python 3.14, that a name is too long
         if "\0" in str(path):
             raise ValueError("it contains a NUL character")
     except (TypeError, ValueError, OSError) as error:

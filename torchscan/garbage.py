@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from contextvars import ContextVar
+
+_is_delayed: ContextVar[bool] = ContextVar("is_delayed", default=False)
 
 
 @contextlib.contextmanager
@@ -17,9 +20,29 @@ def collected_later() -> Iterator[None]:
     have turned it off for a while in the same way.
     """
     was_enabled = gc.isenabled()
+    token = _is_delayed.set(was_enabled or _is_delayed.get())
     try:
         gc.disable()
         yield
     finally:
+        _is_delayed.reset(token)
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def collected_in_time() -> Iterator[None]:
+    """Collect garbage inside the context, also where :func:`collected_later` delays it.
+
+    Tensors with data that hang in cycles must not pile up.
+    """
+    is_delayed = _is_delayed.get() and not gc.isenabled()
+    token = _is_delayed.set(False)
+    try:
+        if is_delayed:
+            gc.enable()
+        yield
+    finally:
+        _is_delayed.reset(token)
+        if is_delayed:
+            gc.disable()

@@ -62,12 +62,7 @@ def inspect(
     _require_number("warm_up", warm_up, 0)
     _require_number("steps", steps, 1)
     _require_number("loop_iterations", loop_iterations, 1)
-    if callable(checks) or not all(map(callable, checks)):
-        raise InputError(
-            Argument("checks"),
-            " is not a list of functions: give ",
-            Give("checks", [TorchName("check")]),
-        )
+    _require_checks(checks)
     if device is not None:
         device_named(device)
     return Run(
@@ -87,6 +82,15 @@ def _require_number(name: str, number: int | None, least: int) -> None:
         return
     if type(number) is not int or number < least:
         raise InputError.of_value(name, number, f"give a whole number, {least} or more")
+
+
+def _require_checks(checks: Sequence[Check]) -> None:
+    if callable(checks) or not all(map(callable, checks)):
+        raise InputError(
+            Argument("checks"),
+            " is not a list of functions: give ",
+            Give("checks", [TorchName("check")]),
+        )
 
 
 def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:

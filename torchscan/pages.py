@@ -54,8 +54,8 @@ def html_report(
         run: a measurement of the model in real steps: an inspection (``inspect``, ``open_run``) or
             a watched run.
         overlay: your own values, which color the graph and have a column each: numbers by the
-            paths of modules or parameters, several such mappings by name, or the path of a CSV or
-            JSON file with them.
+            paths of modules or parameters (a dict or a Series), several such mappings by name, the
+            path of a CSV or JSON file with them, or a list of these.
         excuse: returns the text of a part that has no answer, from the error.
     """
     overlays = []

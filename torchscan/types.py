@@ -70,7 +70,6 @@ from torchscan.ops import OpCost as OpCost
 from torchscan.ops import Work as Work
 from torchscan.report.compare_runs import CallChange as CallChange
 from torchscan.report.compare_runs import RunComparison as RunComparison
-from torchscan.report.compare_runs import TimeChange as TimeChange
 from torchscan.report.comparison import Comparison as Comparison
 from torchscan.report.comparison import LayerChange as LayerChange
 from torchscan.report.info import Info as Info
@@ -81,6 +80,7 @@ from torchscan.report.table import ModelTable as ModelTable
 from torchscan.report.table import Table as Table
 from torchscan.report.table_rows import Cell as Cell
 from torchscan.report.table_rows import Row as Row
+from torchscan.report.time_changes import TimeChange as TimeChange
 from torchscan.trace.events import ModuleCall as ModuleCall
 from torchscan.trace.events import OpCall as OpCall
 from torchscan.trace.events import OpSignature as OpSignature

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tests.analyses.test_random_receptive_fields as random_graphs
 from tests.analyses import gradient_oracle as oracle
 from torchscan import projective_field, receptive_field
-from torchscan.analyses.projective_field import reach_masks
+from torchscan.analyses.projective_field import mask_sizes
 from torchscan.types import AxisField, AxisReach
 
 
@@ -112,5 +112,5 @@ def test_positions_are_followed_in_parts_if_masks_are_large(
 ) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Conv2d(4, 4, (3, 1)), nn.Flatten(2))
     complete = projective_field(model, (3, 200, 9)).to_dict()
-    monkeypatch.setattr(reach_masks, "MAX_WORDS", 100)
+    monkeypatch.setattr(mask_sizes, "MAX_WORDS", 100)
     assert projective_field(model, (3, 200, 9)).to_dict() == complete

@@ -968,6 +968,24 @@ def test_units_of_a_border_see_nothing(taken: slice, inside: tuple[int, int] | N
     assert (axis.size, axis.inside) == (1, inside)
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("part", [0, 2])
+@pytest.mark.parametrize("by_index", [False, True])
+def test_zeros_between_two_copies_see_nothing(dim: int, part: int, by_index: bool) -> None:
+    """A tensor of four parts, of which every other one is zeros, goes on like that beyond them."""
+
+    def forward(_: nn.Module, x: Tensor) -> Tensor:
+        zeros = torch.zeros_like(x)
+        whole = torch.cat([zeros, x, zeros, x], dim)
+        size = x.shape[dim]
+        if by_index:
+            return whole.unflatten(dim, (4, size)).select(dim, part)
+        return whole.narrow(dim, part * size, size)
+
+    field = receptive_field(Net(forward), (2, 1, 6), axes={"args[0]": (1, 2)})
+    assert [axis.status for axis in field.output.axes] == ["none", "none"]
+
+
 # -- nothing to see ------------------------------------------------------------------------------------------------------
 
 AFTER_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {

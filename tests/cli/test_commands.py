@@ -730,12 +730,46 @@ def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
     assert [row["module"] for row in csv.DictReader(io.StringIO(out))] == ["'=1+1", "�", "total"]
 
 
-@pytest.mark.parametrize(("name", "start"), [("net.csv", "path,"), ("net.json", "{"), ("net", "─")])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("net.csv", "path,"), ("net.JSON", "{"), ("net.txt", "─"), ("net", "─")],
+)
 def test_the_name_of_a_file_chooses_the_format(
     run: Any, folder: Path, name: str, start: str
 ) -> None:
     assert run("summary", *NET, "--output", name) == (0, "", "")
     assert (folder / name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_a_file_whose_name_says_another_format_is_refused(run: Any, folder: Path) -> None:
+    message = (
+        "torchscan: --output is 'net.svg': give a name that ends in .csv, .html, .json, .md, .tex "
+        "or .txt, or --format text\n"
+    )
+    for command in (("summary", *NET), ("compare", "nets.py:Net", *NET)):
+        assert run(*command, "--output", "net.svg") == (2, "", message)
+    assert not (folder / "net.svg").exists()
+    assert run("summary", *NET, "--output", "net.svg", "--format", "csv") == (0, "", "")
+    assert (folder / "net.svg").read_text(encoding="utf-8").startswith("path,")
+    assert run("summary", *NET, "--output", "net.csv", "--format", "text") == (0, "", "")
+    assert (folder / "net.csv").read_text(encoding="utf-8").startswith("─")
+
+
+def test_a_model_is_compared_with_the_inputs_of_the_report(run: Any) -> None:
+    """Three samples: 3 × 48 MACs."""
+    written = ("summary", *NET, "-b", "3", "--format", "json", "--output", "three.json")
+    assert run(*written) == (0, "", "")
+    for sides in (("three.json", "nets.py:Net"), ("nets.py:Net", "three.json")):
+        status, out, err = run("compare", *sides)
+        assert (status, err) == (0, "")
+        assert "No layer changed." in out
+        assert "differ" not in out
+    status, asked, err = run("compare", "three.json", "nets.py:Net", "-b", "1")
+    assert (status, err) == (0, "")
+    assert "The reports differ in batch size: 3 before, 1 now." in asked
+    assert run("compare", "nets.py:Net", "nets.py:Net")[2].endswith(
+        "give the shape of one sample as --input 3,224,224\n"
+    )
 
 
 def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
@@ -792,8 +826,12 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         "before": 48,
         "after": 54,
     }
-    for width, rule in (("40", 40), ("70", 46)):
-        assert "─" * rule in run("compare", "a.json", "b.json", "--width", width)[1].splitlines()
+    narrow, wide = (
+        run("compare", "a.json", "b.json", "--width", width)[1].splitlines()
+        for width in ("40", "70")
+    )
+    assert {"─" * 26, "    output now (-1, 9)"} <= set(narrow)
+    assert "─" * 46 in wide
     as_reports = run("compare", "a.json", "b.json")
     for before, after in (
         ("nets.py:Net", "nets.py:Net(9)"),
@@ -1020,6 +1058,8 @@ def needs(shell: str) -> str:
         ("torchscan report x --run ne", "nets.py", "--output"),
         ("torchscan inspect x --precision bf16", "bf16-mixed", "fp16"),
         ("torchscan inspect x --on-nonfinite r", "raise", "warn"),
+        ("torchscan memory --snapshot ne", "nets.py", "--moment"),
+        ("torchscan report x --overlay ne", "nets.py", "--run"),
         ("torchscan inspect x --save ne", "nets.py", "--steps"),
         ("torchscan inspect -- python ne", "nets.py", "torchvision:"),
         ("torchscan inspect -- python nets.py --device ne", "nets.py", "cuda"),

@@ -48,7 +48,7 @@ def test_the_first_producer_is_named_and_soon_its_operator(name: str) -> None:
     assert found, "nothing"
     certain = next(each for each in found if each.unsure is None or each is found[-1])
     assert (certain.path, certain.phase) == (fault.path, fault.phase), said
-    if fault.operator and fault.phase != "update":
+    if fault.operator and fault.phase != "optimizer":
         last = found[-1]
         source = str(last.operator) if last.origin is None else last.origin.code
         assert fault.operator in source, said

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.ops.launches import launch
 from tests.ops.test_every_formula import Case, I, T, case
 from torchscan import crawl_module
 from torchscan.ops import compute_cost
-from torchscan.trace.kernel_operators import ONLY_WRITTEN, kernel_operator
-from torchscan.types import OpSignature, TensorSpec
+from torchscan.types import OpSignature
 
 _ATTENTION = "Tensor query, Tensor key, Tensor value"
+_QKV = "Tensor q, Tensor k, Tensor v"
 _PACKED = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
 _STATES = "Tensor(a1!) p, Tensor(a2!) state1, Tensor(a3!)? state2"
 #: as in bitsandbytes 0.50.2, torchao 0.18.0, xformers 0.0.35 (cutlass: 0.0.28), causal_conv1d 1.7.0
@@ -44,6 +45,16 @@ SCHEMAS = {
     "torchao::int_matmul": "(Tensor a, Tensor b) -> Tensor",
     "torchao::int_scaled_matmul": "(Tensor a, Tensor b, Tensor scales1) -> Tensor",
     "torchao::mx_fp8_bf16": "(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor",
+    "torchao::swizzle_mm": "(Tensor mat1, Tensor mat2, bool mat1_is_swizzled, bool "
+    "mat2_is_swizzled) -> Tensor",
+    "torchao::triton_fp8_gemm_1x128_128x1": "(Tensor a, Tensor b, Tensor a_s, Tensor b_s, "
+    "int block_size=128, ScalarType out_dtype=float) -> Tensor",
+    "torchao::triton_to_mxfp8_dim0": "(Tensor x, int inner_block_size=32, str "
+    "scaling_mode='rceil') -> (Tensor, Tensor)",
+    "torchao::triton_mxfp8_dequant_dim0": "(Tensor e4m3_data, Tensor e8m0_scales, ScalarType "
+    "out_dtype, int scale_block_size=32) -> Tensor",
+    "float8_sparse::fp8_sparse_mm": "(Tensor dense, Tensor packed, Tensor? bias, Tensor alpha, "
+    "int out_features, int min_size, int alg_id=0) -> Tensor",
     "torchao::scaled_int8_mm": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale) -> Tensor",
     "torchao::float8_linear_cpu": "(Tensor input, Tensor input_scales, Tensor weight, Tensor "
     "weight_scales, Tensor? bias, ScalarType output_dtype) -> Tensor",
@@ -54,6 +65,15 @@ SCHEMAS = {
     "float8_dtype) -> Tensor",
     "torchao::dequantize_affine_float8_non_decomposed": "(Tensor tensor, Tensor scale, "
     "ScalarType output_dtype) -> Tensor",
+    "flash_attn_3::fwd": f"({_QKV}, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None, "
+    "Tensor? q_v=None, Tensor(out!)? out=None, Tensor? cu_seqlens_q=None, Tensor? "
+    "cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None, Tensor? seqused_q=None, Tensor? "
+    "seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, Tensor? page_table=None) -> "
+    "(Tensor(out!), Tensor, Tensor, Tensor)",
+    "flash_attn_3::bwd": f"(Tensor dout, {_QKV}, Tensor out, Tensor softmax_lse, Tensor(dq!)? "
+    "dq=None, Tensor(dk!)? dk=None, Tensor(dv!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? "
+    "cu_seqlens_k=None, Tensor? seqused_q=None, Tensor? seqused_k=None, int? max_seqlen_q=None, "
+    "int? max_seqlen_k=None) -> (Tensor(dq!), Tensor(dk!), Tensor(dv!), Tensor)",
     "xformers_flash::flash_fwd": f"({_ATTENTION}, {_PACKED}, Tensor? seqused_k, int "
     "max_seqlen_q, int max_seqlen_k, float p, float softmax_scale, bool is_causal, int "
     "window_left, int window_right, bool return_softmax, Tensor? block_tables) -> "
@@ -144,10 +164,42 @@ CASES = [
         macs=24 * 8,
         other=24,
     ),
+    # 2 blocks of 32, each with a scale of both operands
     case(
-        *("torchao.mx_fp8_bf16", T(4, 8, dtype=F8), T(8, 6, dtype=F8), T(1), T(1)),
+        *("torchao.mx_fp8_bf16", T(4, 64, dtype=F8), T(64, 6, dtype=F8), T(128), T(128)),
+        out=T(4, 6),
+        macs=24 * 64,
+        other=24 * 2 * 2,
+    ),
+    # 2 blocks of 128, the last of which is not full
+    case(
+        *("torchao.triton_fp8_gemm_1x128_128x1", T(4, 160, dtype=F8), T(160, 6, dtype=F8)),
+        *(T(4, 2), T(2, 6)),
+        out=T(4, 6),
+        macs=24 * 160,
+        other=24 * 2 * 2,
+    ),
+    case(
+        *("torchao.swizzle_mm", T(4, 8, dtype=F8), T(8, 6, dtype=F8), False, True),
         out=T(4, 6),
         macs=24 * 8,
+    ),
+    # absolute values and quotients, comparisons, and 4 for the scales of 4 blocks
+    case(
+        *("torchao.triton_to_mxfp8_dim0", T(4, 32)),
+        out=(T(4, 32, dtype=F8), T(4, 1)),
+        other=2 * 128 + 4 * 31 + 4 * 4,
+    ),
+    case(
+        *("torchao.triton_mxfp8_dequant_dim0", T(4, 32, dtype=F8), T(4, 1), torch.float32),
+        out=T(4, 32),
+        other=128,
+    ),
+    # half of 8 weights are stored
+    case(
+        *("float8_sparse.fp8_sparse_mm", T(4, 8, dtype=F8), T(30), None, T(1), 6, 16),
+        out=T(4, 6),
+        macs=24 * 4,
         other=24,
     ),
     case(
@@ -200,6 +252,19 @@ CASES = [
         *(6, 10, 0.1, 1.0, True, -1, -1, False, None),
         other=8 * SCORES,
         **FORWARD,
+    ),
+    case("flash_attn_3.fwd", Q, K, K, other=6 * SCORES, **FORWARD),
+    case(
+        *("flash_attn_3.fwd", T(9, 4, 8), T(15, 4, 8), T(15, 4, 8), None, None, None, None),
+        *(STARTS, STARTS, None, None, None, 6, 10),
+        other=6 * SCORES,
+        **FORWARD,
+    ),
+    case(
+        *("flash_attn_3.bwd", Q, Q, K, K, Q, T(2, 4, 6)),
+        out=(Q, K, K, T(1)),
+        other=6 * SCORES + 2 * 8 * 48,
+        **BACKWARD,
     ),
     # and each row of the result, 2 x 4 x 6 of 8, is multiplied by its gradient
     case(
@@ -273,6 +338,13 @@ def test_an_operator_counts_the_arithmetic_of_its_package(case: Case) -> None:
     assert case.read in (None, counted.cost.elements_read)
 
 
+def test_attention_to_a_cache_has_an_unknown_number_of_keys() -> None:
+    cached = case("flash_attn_3.fwd", Q, K, K, K, K, out=(Q, T(2, 4, 6)))
+    assert compute_cost(cached.signature()).state == "unknown"
+    packed = case("flash_attn_3.fwd", Q, K, K, None, None, None, None, STARTS, out=(Q, T(2, 4)))
+    assert compute_cost(packed.signature()).state == "unknown"
+
+
 def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:
     unknown = case(
         *("xformers.efficient_attention_forward_cutlass", Q, K, K, None, STARTS, STARTS, 6),
@@ -285,33 +357,22 @@ def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:
 # -- Triton kernels --------------------------------------------------------------------------------
 
 
-def _launch(name: str, written: dict[str, TensorSpec], **read: Any) -> OpSignature:
-    """Return the launch of a kernel that reads some arguments and writes others."""
-    kinds = {bool: "bool", int: "int", str: "str", TensorSpec: "Tensor"}
-    parameters = [f"{kinds[type(value)]} {each}" for each, value in read.items()]
-    parameters += [f"{ONLY_WRITTEN}Tensor(a{i}!) {each}" for i, each in enumerate(written)]
-    operator = kernel_operator(name, ", ".join(parameters))
-    outputs = tuple(written.values())
-    args, kwargs = tuple(read.values()), dict(written)
-    return OpSignature(op=operator, args=args, kwargs=kwargs, outputs=outputs, is_view=False)
-
-
 #: 2 samples of 64 positions, with 4 heads of 8; 2 chunks; states of 16
 X, BC = T(2, 64, 4, 8), T(2, 64, 1, 16)
-CHUNK = {"chunk_size": 32, "hdim": 8, "dstate": 16}
+CHUNK: dict[str, Any] = {"chunk_size": 32, "hdim": 8, "dstate": 16}
 TOKEN = T(2, 4, 8)
 #: values of 16, and the states of 8 · 16 before each chunk
 V, STATES = T(2, 64, 4, 16), T(2, 2, 4, 8, 16)
-LINEAR = {"T": 64, "H": 4, "K": 8, "V": 16, "BT": 32}
+LINEAR: dict[str, Any] = {"T": 64, "H": 4, "K": 8, "V": 16, "BT": 32}
 KERNELS = [
     # 2 chunks of each sample: 32 x 32 pairs of 16 products
     (
-        _launch("_bmm_chunk_fwd_kernel", {"out_ptr": T(2, 2, 1, 32, 32)}, a_ptr=BC, b_ptr=BC, K=16),
+        launch("_bmm_chunk_fwd_kernel", {"out_ptr": T(2, 2, 1, 32, 32)}, a_ptr=BC, b_ptr=BC, K=16),
         2 * 2 * 32 * 32 * 16,
         0,
     ),
     (
-        _launch(
+        launch(
             *("_chunk_cumsum_fwd_kernel", {"dA_cumsum_ptr": T(2, 4, 2, 32)}),
             dt_ptr=T(2, 64, 4),
             HAS_DT_BIAS=True,
@@ -322,13 +383,13 @@ KERNELS = [
     ),
     # 512 positions of all heads
     (
-        _launch("_chunk_state_fwd_kernel", {"states_ptr": T(2, 2, 4, 8, 16)}, x_ptr=X, **CHUNK),
+        launch("_chunk_state_fwd_kernel", {"states_ptr": T(2, 2, 4, 8, 16)}, x_ptr=X, **CHUNK),
         512 * 8 * 16,
         512 * (4 + 16),
     ),
     # 16 states of 128 elements
     (
-        _launch(
+        launch(
             "_state_passing_fwd_kernel",
             {"out_ptr": T(2, 2, 4, 128)},
             states_ptr=T(2, 2, 4, 128),
@@ -339,7 +400,7 @@ KERNELS = [
         16 * (2 * 128 + 1),
     ),
     (
-        _launch(
+        launch(
             "_chunk_scan_fwd_kernel",
             {"out_ptr": X},
             cb_ptr=T(2, 2, 1, 32, 32),
@@ -354,7 +415,7 @@ KERNELS = [
     ),
     # 64 elements with 16 states each
     (
-        _launch(
+        launch(
             "_selective_scan_update_kernel",
             {"out_ptr": TOKEN},
             state_ptr=T(2, 4, 8, 16),
@@ -372,7 +433,7 @@ KERNELS = [
     ),
     # one step size and one decay for each of 8 heads
     (
-        _launch(
+        launch(
             "_selective_scan_update_kernel",
             {"out_ptr": TOKEN},
             state_ptr=T(2, 4, 8, 16),
@@ -385,42 +446,167 @@ KERNELS = [
         64 * 16,
         64 * 16 * 3 + 8 * (2 + 16),
     ),
-    # 512 positions of all heads, 16 chunks of 32 of them; keys of 8 and values of 16
-    (_launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR), 512 * 8 * 16, 0),
+    # the gradients: 512 positions of all heads, and 512 · 8 elements
     (
-        _launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_G_GAMMA=True),
+        launch(
+            *("_chunk_scan_bwd_dstates_kernel", {"dprev_states_ptr": T(2, 2, 4, 8, 16)}),
+            dout_ptr=X,
+            c_ptr=BC,
+            **CHUNK,
+        ),
+        512 * 8 * 16,
+        512 * (1 + 8),
+    ),
+    # the first of 2 states of each head has no predecessor: 8 · 128 elements remain
+    (
+        launch(
+            *("_state_passing_bwd_kernel", {"dstates_ptr": T(2, 2, 4, 128)}),
+            dout_ptr=T(2, 2, 4, 128),
+            dA_cs_ptr=T(2, 4, 2),
+            dim=128,
+            nchunks=2,
+        ),
+        0,
+        8 * (4 * 128 + 2),
+    ),
+    (
+        launch(
+            *("_chunk_scan_chunk_state_bwd_dx_kernel", {"dx_ptr": X}),
+            x_ptr=X,
+            cb_ptr=T(2, 2, 1, 32, 32),
+            HAS_D=True,
+            **CHUNK,
+        ),
+        512 * 8 * (16 + 32),
+        512 * (5 * 32 + 3 + 8 * 8),
+    ),
+    (
+        launch(
+            *("_chunk_state_bwd_db_kernel", {"db_ptr": T(2, 64, 4, 1, 16)}),
+            x_ptr=X,
+            dstates_ptr=T(2, 2, 4, 8, 16),
+            HAS_DDA_CS=True,
+            **CHUNK,
+        ),
+        512 * 8 * 16,
+        512 * (4 + 4 * 16),
+    ),
+    (
+        launch(
+            *("_chunk_scan_bwd_dc_kernel", {"dc_ptr": T(2, 64, 4, 1, 16)}),
+            dout_ptr=X,
+            prev_states_ptr=T(2, 2, 4, 8, 16),
+            **CHUNK,
+        ),
+        512 * 8 * 16,
+        512 * (1 + 2 * 16),
+    ),
+    # of pairs; the mask for one group
+    (
+        launch(
+            *("_chunk_scan_bwd_dcb_kernel", {"dcb_ptr": T(2, 2, 1, 1, 32, 32)}),
+            x_ptr=X,
+            dout_ptr=X,
+            **CHUNK,
+        ),
+        512 * 8 * 32,
+        512 * 32 * 6 + 4 * 32 * 32,
+    ),
+    (
+        launch(
+            *("_bmm_chunk_bwd_kernel", {"db_ptr": BC}),
+            a_ptr=BC,
+            dout_ptr=T(2, 2, 1, 32, 32),
+            chunk_size=32,
+            HAS_RESIDUAL=True,
+        ),
+        128 * 16 * 32,
+        128 * 16,
+    ),
+    (
+        launch(
+            *("_chunk_scan_bwd_ddAcs_stable_kernel", {"ddA_cumsum_ptr": T(2, 4, 2, 1, 32)}),
+            x_ptr=X,
+            dout_ptr=X,
+            cb_ptr=T(2, 2, 1, 32, 32),
+            **CHUNK,
+        ),
+        512 * 8 * 32,
+        512 * 32 * 12,
+    ),
+    (
+        launch(
+            *("_chunk_cumsum_bwd_kernel", {"ddt_ptr": T(2, 64, 4)}),
+            ddA_ptr=T(2, 4, 2, 32),
+            dt_ptr=T(2, 64, 4),
+            DT_SOFTPLUS=True,
+            HAS_DT_BIAS=True,
+        ),
+        0,
+        512 * (9 + 2 + 9),
+    ),
+    # a norm takes 3, 1 for the weight and 2 per row; SiLU 5 and its product 1
+    (
+        launch(
+            *("_layer_norm_fwd_1pass_kernel", {"Y": ROWS}),
+            X=ROWS,
+            W=T(8),
+            N=8,
+            IS_RMS_NORM=True,
+            HAS_Z=True,
+        ),
+        0,
+        (4 + 6) * 32 + 2 * 4,
+    ),
+    # gradients of input and weight 9; of a gate before the norm 18
+    (
+        launch(
+            *("_layer_norm_bwd_kernel", {"DX": ROWS}),
+            X=ROWS,
+            W=T(8),
+            N=8,
+            IS_RMS_NORM=True,
+            HAS_Z=True,
+        ),
+        0,
+        (9 + 18) * 32,
+    ),
+    # 512 positions of all heads, 16 chunks of 32 of them; keys of 8 and values of 16
+    (launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR), 512 * 8 * 16, 0),
+    (
+        launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_G_GAMMA=True),
         512 * 8 * 16,
         512 * (16 + 3) + 16 * (128 + 2),
     ),
     (
-        _launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_GK=True),
+        launch("chunk_fwd_kernel_h", {"h": STATES}, k=X, v=V, **LINEAR, USE_GK=True),
         512 * 8 * 16,
         512 * 3 * 8 + 16 * (128 + 8),
     ),
     (
-        _launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR),
+        launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR),
         512 * (8 * 16 + 32 * 8 + 32 * 16),
         512 * (32 + 3 * 16),
     ),
     (
-        _launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR, USE_G=True),
+        launch("chunk_fwd_kernel_o", {"o": V}, q=X, k=X, v=V, h=STATES, **LINEAR, USE_G=True),
         512 * (8 * 16 + 32 * 8 + 32 * 16),
         512 * (4 * 32 + 4 * 16 + 1),
     ),
     # 3 per element, 2 per row and 1 for the weight; 6, 2 and 2 with a mean and a bias
     (
-        _launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), D=8, NB=1, IS_RMS_NORM=True),
+        launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), D=8, NB=1, IS_RMS_NORM=True),
         0,
         4 * 32 + 2 * 4,
     ),
     (
-        _launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), b=T(8), D=8, NB=1),
+        launch("layer_norm_fwd_kernel", {"y": ROWS}, x=ROWS, w=T(8), b=T(8), D=8, NB=1),
         0,
         8 * 32 + 2 * 4,
     ),
     # swish takes 5, and the product with it 1
     (
-        _launch(
+        launch(
             *("layer_norm_gated_fwd_kernel", {"y": ROWS}),
             x=ROWS,
             g=ROWS,
@@ -433,15 +619,17 @@ KERNELS = [
         (4 + 6) * 32 + 2 * 4,
     ),
     # half of the elements of each head
-    (_launch("rotary_embedding_kernel", {"y": X}, x=X, cos=T(64, 2), D=8, R=2), 0, 3 * 2048),
+    (launch("rotary_embedding_kernel", {"y": X}, x=X, cos=T(64, 2), D=8, R=2), 0, 3 * 2048),
+    # of flash_attn: the first 4 of 8 elements of 512 heads
+    (launch("rotary_kernel", {"OUT": X}, X=X, COS=T(64, 2), ROTARY_DIM=4), 0, 3 * 4 * 512),
     # 3 per element and 2 per row, 1 for the weight; the sum
     (
-        _launch("_rms_norm_kernel", {"h1_ptr": ROWS}, x_ptr=ROWS, w_ptr=T(8), N_COLS=8),
+        launch("_rms_norm_kernel", {"h1_ptr": ROWS}, x_ptr=ROWS, w_ptr=T(8), N_COLS=8),
         0,
         4 * 32 + 2 * 4,
     ),
     (
-        _launch(
+        launch(
             "_rms_norm_add_kernel", {"h1_ptr": ROWS}, x_ptr=ROWS, y_ptr=ROWS, w_ptr=T(8), N_COLS=8
         ),
         0,
@@ -451,20 +639,26 @@ KERNELS = [
 
 
 @pytest.mark.parametrize(
-    ("launch", "macs", "other"), KERNELS, ids=lambda each: getattr(each, "operator", "")
+    ("launched", "macs", "other"), KERNELS, ids=lambda each: getattr(each, "operator", "")
 )
 def test_a_kernel_counts_the_arithmetic_of_its_source(
-    launch: OpSignature, macs: int, other: int
+    launched: OpSignature, macs: int, other: int
 ) -> None:
-    cost = compute_cost(launch)
+    cost = compute_cost(launched)
     assert cost.state == "formula"
     assert (cost.cost.macs, cost.cost.flops) == (macs, 2 * macs + other)
 
 
-@pytest.mark.parametrize("name", sorted({launch.op._opname for launch, _, _ in KERNELS}))
+@pytest.mark.parametrize("name", sorted({launched.op._opname for launched, _, _ in KERNELS}))
 def test_a_kernel_of_the_same_name_with_other_parameters_is_unknown(name: str) -> None:
-    launch = _launch(name, {"result": ROWS}, x=ROWS)
-    assert compute_cost(launch).state == "unknown"
+    other = launch(name, {"result": ROWS}, x=ROWS)
+    assert compute_cost(other).state == "unknown"
+
+
+@pytest.mark.parametrize("name", ["_layer_norm_fwd_1pass_kernel", "_layer_norm_bwd_kernel"])
+def test_norms_of_two_inputs_are_unknown(name: str) -> None:
+    other = launch(name, {"Y": ROWS, "DX": ROWS, "DX1": ROWS}, X=ROWS, N=8, HAS_X1=True)
+    assert compute_cost(other).state == "unknown"
 
 
 # -- layers of packages that are installed ---------------------------------------------------------

@@ -49,6 +49,43 @@ def test_a_condition_on_data_has_the_branch_with_the_most_flops(device: str) -> 
     assert "small" not in {layer["path"] for layer in info["layers"]}
 
 
+class Chosen(Branches):
+    """A lookup of integers, of which a condition chooses the branch."""
+
+    def __init__(self, condition: Callable[[Tensor], Any]) -> None:
+        super().__init__(condition)
+        self.table = nn.Embedding(4, 8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the result of a branch on the rows that were looked up."""
+        chosen: Tensor = torch.cond(
+            self._condition(ids), self.small.forward, self.large.forward, (self.table(ids),)
+        )
+        return chosen
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize("limit", [-1, 1])
+def test_a_condition_on_generated_integers_has_the_branch_with_the_most_flops(
+    execute: Any, limit: int
+) -> None:
+    """Generated integers are zero, which says nothing about those of a training set."""
+    model = Chosen(lambda ids: ids.sum() + 0 > limit)
+    info = crawl_module(model, (5,), torch.int64, execute=execute)
+    assert info["overall"]["macs"] == 5 * 256
+    assert info["provenance"]["assumptions"] == [
+        {"code": "costliest-branch", "values": {"branch": "false"}}
+    ]
+
+
+def test_a_condition_on_given_integers_has_the_branch_that_they_take() -> None:
+    model = Chosen(lambda ids: ids.sum() + 0 > 1)
+    for ids, macs in ((torch.ones(1, 5, dtype=torch.int64), 64), (torch.zeros(1, 5).long(), 256)):
+        info = crawl_module(model, args=(ids,), execute="abstract")
+        assert info["overall"]["macs"] == 5 * macs
+        assert info["provenance"]["assumptions"] == []
+
+
 def test_a_condition_that_is_known_has_its_branch() -> None:
     model = Branches(lambda x: torch.tensor(x.shape[0] > 3))
     assert crawl_module(model, args=(torch.rand(4, 8),))["overall"]["macs"] == 4 * 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torchscan.recording.generation_passes import Generating, Length
 from torchscan.recording.kept_passes import Kept
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
+from torchscan.user_warnings import TorchscanWarning
 
 
 class Layer(nn.Module):
@@ -227,6 +229,43 @@ def test_layers_with_hooks_or_of_a_kind_that_comes_twice_are_all_run() -> None:
     for layer in model.layers:
         layer.register_forward_hook(lambda *_: None)
     assert Folded.of(model) is None
+
+
+class UncopiedLayer(Layer):
+    """A layer that refuses to be copied."""
+
+    def __copy__(self) -> None:
+        raise TypeError("no copies")
+
+
+class Uncopied(Stack):
+    def layer(self, index: int) -> nn.Module:
+        return UncopiedLayer(index)
+
+
+class Unspeakable:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise ArithmeticError("no text")
+
+
+def test_layers_that_cannot_be_copied_are_all_run() -> None:
+    assert Folded.of(Uncopied(8)) is None
+
+
+def test_sparse_buffers_of_layers_are_compared_by_layout() -> None:
+    model = Stack(8)
+    for layer in model.layers:
+        layer.register_buffer("matrix", torch.eye(3).to_sparse())
+    assert Folded.of(model) is not None
+
+
+def test_an_error_that_was_not_foreseen_is_reported_and_all_layers_are_run() -> None:
+    model: Any = Stack(8)
+    model.config = SimpleNamespace(kinds=[Unspeakable()] * 8)
+    with pytest.warns(TorchscanWarning, match="records all layers.*ArithmeticError: no text"):
+        assert Folded.of(model) is None
 
 
 def test_the_model_stays_as_it_is() -> None:

@@ -107,6 +107,9 @@ def test_a_formula_that_fails_warns_at_the_line_that_asked() -> None:
     with pytest.warns(TorchscanWarning, match="the cost formula .* failed on") as warned:
         crawl_module(kernels.Bare(), args=(torch.rand(128),))
     assert {each.filename for each in warned} == {__file__}
+    text = str(warned[0].message)
+    assert "failed on triton.exponential(float32 [128]): TypeError(" in text
+    assert text.endswith("; totals are lower bounds")
 
 
 @pytest.mark.usefixtures("_own_formulas")
@@ -133,6 +136,14 @@ def test_a_formula_with_a_misspelt_name_of_a_kernel_is_pointed_out() -> None:
 def test_a_kernel_in_place_of_its_name_is_refused() -> None:
     with pytest.raises(InputError, match="give the name of a Triton kernel as 'triton::my_kernel'"):
         cost_of(kernels.exponential)(lambda **_: Work())
+
+
+def test_the_name_of_a_kernel_without_its_namespace_is_completed() -> None:
+    record(kernels.Bare(), args=(torch.rand(128),))
+    with pytest.raises(InputError, match="give 'triton::exponential' for the Triton kernel"):
+        cost_of("exponential")(lambda **_: Work())
+    with pytest.raises(InputError, match="or its name, 'mylib::my_op'"):
+        cost_of("never_launched")(lambda **_: Work())
 
 
 @pytest.mark.usefixtures("_own_formulas")
@@ -203,6 +214,32 @@ def test_what_tuners_and_heuristics_choose_is_an_argument() -> None:
     assert (arguments["n"], arguments["BLOCK"], arguments["IS_EVEN"]) == (128, 64, True)
 
 
+def test_a_kernel_with_many_parameters_has_an_operator_without_strides() -> None:
+    trace = record(kernels.Strided(), args=(torch.rand(128),))
+    launch = next(op for op in trace.ops if op.signature.operator == "triton.strided")
+    assert set(launch.signature.arguments) | set(launch.signature.kwargs) == {
+        *("x_ptr", "out_ptr", "n", "BLOCK")
+    }
+
+
+def test_code_reads_the_configuration_of_a_tuner_after_a_launch() -> None:
+    """128 elements in rows of 64; Triton sets the attribute itself on a GPU."""
+    trace = record(kernels.Tuned(), args=(torch.rand(128),), execute="abstract")
+    assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (64,)
+    assert torch.cuda.is_available() or not hasattr(kernels.weighted, "best_config")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_code_reads_the_properties_of_an_assumed_gpu() -> None:
+    """An H100 has 132 multiprocessors."""
+    trace = record(kernels.PerMultiprocessor(), args=(torch.rand(8),))
+    assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (132,)
+    (assumption,) = trace.provenance.assumptions
+    assert assumption.code == "kernels-for-gpu"
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        torch.cuda.get_device_properties(torch.device("cpu"))
+
+
 def test_memory_of_a_step_with_kernels() -> None:
     """Weights, inputs and outputs have 512 bytes each; a sum, the loss and its gradient have 4."""
     estimate = estimate_memory(
@@ -252,7 +289,8 @@ def test_launches_are_triton_s_own_again_after_a_pass() -> None:
     before = KernelInterface.__getitem__
     summary(kernels.Bare(), args=(torch.rand(128),), width=80)
     assert KernelInterface.__getitem__ is before
-    with pytest.raises(RuntimeError, match="active drivers"):
+    # without a driver the one is refused, with a driver the other
+    with pytest.raises((RuntimeError, ValueError), match=r"active drivers|cannot be accessed"):
         kernels.Bare()(torch.rand(128))
 
 
@@ -264,3 +302,12 @@ def test_a_missing_driver_is_the_cause_and_named_so() -> None:
     assert "try: run it on a machine with a GPU: without one, Triton cannot run kernels" in str(
         failed.value
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver here")
+@pytest.mark.parametrize("training", [False, True])
+def test_an_error_on_shapes_is_the_cause_rather_than_the_missing_driver(training: bool) -> None:
+    with pytest.raises(RecordError, match=r"ValueError: torch\.float32 is not supported"):
+        crawl_module(kernels.Refusing(), args=(torch.rand(128),), training=training)
+    with pytest.raises(RecordError, match=r"ValueError: torch\.float32 is not supported"):
+        estimate_memory(kernels.Refusing(), args=(torch.rand(128),), training=training)

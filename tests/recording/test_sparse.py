@@ -52,6 +52,29 @@ def asked(place: str, layout: str) -> tuple[nn.Module, dict[str, Any]]:
 PLACES = ["buffer", "parameter", "attribute", "argument"]
 
 
+class Squared(Filters):
+    """A dense product, then that of the sparse matrix with itself."""
+
+    def forward(self, x: Tensor, matrix: Tensor | None = None) -> Tensor:
+        return (self.matrix @ self.matrix).to_dense() @ super().forward(x, matrix)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_a_product_of_sparse_matrices_is_a_lower_bound_that_says_why(layout: str) -> None:
+    """At least one product for each of the six elements; 6 · 8 · 3, 6 · 3 and 6 · 6 · 3 others."""
+    model = Squared("buffer", LAYOUTS[layout]())
+    info = torchscan.crawl_module(model, args=(X,))
+    assert (info["overall"]["macs"], info["overall"]["complete"]) == (144 + 18 + 108 + 6, False)
+    reason = "the cost of aten.matmul.default depends on values of tensors"
+    text = torchscan.format_info(info, width=200)
+    assert f"Values are lower bounds, because {reason}." in text
+    assert "no cost formula" not in text
+    with pytest.raises(torchscan.MissingFormulaError) as caught:
+        torchscan.crawl_module(model, args=(X,), strict=True)
+    in_layer = reason.replace("default", "default in (the model)")
+    assert str(caught.value) == f"{in_layer}: leave out strict=True for lower bounds"
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_sparse_matrix_has_the_costs_of_what_it_stores(place: str, layout: str) -> None:

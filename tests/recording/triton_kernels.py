@@ -90,6 +90,24 @@ class Tuple(nn.Module):
         return out
 
 
+@triton.jit
+def strided(
+    x_ptr, out_ptr, n,
+    stride_0, stride_1, stride_2, stride_3, stride_4, stride_5, stride_6, stride_7,
+    stride_8, stride_9, stride_10, stride_11, stride_12, stride_13, stride_14, stride_15,
+    stride_16, stride_17, stride_18, stride_19, stride_20, stride_21, stride_22, stride_23,
+    stride_24, stride_25, stride_26, stride_27, stride_28, stride_29, stride_30, stride_31,
+    stride_32, stride_33, stride_34, stride_35, stride_36, stride_37, stride_38, stride_39,
+    stride_40, stride_41, stride_42, stride_43, stride_44, stride_45, stride_46, stride_47,
+    stride_48, stride_49, stride_50, stride_51, stride_52, stride_53, stride_54, stride_55,
+    stride_56, stride_57, stride_58, stride_59, stride_60, stride_61, stride_62, stride_63,
+    BLOCK: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Copy elements, with more parameters than an operator of torch may have."""
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n))
+
+
 def _grid(known: Any) -> tuple[int]:
     return (triton.cdiv(known["n"], known["BLOCK"]),)
 
@@ -180,3 +198,41 @@ class Chosen(nn.Module):
         places, written = torch.arange(128), torch.zeros(128, dtype=torch.int64)
         exponential[_grid](places, written, 128, BLOCK=64)
         return x[: int(written[3])]
+
+
+class Strided(nn.Module):
+    """Launches a kernel with 68 parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a copy."""
+        out = torch.empty_like(x)
+        strided[(1,)](x, out, 128, *range(64), BLOCK=128)
+        return out
+
+
+class Tuned(nn.Module):
+    """Sums up as many rows as the best configuration of a tuner says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sums."""
+        weighted[(1,)](x, x, torch.empty_like(x), torch.zeros(1, device=x.device), x.numel())
+        block: int = weighted.best_config.kwargs["BLOCK"]
+        return x.view(-1, block).sum(0)
+
+
+class PerMultiprocessor(nn.Module):
+    """Has a partial result for each multiprocessor of a GPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the partial results."""
+        count = torch.cuda.get_device_properties(x.device).multi_processor_count
+        return x.new_zeros(count)
+
+
+class Refusing(nn.Module):
+    """Launches a kernel, then refuses its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raise an error."""
+        y: Tensor = Bare()(x)
+        raise ValueError(f"{y.dtype} is not supported")

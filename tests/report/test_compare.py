@@ -60,6 +60,7 @@ def test_a_change_that_a_column_shows_is_not_described_again() -> None:
         return [row.cells[-1].text for row in compare(info(before), info(after)).table().rows]
 
     assert described(with_bias(False), with_bias(True)) == [""]
+    assert "32 → 40" in compare(info(with_bias(False)), info(with_bias(True))).to_text()
     # an addition of 4 numbers more
     assert described(Shifts(1), Shifts(2)) == ["flops 4 → 8"]
 
@@ -84,6 +85,120 @@ def test_what_takes_a_place_stands_below_what_was_there() -> None:
         ("old", "removed"),
         ("new", "added"),
     ]
+
+
+# -- layers whose path has changed ---------------------------------------------------------------
+
+
+def linear(*extra: nn.Module) -> nn.Sequential:
+    """Return Linear(4, 8), ReLU, then ``extra``, then Linear(8, 2)."""
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), *extra, nn.Linear(8, 2))
+
+
+def test_an_inserted_layer_does_not_blame_those_behind_it() -> None:
+    """Linear(8, 8) has 72 parameters and 64 MACs."""
+    changes = compare(info(linear()), info(linear(nn.Linear(8, 8), nn.ReLU())))
+    assert [(each.path, each.kind) for each in changes.layers] == [("2", "added"), ("3", "added")]
+    assert [each.difference("grad_params") for each in changes.layers] == [72, 0]
+    assert [each.path for each in changes.grown("macs")] == ["2"]
+    assert changes.moved == {"2": "4"}
+    assert "Layers that moved: 2 → 4." in changes.to_text()
+    assert changes.to_dict()["moved"] == {"2": "4"}
+    back = compare(info(linear(nn.Linear(8, 8), nn.ReLU())), info(linear()))
+    assert [(each.path, each.kind) for each in back.layers] == [("2", "removed"), ("3", "removed")]
+
+
+def test_text_and_page_align_the_same_layers() -> None:
+    changes = compare(Scan(linear(), (4,)), Scan(linear(nn.Linear(8, 8), nn.ReLU()), (4,)))
+    rows = data_of(changes.to_html())["rows"]
+    added = [row["path"] for row in rows if row["kind"] == "added"]
+    assert added == [each.path for each in changes.layers]
+
+
+def test_a_layer_that_moved_and_changed_says_what_it_was() -> None:
+    before = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    after = nn.Sequential(nn.Tanh(), nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    changes = compare(info(before), info(after))
+    assert [(each.path, each.kind, each.moved_from) for each in changes.layers] == [
+        ("0", "added", None),
+        ("2.1", "changed", ("1.1", 0)),
+    ]
+    for text in (changes.to_text(), changes.to_csv(), changes.to_markdown()):
+        assert "ReLU → Tanh, was 1.1" in text
+    assert r"ReLU $\rightarrow$ Tanh, was 1.1" in changes.to_latex()
+    changed = changes.to_dict()["layers"][1]
+    assert changed["moved_from"] == {"path": "1.1", "call": 0}
+    assert "moved_from" not in changes.to_dict()["layers"][0]
+
+
+def test_layers_that_moved_are_listed_without_those_in_them() -> None:
+    def blocks(*widths: int) -> nn.Sequential:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(4, w), nn.Linear(w, 4)) for w in widths))
+
+    changes = compare(info(blocks(4, 5, 6, 7)), info(blocks(4, 9, 5, 6, 7)))
+    assert changes.moved == {"1": "2", "2": "3", "3": "4"}
+    assert "Layers that moved: 1 … 3 → 2 … 4." in changes.to_text()
+    scattered = compare(info(blocks(4, 6, 7)), info(blocks(9, 4, 9, 6, 9, 7)))
+    assert "Layers that moved: 0 → 1, 1 → 3, 2 → 5." in scattered.to_text()
+
+
+def test_another_name_is_a_change_without_changed_layers() -> None:
+    def named(name: str) -> nn.Sequential:
+        return nn.Sequential(OrderedDict({name: nn.Linear(4, 4), "act": nn.ReLU()}))
+
+    changes = compare(info(named("fc")), info(named("dense")))
+    assert changes.layers == ()
+    assert changes.moved == {"fc": "dense"}
+    assert not changes.is_same
+    other = compare(info(named("fc")), info(nn.Sequential(OrderedDict(dense=nn.Linear(4, 5)))))
+    assert {each.path: each.kind for each in other.layers if each.path} == {
+        "fc": "removed",
+        "act": "removed",
+        "dense": "added",
+    }
+
+
+def test_a_wrapped_model_has_moved() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = linear()
+
+        def forward(self, x: Any) -> Any:
+            return self.module(x)
+
+    changes = compare(info(linear()), info(Wrapper()))
+    assert [(each.path, each.kind) for each in changes.layers] == [("", "added")]
+    assert "Layers that moved: the model → module." in changes.to_text()
+
+
+def test_a_layer_that_another_module_calls_is_the_same_layer() -> None:
+    class Net(nn.Module):
+        def __init__(self, calls_container: bool) -> None:
+            super().__init__()
+            self.features, self.calls_container = linear(), calls_container
+
+        def forward(self, x: Any) -> Any:
+            if self.calls_container:
+                return self.features(x)
+            for layer in self.features:
+                x = layer(x)
+            return x
+
+    changes = compare(info(Net(False)), info(Net(True)))
+    assert [(each.path, each.kind) for each in changes.layers] == [("features", "added")]
+    assert changes.moved == {}
+    rows = data_of(changes.to_html())["rows"]
+    assert [(row["depth"], row["path"], row["kind"]) for row in rows] == [
+        (0, "", "inside"),
+        (1, "features", "added"),
+        (2, "features.0", "same"),
+        (2, "features.1", "same"),
+        (2, "features.2", "same"),
+    ]
+
+
+# -- calls ---------------------------------------------------------------------------------------
 
 
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
@@ -118,6 +233,18 @@ def test_text_says_before_and_after_in_80_columns() -> None:
     assert "20,000 → 25,000" in text
     assert "16.00 k → 20.00 k" in text
     assert "+25.00 %" in text
+
+
+def test_what_changed_stands_below_a_layer_where_there_is_no_room_beside_it() -> None:
+    before = nn.Sequential(OrderedDict(a_layer_with_a_long_name=nn.Linear(4, 4000)))
+    after = nn.Sequential(OrderedDict(a_layer_with_a_long_name=nn.Linear(4, 5000)))
+    changes = compare(info(before), info(after))
+    lines = changes.to_text(width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    (index,) = (at for at, line in enumerate(lines) if "20,000 → 25,000" in line)
+    assert lines[index + 1] == "    output now (-1, 5000)"
+    assert "output now (-1, 5000)" in changes.to_text(width=100).splitlines()[index - 1]
+    assert all(len(row.cells) == 5 for row in changes.table().rows)
 
 
 def test_words_are_on_the_left_and_numbers_on_the_right() -> None:

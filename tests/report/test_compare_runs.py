@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -121,6 +122,31 @@ def test_each_call_of_a_module_is_compared_by_itself() -> None:
     shared = nn.Linear(2, 2)
     facts = inspected(nn.Sequential(shared, shared), torch.ones(1, 2))
     assert set(texts(compare(facts, facts))) == {"Sequential", "0", "0 (2)"}
+
+
+def chain_of_linears(*widths: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths)))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_inserted_layer_shifts_the_calls_behind_it(batch: int) -> None:
+    before = inspected(chain_of_linears(2, 3, 5, 7), torch.ones(1, 2))
+    after = inspected(chain_of_linears(2, 3, 3, 5, 7), torch.ones(batch, 2))
+    comparison = compare(before, after)
+    assert {call.path: call.kind for call in comparison.calls} == {
+        "": "changed",
+        "0": "changed",
+        "1": "added",
+        "2": "changed",
+        "3": "changed",
+    }
+    last = next(call for call in comparison.calls if call.path == "3")
+    times = (last.forward.before, last.forward.after)
+    assert times == (before.calls[3].forward, after.calls[4].forward)
+    assert comparison.moved == {"1": "2", "2": "3"}
+    assert "Layers that moved: 1 … 2 → 2 … 3." in str(comparison)
+    assert comparison.to_dict()["moved"] == {"1": "2", "2": "3"}
+    assert "moved" not in compare(before, before).to_dict()
 
 
 def test_without_a_backward_pass_it_has_no_columns() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -162,6 +164,57 @@ def test_values_in_python_may_be_tensors() -> None:
     assert overlays(given) == given
 
 
+def test_values_in_python_are_read_and_not_changed() -> None:
+    """A tensor that requires a gradient, numbers and arrays of NumPy, and parameters."""
+    weight = nn.Parameter(torch.tensor([0.5]))
+    given = {"0": weight.sum(), "1.0": np.float16(2), "1.1": np.array([3]), "1": weight}
+    before = dict(given)
+    assert overlays(given) == {"value": {"0": 0.5, "1.0": 2.0, "1.1": 3.0, "1": 0.5}}
+    assert all(given[path] is value for path, value in before.items())
+    assert weight.grad is None
+    assert given["0"].grad_fn is not None
+    with pytest.raises(InputError, match=r"value of 0 is .*: give a finite number"):
+        overlays({"0": np.array([1.0, 2.0])})
+
+
+class Series:
+    """Values that have ``items()``, a name and NaN for none, like a Series of pandas."""
+
+    def __init__(self, values: Mapping[str, Any], name: str | None = None) -> None:
+        self.name = name
+        self._values = values
+
+    def items(self) -> Any:
+        return iter(self._values.items())
+
+
+def test_whatever_has_items_is_read_like_a_mapping() -> None:
+    values = {"0": np.float64(0.5), "1.0": math.nan, "1.1": 1}
+    assert overlays(Series(values)) == {"value": {"0": 0.5, "1.1": 1.0}}
+    assert overlays(Series(values, "kept")) == {"kept": {"0": 0.5, "1.1": 1.0}}
+    frame = Series({"kept": Series(values), "bits": Series({"0": 4})})
+    assert overlays(frame) == {"kept": {"0": 0.5, "1.1": 1.0}, "bits": {"0": 4.0}}
+
+
+def test_a_series_of_pandas_is_an_overlay() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"kept": {"0": 0.5}, "bits": {"1.0": 4}})
+    assert overlays(frame["kept"]) == {"kept": {"0": 0.5}}
+    assert overlays(frame) == {"kept": {"0": 0.5}, "bits": {"1.0": 4.0}}
+    with pytest.raises(InputError, match="0 has two values: give each path once"):
+        overlays(pandas.Series([1, 2], index=["0", "0"]))
+
+
+def test_several_overlays_are_shown_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "kept.csv").write_text("path,value\n0,0.5\n")
+    given = [tmp_path / "kept.csv", {"bits": {"1.0": 4}}]
+    assert overlays(given) == {"kept": {"0": 0.5}, "bits": {"1.0": 4.0}}
+    with pytest.raises(InputError, match="it has 21 overlays: give at most 20"):
+        overlays([{str(number): {"0": 1}} for number in range(21)])
+    with pytest.raises(InputError, match=r"overlay is \[\]: give numbers by path"):
+        overlays([])
+
+
 @pytest.mark.parametrize(
     ("overlay", "message"),
     [
@@ -173,7 +226,7 @@ def test_values_in_python_may_be_tensors() -> None:
         ({"a": {"0": None}}, "overlay: a has no values"),
         (
             [("0", 1.0)],
-            r"overlay is \[\('0', 1\.0\)\]: give numbers by path, {'layer1\.0': 0\.3}, or",
+            r"overlay is \('0', 1\.0\): give numbers by path, {'layer1\.0': 0\.3}, or",
         ),
     ],
 )
@@ -276,11 +329,13 @@ def test_long_names_are_shortened() -> None:
 # -- command line --------------------------------------------------------------------------------
 
 
-def report(folder: Path, overlay: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def report(
+    folder: Path, overlay: str, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str]:
     """The exit status of the command, and what it said on standard error."""
     (folder / "nets.py").write_text(NETS)
     target = [f"{folder / 'nets.py'}:Net", "--input", "4", "-o", str(folder / "page.html")]
-    status = main(["report", *target, "--overlay", str(folder / overlay)])
+    status = main(["report", *target, "--overlay", str(folder / overlay), *more])
     return status, capsys.readouterr().err
 
 
@@ -317,3 +372,22 @@ def test_the_command_reads_the_overlay_before_it_builds_the_model(
     err = capsys.readouterr().err
     assert err.startswith("torchscan: --overlay is ")
     assert err.endswith(": give a file whose name ends in .csv or .json\n")
+
+
+def test_the_command_takes_several_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept.csv").write_text("path,value\nfc,0.5\n")
+    (tmp_path / "bits.json").write_text('{"head": 8}')
+    more = ["--overlay", str(tmp_path / "bits.json")]
+    assert report(tmp_path, "kept.csv", capsys, *more) == (0, "")
+    data = data_of((tmp_path / "page.html").read_text())
+    assert [each["name"] for each in data["overlays"]] == ["kept", "bits"]
+
+    (tmp_path / "same.csv").write_text("path,kept\nfc,0.5\n")
+    same = str(tmp_path / "same.csv")
+    assert report(tmp_path, "kept.csv", capsys, "--overlay", same) == (
+        2,
+        f"torchscan: --overlay: kept is in {tmp_path / 'kept.csv'} and in {same}: give each "
+        "overlay its own name\n",
+    )

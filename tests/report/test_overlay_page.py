@@ -107,6 +107,17 @@ def test_an_overlay_colors_the_graph_and_is_a_column(visit: Visit) -> None:
         assert "sensitivity" in headings(page), "it stays beside other values"
 
 
+def test_an_overlay_is_told_apart_from_a_column_of_the_same_name(visit: Visit) -> None:
+    with visit({"MACs": {"stem": 1}, "params": {"head": 2}, "bits": {"stem": 8}}) as page:
+        assert legend(page)[0].startswith("MACs (overlay)")
+        assert headings(page)[-1] == "MACs (overlay)"
+        assert column(page, "MACs (overlay)")["stem"] == "1"
+        assert {"params (overlay)", "bits"} < set(headings(page))
+        options = page.get_by_label("color by").locator("option").all_inner_texts()
+        assert len(options) == len(set(options))
+        assert {"MACs", "MACs (overlay)"} < set(options)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_values_of_both_signs_have_two_colors(visit: Visit, theme: str) -> None:
     with visit({"effect": {"stem": -2, "head": 2, "blocks": 0}}, color_scheme=theme) as page:

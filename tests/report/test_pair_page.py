@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.browsing import least_contrast, opened
 from tests.report.test_page import data_of
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, Scan, compare, crawl_module, inspect
+from torchscan.inspecting.run import RunFacts
 from torchscan.types import Comparison
 
 if TYPE_CHECKING:
@@ -239,6 +241,37 @@ def test_two_runs_are_rows_of_one_tree() -> None:
     assert data["sides"][0]["rows"][0]["forward"] > 0
 
 
+def run_of(model: nn.Module) -> RunFacts:
+    with inspect(model) as inspection:
+        for _ in range(2):
+            model(torch.zeros(2, 4)).sum().backward()
+    return inspection.facts
+
+
+def test_calls_of_runs_that_moved_share_a_row() -> None:
+    before = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    after = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    data = page_data(compare(run_of(before), run_of(after)))
+    found = [(row["name"], row["kind"] == "added", row.get("was")) for row in data["rows"]]
+    assert found == [
+        ("Sequential", False, None),
+        ("0", False, None),
+        ("1", True, None),
+        ("2", False, "1"),
+    ]
+    assert data["rows"][3]["sides"] == [2, 3]
+    assert "Layers that moved: 1 → 2." in data["remarks"]
+
+
+def test_a_run_may_lack_the_first_call_of_a_module() -> None:
+    """As in a run that was saved by another program."""
+    run = run_of(nn.Sequential(nn.Sequential(nn.Linear(4, 2))))
+    later = [replace(call, invocation=call.path != "") for call in run.calls]
+    data = page_data(compare(run, replace(run, calls=tuple(later))))
+    assert [(row["depth"], row["path"]) for row in data["rows"]] == [(0, ""), (1, "0"), (2, "0.0")]
+    assert data["rows"][2]["sides"] == [2, 2]
+
+
 def test_a_model_that_a_run_calls_twice_has_two_rows() -> None:
     def run() -> Any:
         model = nn.Sequential(nn.Linear(4, 4))
@@ -398,7 +431,50 @@ def test_a_level_that_one_side_lacks_leaves_the_other_where_it_is(
         page.evaluate("location.hash = '#layer3.6/'")
         page.locator('.side:nth-child(2) .node[data-name="conv1"]').wait_for()
         assert list(tops(page, 0)) == ["input", "0", "1 … 5", "output"]
-        assert page.locator(".crumbs").inner_text().startswith("ResNet › layer3 › 6 … 22")
+        before, after = page.locator(".crumbs").all_inner_texts()
+        assert before.startswith("ResNet › layer3")
+        assert before.endswith("Sequential without 6 … 22")
+        assert after.startswith("ResNet › layer3 › 6 … 22 ×17")
+
+
+def test_each_side_has_the_names_of_its_own_layers(visit: Visit) -> None:
+    class A(Wrapper):
+        pass
+
+    class B(Wrapper):
+        pass
+
+    before = A(nn.Sequential(nn.Linear(4, 4), Block()))
+    after = B(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Block()))
+    with visit(scans(before, after).to_html()) as page:
+        assert page.locator(".crumbs").all_inner_texts() == ["A", "B"]
+        page.evaluate("location.hash = '#module.2/'")
+        page.locator(".crumbs", has_text="Block").first.wait_for()
+        texts = page.locator(".crumbs").all_inner_texts()
+        assert [" ".join(text.split()) for text in texts] == [
+            "A › module › 1Block",
+            "B › module › 2Block",
+        ]
+        page.locator(".crumbs a").first.click()
+        page.locator(".side", has_text="module").first.wait_for()
+        assert page.locator(".crumbs").all_inner_texts() == ["A", "B"]
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_what_is_chosen_can_be_read_to_its_end(visit: Visit, resnets: str, width: int) -> None:
+    with visit(resnets) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("location.hash = '#layer4.0.conv2'")
+        lines = page.locator(".side .read")
+        lines.filter(has_text="layer4.0.conv2").first.wait_for()
+        assert all("limited by" in text for text in lines.all_inner_texts())
+        for line in lines.all():
+            line.evaluate("line => { line.scrollTop = line.scrollHeight; }")
+            bottom = line.evaluate(
+                "line => line.lastElementChild.getBoundingClientRect().bottom"
+                " - line.getBoundingClientRect().bottom"
+            )
+            assert bottom <= 1
 
 
 def test_sliding_windows_change_what_attention_reads(visit: Visit, llamas: str) -> None:

@@ -78,8 +78,10 @@ def lines(model: nn.Module, *args: Any, **options: Any) -> list[str]:
 
 
 def test_the_whole_table() -> None:
-    text = "\n".join(lines(Block(), (3, 32, 32)))
-    assert text == EXPECTED
+    found = lines(Block(), (3, 32, 32))
+    if torch.cuda.is_available():
+        found = [each for each in found if "CUDA overhead" not in each]
+    assert "\n".join(found) == EXPECTED
 
 
 def test_summary_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

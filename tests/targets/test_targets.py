@@ -294,7 +294,12 @@ def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(
             json.dumps({"model_type": "llama", "architectures": architectures})
         )
-        assert f"transformers has no '{architectures[0]}' to build" in refusal(f"hf:{tmp_path}")
+        said = refusal(f"hf:{tmp_path}")
+        is_refused_by_transformers = "field 'architectures'" in said  # by some of its versions
+        assert (
+            is_refused_by_transformers
+            or f"transformers has no '{architectures[0]}' to build" in said
+        )
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "llama", "num_hidden_layers": "x"})
     )

@@ -346,11 +346,15 @@ def test_an_argument_without_a_meaning_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_an_odd_time_between_pages_is_refused_in_a_line() -> None:
+    pytest.importorskip("wandb")
+    with pytest.raises(InputError, match="page_every is nan: give a number of seconds"):
+        WandB(page_every=NAN)
+
+
 def test_arguments_of_sinks_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder is None: give a folder"):
         TensorBoard(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="page_every is nan: give a number of seconds"):
-        WandB(page_every=NAN)
 
     class Impatient(Sink):
         timeout = 0.0

@@ -6,6 +6,7 @@ import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,12 +156,27 @@ def test_inputs_by_position_and_by_keyword_are_numbered_together() -> None:
     }
 
 
-def test_the_gradient_of_a_keyword_that_the_call_has_written_to_is_left_out() -> None:
-    """When the call ends, torch shows the product in its place, whose gradient is 3."""
+def test_the_gradient_of_a_keyword_that_the_call_writes_to_is_that_of_what_it_was_given() -> None:
+    """The derivative of ``3 x y`` by ``y`` is 15, and that by the product in its place 3."""
     model = Products(writes=True)
     # the product needs the value of 7 for the gradient of 5, so that is not computed
     model.five.requires_grad_(False)
-    assert input_gradients(model) == {}
+    assert input_gradients(model) == {"product input gradient 1": [15.0]}
+
+
+def test_the_values_of_a_keyword_are_those_before_the_call() -> None:
+    """They are 5 and 7, and 35 afterwards, in the first step and in those with known calls."""
+    model = Products(writes=True).requires_grad_(False)
+    with watching(model, "inputs") as process:
+        for _ in range(2):
+            model(torch.ones(1, 1))
+    steps = process.samples
+    assert len(steps) == 2
+    for sampled_step in steps:
+        process.samples = [sampled_step]
+        values = Step(process).values()
+        assert values["product input"] == [5.0]
+        assert values["product input 1"] == [7.0]
 
 
 def test_the_norm_of_a_large_gradient_is_that_of_all_values() -> None:
@@ -291,6 +307,33 @@ def test_the_result_of_a_call_is_sampled_if_calls_inside_it_were_interrupted() -
         "1 output": [4.0],
         "Sequential output": [4.0],
     }
+
+
+class Unbound(nn.Module):
+    """Twice, three times and four times the input, as results of one operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor([2.0, 3.0, 4.0]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.weights * x).unbind(1)
+
+
+def test_a_later_hook_of_any_result_of_an_operator_changes_no_recorded_gradient() -> None:
+    """The loss is 5 a + 7 c, and the hooks multiply what the operator gets."""
+    model = Unbound()
+    with watching(model, "output_grads") as process:
+        first, _, third = model(torch.ones(1, 1))
+        for result, factor in ((first, 10), (third, 1000)):
+            result.register_hook(partial(torch.mul, other=factor))
+        (5 * first + 7 * third).sum().backward()
+    assert Step(process).values() == {
+        "Unbound output gradient": [5.0],
+        "Unbound output gradient 2": [7.0],
+    }
+    assert model.weights.grad is not None
+    assert model.weights.grad.tolist() == [50.0, 0.0, 7000.0]
 
 
 def test_a_later_hook_of_a_result_does_not_change_the_recorded_gradient() -> None:

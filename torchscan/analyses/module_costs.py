@@ -9,7 +9,7 @@ from dataclasses import replace
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.notes import Note
-from torchscan.ops import OpCost, compute_cost, find_formula_problem
+from torchscan.ops import OpCost, compute_cost, find_formula_problem, operators_with_problem
 from torchscan.ops.routing import UNKNOWN
 from torchscan.trace.trace import Trace
 
@@ -70,23 +70,31 @@ def operators_without_formula(trace: Trace, costs: Sequence[OpCost]) -> dict[str
 
 
 def formula_problems(trace: Trace, unknown: Collection[str]) -> list[Note]:
-    """Return why operators have no cost although a formula was meant for them.
+    """Return why the costs of operators are unknown although a formula was meant for them.
 
-    ``unknown`` are the names of operators without a cost; the first call of each is examined.
+    ``unknown`` are the names of operators with an unknown cost. The first problem of each counts:
+    some of its calls may have a cost.
     """
     if not unknown:
         return []
-    signatures = {op.signature.full_name: op.signature for op in reversed(trace.ops)}
+    signatures = {id(op.signature): op.signature for op in trace.ops}
     used = {str(signature.op.overloadpacket) for signature in signatures.values()}
-    problems = [find_formula_problem(signatures[name], used) for name in unknown]
-    return [problem for problem in problems if problem is not None]
+    problems: dict[str, Note] = {}
+    for signature in signatures.values():
+        name = signature.full_name
+        if name not in unknown or name in problems:
+            continue
+        problem = find_formula_problem(signature, used)
+        if problem is not None:
+            problems[name] = problem
+    return [problems[name] for name in unknown if name in problems]
 
 
 def unknown_cost_notes(trace: Trace, unknown: Collection[str]) -> list[Note]:
     """Return notes on operators without a cost: those without a formula, and other reasons."""
     problems = formula_problems(trace, unknown)
-    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
-    others = [name for name in unknown if name not in failed]
+    with_problem = operators_with_problem(problems)
+    others = [name for name in unknown if name not in with_problem]
     if others:
         problems.insert(0, Note.of("costs-unknown", operators=others))
     return problems

@@ -78,7 +78,7 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
         )
     if unknown:
         problems = formula_problems(trace, unknown)
-        details = [str(note) for note in problems if note.code != "formula-failed"]
+        details = [str(note) for note in problems if "operator" not in note.values]
         raise MissingFormulaError(
             f"{_describe_unknown(unknown, problems)}: leave out ",
             Give("strict", True),
@@ -88,7 +88,7 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
 
 
 def _describe_unknown(unknown: Mapping[str, Mapping[str, int]], problems: Sequence[Note]) -> str:
-    """Return which operators have no cost formula and which formulas failed, with their layers."""
+    """Return which operators have no cost, and why, with their layers."""
     places = {}
     for name, paths in unknown.items():
         layers = [path or "(the model)" for path in paths]
@@ -96,9 +96,13 @@ def _describe_unknown(unknown: Mapping[str, Mapping[str, int]], problems: Sequen
 
     reasons = []
     for note in problems:
+        if "operator" not in note.values:
+            continue
+        place = places.pop(note.values["operator"])
         if note.code == "formula-failed":
-            place = places.pop(note.values["operator"])
             reasons.append(f"the cost formula of {place} failed: {note.values['error']}")
+        else:
+            reasons.append(f"the cost of {place} depends on values of tensors")
     if places:
         reasons.insert(0, f"these operators have no cost formula: {'; '.join(places.values())}")
     return "; ".join(reasons)

@@ -14,7 +14,7 @@ from torchscan.measures import Measure, range_of
 from torchscan.metrics import METRICS, PER_SAMPLE
 from torchscan.notes import Note
 from torchscan.plan_metrics import OF_PLAN
-from torchscan.report.comparison import growth
+from torchscan.report.comparison_table import growth
 
 Answer = TypeVar("Answer")
 

@@ -13,7 +13,7 @@ from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_values import COMPARE
 from torchscan.cli.options import first_given
 from torchscan.cli.output import print_answer
-from torchscan.errors import Argument, Give, InputError
+from torchscan.errors import Argument, Give, InputError, Value
 from torchscan.files import write_text
 from torchscan.progress import is_terminal
 from torchscan.report.colours import has_colours, width_of
@@ -30,14 +30,26 @@ _FORMATS_BY_SUFFIX = {
     ".json": "json",
     ".md": "markdown",
     ".tex": "latex",
+    ".txt": "text",
 }
 
 
 def choose_format(options: argparse.Namespace) -> None:
     """Choose the format by the name of the output file, unless one was given."""
+    if getattr(options, "format", "") is not None:
+        return
     output = getattr(options, "output", None)
-    if output is not None and getattr(options, "format", None) == "text":
-        options.format = _FORMATS_BY_SUFFIX.get(output.suffix, "text")
+    options.format = "text"
+    if output is None or not output.suffix:
+        return
+    suffix = output.suffix.lower()
+    if suffix not in _FORMATS_BY_SUFFIX:
+        *first, last = _FORMATS_BY_SUFFIX
+        advice = f": give a name that ends in {', '.join(first)} or {last}, or "
+        raise InputError(
+            Argument("output"), " is ", Value(str(output)), advice, Give("format", "text")
+        )
+    options.format = _FORMATS_BY_SUFFIX[suffix]
 
 
 def terminal_width() -> int | None:

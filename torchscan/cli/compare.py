@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import InputError, TorchscanError
 
 if TYPE_CHECKING:
+    from torchscan.inspecting.run import RunFacts
     from torchscan.report.comparison import ComparedSide
+    from torchscan.report.info import Info
     from torchscan.scan import Scan
+    from torchscan.targets.inputs import SavedInputs
 
 #: options of a TARGET
 _PASS = (
@@ -27,7 +31,8 @@ _PASS = (
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
-torchscan check --update records. Two files that run.save() wrote can be compared, too.
+torchscan check --update records; a TARGET whose inputs are not known takes those of the report.
+Two files that run.save() wrote can be compared, too.
 The HTML page (-o page.html) shows both sides aligned, and the graphs of two TARGETs."""
 _EXAMPLES = """\
 examples
@@ -47,6 +52,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("after", metavar="AFTER", help="Compare it with this one.")
     add_inputs(parser, step=True)
+    parser.set_defaults(batch_size=None)  # a report may have another one than 1
     group = parser.add_argument_group("pass")
     add_options(group, "training", "optimizer", "precision", "device")
     add_output(parser)
@@ -64,12 +70,16 @@ def _run(options: argparse.Namespace) -> None:
             f"{useless} is for a TARGET, and {options.before} and {options.after} are reports: "
             "leave it out"
         )
+    given = (options.before, options.after)
+    reports = {each: open_run_or_report(Path(each)) for each in given if _is_report(each)}
+    saved = _inputs_of_report(reports.values())
     sides: list[Any] = []
-    for given in (options.before, options.after):
-        if _is_report(given):
-            sides.append(open_run_or_report(Path(given)))
+    for each in given:
+        if each in reports:
+            sides.append(reports[each])
         else:
-            sides.append(on_one_of_several(options, given, partial(_side_of, options, given)))
+            side_of = partial(_side_of, options, each)
+            sides.append(on_one_of_several(options, each, side_of, saved))
     comparison = compare(*sides)
     put_table(
         comparison_table(comparison),
@@ -79,6 +89,16 @@ def _run(options: argparse.Namespace) -> None:
         html=partial(comparison_page, comparison, names=(options.before, options.after)),
         json=partial(to_complete_json, comparison),
     )
+
+
+def _inputs_of_report(reports: Iterable[RunFacts | Info]) -> SavedInputs | None:
+    """Return the inputs of the first report, for a model that has none."""
+    from torchscan.targets.inputs import saved_inputs
+
+    for report in reports:
+        if isinstance(report, Mapping):
+            return saved_inputs(report["provenance"])
+    return None
 
 
 def _side_of(options: argparse.Namespace, target: str, scan: Scan) -> ComparedSide:

@@ -19,8 +19,6 @@ _SETUP = """\
   zsh    eval "$(torchscan completion zsh)"         in ~/.zshrc, after compinit
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
-#: options that take a file
-_FILES = ("--output", "-o", "--config", "--save", "--trace", "--run", "--overlay")
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
 _MODEL = re.compile(
@@ -122,13 +120,17 @@ def _bash_words(commands: Any) -> str:
     names = " ".join(commands.choices)
     offer = 'COMPREPLY=($(compgen {} -- "$current"))'.format
     parsers = parsers_by_command(commands)
+    files: set[str] = set()
+    for parser in parsers.values():
+        flags = parser._option_string_actions.items()
+        files.update(flag for flag, action in flags if action.type is Path)
     return _BASH_FUNCTION.format(
         collections=" ".join(_COLLECTIONS),
         models=" ".join(_torchvision_models()),
         offer_commands=offer(f'-W "{names} --help --version"'),
         offer_files=offer("-f"),
         groups=groups,
-        files="|".join(_FILES),
+        files="|".join(sorted(files)),
         columns=" ".join(COLUMNS),
         cases="\n".join(_bash_case(name, parser) for name, parser in parsers.items()),
     )
@@ -190,7 +192,7 @@ def _fish_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
     for flag, action in parser._option_string_actions.items():
         option = f"-l {flag.lstrip('-')}" if flag.startswith("--") else f"-s {flag.lstrip('-')}"
         help_ = _quoted(action.help or "")
-        lines.append(f"{start} {option}{_fish_values(flag, action)} -d {help_}")
+        lines.append(f"{start} {option}{_fish_values(action)} -d {help_}")
     bare = _bare_choices(parser, " ".join([*_COLLECTIONS, *_torchvision_models()]))
     if name == "devices":
         bare = _fish_devices()
@@ -198,7 +200,7 @@ def _fish_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
     return [*lines, f"{start} {arguments}"]
 
 
-def _fish_values(flag: str, action: argparse.Action) -> str:
+def _fish_values(action: argparse.Action) -> str:
     """Return the arguments of ``complete`` for what follows an option."""
     if action.nargs == 0:
         return ""
@@ -209,7 +211,7 @@ def _fish_values(flag: str, action: argparse.Action) -> str:
         values = _fish_devices()
     if values:
         return f" -x -a {_quoted(values)}"
-    return " -r" if flag in _FILES else " -x"
+    return " -r" if action.type is Path else " -x"
 
 
 def _fish_devices() -> str:

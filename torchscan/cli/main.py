@@ -148,7 +148,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = top.parse_known_args(words, given)
     if unknown:
         options.parser.error(describe_options(options, unknown, words))
-    choose_format(options)
     return _run_command(options)
 
 
@@ -175,6 +174,7 @@ def _run_command(options: argparse.Namespace) -> int:
     """
     is_for_program = options.program is not None
     try:
+        choose_format(options)
         with contextlib.nullcontext() if is_for_program else _notes(options):
             status = options.function(options)
             sys.stdout.flush()

@@ -17,14 +17,21 @@ from torchscan.progress import progress
 if TYPE_CHECKING:
     from torchscan.scan import Scan
     from torchscan.targets import Built
+    from torchscan.targets.inputs import SavedInputs
 
 Result = TypeVar("Result")
 
 
 def on_model(
-    options: argparse.Namespace, target: str, function: Callable[[Built, Scan], Result]
+    options: argparse.Namespace,
+    target: str,
+    function: Callable[[Built, Scan], Result],
+    saved: SavedInputs | None = None,
 ) -> Result:
-    """Return what ``function`` returns for the named model and the scan of the options."""
+    """Return what ``function`` returns for the named model and the scan of the options.
+
+    A model without inputs takes the ``saved`` ones.
+    """
     with collected_later():
         from torchscan.question import DEFAULTS
         from torchscan.scan import Scan
@@ -40,7 +47,12 @@ def on_model(
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        inputs = inputs_of(target, built, specs, options.dtype)
+        chosen, batch_size = specs, DEFAULTS["batch_size"]
+        if saved is not None and not specs and not built.inputs:
+            chosen, batch_size = saved.specs, saved.batch_size
+        if asked.get("batch_size") is None:
+            asked["batch_size"] = batch_size
+        inputs = inputs_of(target, built, chosen, options.dtype)
         return function(built, Scan(built.module, **{**asked, **inputs}))
 
     # what a model prints while being built is not part of the answer
@@ -66,11 +78,14 @@ def require_step_for_optimizer(options: argparse.Namespace) -> None:
 
 
 def on_one_of_several(
-    options: argparse.Namespace, target: str, function: Callable[[Scan], Result]
+    options: argparse.Namespace,
+    target: str,
+    function: Callable[[Scan], Result],
+    saved: SavedInputs | None = None,
 ) -> Result:
     """Return what ``function`` returns for the scan of this model; errors name the model."""
     with naming(target):
-        return on_model(options, target, lambda _, scan: function(scan))
+        return on_model(options, target, lambda _, scan: function(scan), saved)
 
 
 def on_scan(options: argparse.Namespace, function: Callable[[Scan], Result]) -> Result:

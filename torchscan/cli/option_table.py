@@ -205,13 +205,15 @@ class _Options:
     async_tp = _flag("Overlap collectives of --sequence-parallel with matrix products "
                      "(asynchronous tensor parallelism); needs --compiled")
     # files and the browser
-    format = Option("Choose the format", choices=FORMATS, default="text")
+    format = Option("Choose the format (default: by the name of the --output file, else text)",
+                    choices=FORMATS)
     output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
     width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
     run = Option("Show the measurements of a watched run or a file of inspect --save", "RUN", Path)
     overlay = Option("Show your own values by path as colors of the graph and a column: a CSV file "
                      "with a header (path,sensitivity) or a JSON file ({\"layer1.0\": 0.3}, or "
-                     "several by name)", "FILE", Path)
+                     "several by name); repeat the option for several files", "FILE", Path,
+                     action="append")
     save = Option("Write the complete result as JSON, for open_run and compare", "FILE", Path)
     trace = Option("Write the last step as a timeline for ui.perfetto.dev", "FILE", Path)
     host = Option("Listen on this address", "HOST", default="127.0.0.1")

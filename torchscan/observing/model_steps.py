@@ -14,7 +14,12 @@ from torch.optim.optimizer import Optimizer
 from torchscan.observing.backward_watch import BackwardPass
 from torchscan.observing.steps import Pass, Phase, StepCounter
 from torchscan.recording.bookkeeping.inventory import modules_of
-from torchscan.torch_versions import is_sharded_type, is_transforming, next_node
+from torchscan.torch_versions import (
+    is_sharded_type,
+    is_transforming,
+    next_node,
+    sharded_by_gathered,
+)
 
 
 class Parameters(Protocol):
@@ -26,6 +31,13 @@ class Parameters(Protocol):
     @property
     def has_trained_parameters(self) -> bool:
         """True if a parameter requires a gradient."""
+
+
+def lasting_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the parameters of a model, sharded ones instead of those that FSDP2 has gathered."""
+    sharded = sharded_by_gathered(model)
+    every = nn.Module.parameters(model)  # models override it
+    return [sharded.get(id(each), each) for each in every]
 
 
 class ModelParameters:
@@ -50,7 +62,7 @@ class ModelParameters:
     def find_again(self) -> bool:
         """Look up the parameters again, and return whether they have changed."""
         before, model = self.parameter_ids, self._model()
-        every = [] if model is None else list(nn.Module.parameters(model))  # models override it
+        every = [] if model is None else lasting_parameters(model)
         self._every = list(map(weakref.ref, every))
         self.parameter_ids = set(map(id, every))
         #: True if the autograd graph does not reach the parameters: while the model runs, other

@@ -12,12 +12,15 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     convolution,
     convolution_gradients,
     convolution_windows,
+    delta_rules,
     distances,
     einsum,
     embedding,
     experts,
     fft,
     flash_attention,
+    fused_recurrences,
+    gated_linear_attention,
     index_windows,
     index_writes,
     indexing,
@@ -25,9 +28,12 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     liger,
     linalg,
     linear_attention,
+    linear_attention_gradients,
+    linear_attention_layers,
     loss,
     low_bit_products,
     mamba,
+    mamba_gradients,
     matmul,
     movement,
     movement_windows,
@@ -49,6 +55,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     xformers,
 )
 from torchscan.ops.formula_problems import find_formula_problem as find_formula_problem
+from torchscan.ops.formula_problems import operators_with_problem as operators_with_problem
 from torchscan.ops.op_costs import CallCost as CallCost
 from torchscan.ops.op_costs import OpCost as OpCost
 from torchscan.ops.op_costs import Work as Work

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from torchscan.ops.routing import UNKNOWN, Routing
-from torchscan.trace.events import OpSignature, names_of_arguments
+from torchscan.trace.events import OpSignature, TensorSpec, names_of_arguments
 from torchscan.trace.kernel_operators import KERNELS, names_in_kernel
 
 T = TypeVar("T")
+#: parameters that are not arguments of the operator
+_OWN = frozenset({"out", "inputs", "routing"})
+#: types of kernels' arguments by annotation
+_TYPES = {"TensorSpec": TensorSpec, "int": int, "str": str}
+
+
+#: how much of an exception, and how many operands, a message contains
+_MAX_ERROR, _MAX_OPERANDS = 160, 3
 
 
 def apply_formula(
     formula: Callable[..., T], signature: OpSignature, routing: Routing = UNKNOWN
-) -> T:
+) -> T | None:
     """Call a formula or a rule with the arguments that it has parameters for.
 
     Its positional parameters take the operator's first arguments, under any name; its keyword
     parameters are matched by name with the schema, if the overload has them. ``inputs`` takes all
-    operands, ``routing`` how a router picked the indices.
+    operands, ``routing`` how a router picked the indices. The result is None for a kernel that has
+    the name but not the parameters of one that the package knows.
     """
     layout = _layout(formula)
     names = names_of_arguments(signature.op)
@@ -30,6 +39,8 @@ def apply_formula(
     by_name = {**signature.kwargs, **named}  # with tensors that are only written to
     if signature.op.namespace == KERNELS:  # whose parameters are all positional
         names, named = names_in_kernel(signature.op), by_name
+        if not layout.suits(by_name):
+            return None
     positional = [named[name] for name in names[: layout.positional] if name in named]
     if layout.takes_rest:
         positional += signature.args[layout.positional :]
@@ -50,6 +61,12 @@ class _Layout:
     takes_inputs: bool
     takes_routing: bool
     keywords: frozenset[str]
+    #: types of arguments without which a formula of this package is for another kernel
+    required: Mapping[str, type]
+
+    def suits(self, arguments: Mapping[str, object]) -> bool:
+        """Return whether a kernel has all required arguments."""
+        return all(isinstance(arguments.get(name), kind) for name, kind in self.required.items())
 
 
 @functools.cache
@@ -61,11 +78,40 @@ def _layout(formula: Callable[..., object]) -> _Layout:
         for parameter in parameters
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    required = {
+        parameter.name: _TYPES.get(str(parameter.annotation), object)
+        for parameter in parameters
+        if parameter.name in by_keyword - _OWN and parameter.default is parameter.empty
+    }
     either = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return _Layout(
         positional=either + kinds.count(inspect.Parameter.POSITIONAL_ONLY),
         takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
         takes_inputs="inputs" in by_keyword,
         takes_routing="routing" in by_keyword,
-        keywords=frozenset(by_keyword) - {"out", "inputs", "routing"},
+        keywords=frozenset(by_keyword) - _OWN,
+        required=required if is_of_package(formula) else {},
     )
+
+
+def is_of_package(formula: Callable[..., object]) -> bool:
+    """Return whether this package defines the formula."""
+    module = getattr(formula, "__module__", None) or ""
+    return module.startswith("torchscan.")
+
+
+def describe_failure(signature: OpSignature, error: Exception) -> str:
+    """Return what a formula failed on, and why, in one line."""
+    operands = []
+    for spec in signature.inputs[:_MAX_OPERANDS]:
+        dtype = str(spec.dtype).removeprefix("torch.")
+        operands.append(f"{dtype} {list(spec.shape)}")
+    if len(signature.inputs) > _MAX_OPERANDS:
+        operands.append("…")
+    return f"{signature.full_name}({', '.join(operands)}): {describe_error(error)}"
+
+
+def describe_error(error: Exception) -> str:
+    """Return an exception in one line that is not too long."""
+    text = " ".join(repr(error).split())
+    return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

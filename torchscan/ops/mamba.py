@@ -17,29 +17,25 @@ _SILU, _SILU_BACKWARD, _SOFTPLUS = 5, 9, 4
 @cost_of("triton::_bmm_chunk_fwd_kernel")
 def chunk_products(
     *,
-    a_ptr: Pointer = None,
-    b_ptr: Pointer = None,
-    K: int = 0,
+    a_ptr: TensorSpec,
+    b_ptr: TensorSpec,
+    K: int,
     out: TensorSpec,
-) -> Work | None:
+) -> Work:
     """MACs = numel(out) · K: for each chunk and group, all pairs of positions in ``C · B``."""
-    if a_ptr is None or b_ptr is None:
-        return None
     return Work(macs=out.numel * K)
 
 
 @cost_of("triton::_chunk_cumsum_fwd_kernel")
 def chunk_sums(
     *,
-    dt_ptr: Pointer = None,
-    dA_cumsum_ptr: Pointer = None,
+    dt_ptr: TensorSpec,
+    dA_cumsum_ptr: TensorSpec,
     DT_SOFTPLUS: bool = False,
     HAS_DT_BIAS: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """4 per step size: two comparisons, the product with A, a sum; bias 1, softplus 4."""
-    if dt_ptr is None or dA_cumsum_ptr is None:
-        return None
     per_step = 4
     if HAS_DT_BIAS:
         per_step += 1
@@ -49,16 +45,12 @@ def chunk_sums(
 
 
 @cost_of("triton::_chunk_state_fwd_kernel")
-def chunk_states(
-    *, x_ptr: Pointer = None, hdim: int = 1, dstate: int = 0, out: object
-) -> Work | None:
+def chunk_states(*, x_ptr: TensorSpec, hdim: int, dstate: int, out: object) -> Work:
     """MACs = numel(x) · dstate, for the state that each chunk adds.
 
     Each position of a head takes a difference, minimum, exponential and product with its step size
     (4), and a product with each element of B.
     """
-    if x_ptr is None or not dstate:
-        return None
     positions = x_ptr.numel // hdim
     return Work(macs=x_ptr.numel * dstate, other_flops=positions * (4 + dstate))
 
@@ -66,38 +58,34 @@ def chunk_states(
 @cost_of("triton::_state_passing_fwd_kernel")
 def state_passing(
     *,
-    states_ptr: Pointer = None,
-    dA_cs_ptr: Pointer = None,
-    dim: int = 1,
+    states_ptr: TensorSpec,
+    dA_cs_ptr: TensorSpec,
+    dim: int,
     out: object,
-) -> Work | None:
+) -> Work:
     """2 per element of all states, for ``decay · state + added``, and an exponential per state."""
-    if states_ptr is None or dA_cs_ptr is None:
-        return None
     return Work(other_flops=2 * states_ptr.numel + states_ptr.numel // dim)
 
 
 @cost_of("triton::_chunk_scan_fwd_kernel")
 def chunk_scan(
     *,
-    cb_ptr: Pointer = None,
-    x_ptr: Pointer = None,
-    chunk_size: int = 0,
-    hdim: int = 1,
-    dstate: int = 0,
+    cb_ptr: TensorSpec,
+    x_ptr: TensorSpec,
+    chunk_size: int,
+    hdim: int,
+    dstate: int,
     IS_CAUSAL: bool = False,
     HAS_D: bool = False,
     HAS_Z: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = numel(x) · (dstate + chunk_size): C · state, and the pairs of a chunk · x.
 
     A pair of positions takes 5 (difference, minimum, exponential, two products) and 1 for the
     mask; a position an exponential, and a product with each element of its result. ``D · x`` takes
     2 per element, the gate 6.
     """
-    if cb_ptr is None or x_ptr is None:
-        return None
     positions = x_ptr.numel // hdim
     per_pair = 6 if IS_CAUSAL else 5
     per_element = 1
@@ -112,25 +100,23 @@ def chunk_scan(
 @cost_of("triton::_selective_scan_update_kernel")
 def selective_scan_update(
     *,
-    state_ptr: Pointer = None,
-    x_ptr: Pointer = None,
-    dt_ptr: Pointer = None,
-    dim: int = 1,
-    dstate: int = 0,
+    state_ptr: TensorSpec,
+    x_ptr: TensorSpec,
+    dt_ptr: TensorSpec,
+    dim: int,
+    dstate: int,
     DT_SOFTPLUS: bool = False,
     TIE_HDIM: bool = False,
     HAS_DT_BIAS: bool = False,
     HAS_D: bool = False,
     HAS_Z: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = numel(x) · dstate, for ``C · state``.
 
     An element of the state takes 3: two products and a sum. Its decay takes 2 and ``B · dt`` 1, for
     each element, or for each head if a head has one step size: then the decay is one number.
     """
-    if state_ptr is None or x_ptr is None or dt_ptr is None:
-        return None
     states = x_ptr.numel * dstate
     heads = x_ptr.numel // dim
     steps = heads if TIE_HDIM else x_ptr.numel

@@ -6,6 +6,7 @@ import functools
 
 from torchscan.errors import InputError
 from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket
+from torchscan.trace.kernel_operators import was_launched
 
 #: an overload, a packet (all its overloads), the name of either, or the result of
 #: ``torch.library.custom_op``
@@ -22,6 +23,8 @@ def name_of(operator: Operator) -> str:
         remedy = "give torch.ops.mylib.my_op, or its name, 'mylib::my_op'"
         if hasattr(operator, "arg_names"):  # a kernel of Triton
             remedy = "give the name of a Triton kernel as 'triton::my_kernel'"
+        elif isinstance(operator, str) and was_launched(operator):
+            remedy = f"give 'triton::{operator}' for the Triton kernel"
         raise InputError(f"{operator!r} is not an operator: {remedy}")
     return operator.replace("::", ".")
 

@@ -25,7 +25,7 @@ from typing import Literal, TypeVar
 import torch
 
 from torchscan.errors import InputError
-from torchscan.ops.formula_calls import apply_formula
+from torchscan.ops.formula_calls import apply_formula, describe_failure, is_of_package
 from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
 from torchscan.ops.operator_names import Operator, name_of, names_to_find
 from torchscan.ops.routing import UNKNOWN, Routing
@@ -134,8 +134,7 @@ def names_of_own_formulas() -> list[str]:
     """Return the names of operators whose formulas were registered by the user."""
     names = []
     for name, entry in _entries.items():
-        module = getattr(entry.formula, "__module__", None) or ""
-        if not module.startswith("torchscan."):
+        if not is_of_package(entry.formula):
             names.append(name)
     return names
 
@@ -151,10 +150,9 @@ def windows(signature: OpSignature) -> Windows | None:
     try:
         return checked(apply_formula(rule, signature), signature)
     except Exception as error:
-        call = f"{signature.op}({', '.join(map(str, signature.args))})"
+        call = describe_failure(signature, error)
         warn_user(
-            f"the window rule {rule.__qualname__} failed on {call} ({error!r}): its receptive "
-            "fields are unknown"
+            f"the window rule {rule.__qualname__} failed on {call}; its receptive fields are unknown"
         )
         return None
 
@@ -225,10 +223,9 @@ def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) ->
             return CallCost("unknown", dataclasses.replace(cost, is_complete=False))
         return CallCost(entry.state, cost)
     except Exception as error:
-        call = f"{signature.op}({', '.join(map(str, signature.args))})"
+        call = describe_failure(signature, error)
         warn_user(
-            f"the cost formula {entry.formula.__qualname__} failed on {call} ({error!r}): totals "
-            "are lower bounds"
+            f"the cost formula {entry.formula.__qualname__} failed on {call}; totals are lower bounds"
         )
         return _UNKNOWN_COST
 

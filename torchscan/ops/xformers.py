@@ -110,29 +110,25 @@ def _count_scores(
 @cost_of("triton::_rms_norm_kernel")
 def rms_norm_kernel(
     *,
-    x_ptr: TensorSpec | None = None,
+    x_ptr: TensorSpec,
     w_ptr: TensorSpec | None = None,
-    N_COLS: int = 1,
-    h1_ptr: TensorSpec | None = None,
+    N_COLS: int,
+    h1_ptr: TensorSpec,
     out: object,
-) -> Work | None:
+) -> Work:
     """Return the FLOPs of ``rms_norm``."""
-    if x_ptr is None or h1_ptr is None:
-        return None
     return rms_norm(x_ptr, [N_COLS], w_ptr, out=x_ptr)
 
 
 @cost_of("triton::_rms_norm_add_kernel")
 def rms_norm_of_sum_kernel(
     *,
-    x_ptr: TensorSpec | None = None,
-    y_ptr: TensorSpec | None = None,
+    x_ptr: TensorSpec,
+    y_ptr: TensorSpec,
     w_ptr: TensorSpec | None = None,
-    N_COLS: int = 1,
+    N_COLS: int,
     out: object,
-) -> Work | None:
+) -> Work:
     """Return the FLOPs of a sum and its ``rms_norm``."""
-    if x_ptr is None or y_ptr is None:
-        return None
     work = rms_norm(x_ptr, [N_COLS], w_ptr, out=x_ptr)
     return Work(other_flops=work.other_flops + x_ptr.numel)

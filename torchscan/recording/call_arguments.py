@@ -87,7 +87,7 @@ class CallArguments:
             if original is tensor:
                 if not tensor.is_meta:
                     is_noted = not attempt.is_abstract or request.loop_iterations is not None
-                    recorder.values.enter_input(tensor, matters_only_to_loops=not is_noted)
+                    recorder.values.enter_input(tensor, matters_only_to_control_flow=not is_noted)
             elif tensor.is_meta and attempt.is_abstract and not attempt.is_decomposed:
                 # Autograd sees no values here, and small tensors that were given may be masks.
                 values = values_of(original)

@@ -80,7 +80,7 @@ class ControlFlow:
         is_tensor = isinstance(condition, Tensor)
         # Other threads may call torch.cond, too, and on data.
         is_known = not (is_tensor and is_recording())
-        if is_known or self.recorder.values.is_certain(condition, ends_loop=False):
+        if is_known or self.recorder.values.is_certain(condition):
             return true_function(*operands) if condition else false_function(*operands)
 
         before = self._position()

@@ -13,13 +13,18 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from torchscan.notes import Note
 from torchscan.recording.kernel_access import Access, find_access
 from torchscan.recording.patches import Contexts, overridden, substituted
+from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.torch_versions import (
     count_dispatch_modes,
     device_switches,
@@ -28,6 +33,12 @@ from torchscan.torch_versions import (
 from torchscan.trace.kernel_operators import ONLY_WRITTEN, kernel_operator, running_kernels_by
 
 _MAX_INTEGER = 2**63
+#: torch's limit on the parameters of an operator
+_MAX_PARAMETERS = 64
+#: properties that code reads to choose sizes of blocks
+_ASSUMED_GPU = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, warp_size=32
+)
 #: between the name of a tuple and the index of an item
 _INSIDE = "__"
 #: types in a schema; None stands for a tensor that is not there
@@ -41,15 +52,33 @@ _TYPES = {
 }
 
 
-def kernel_launches() -> Contexts:
-    """Yield the contexts in which launches are recorded; there are none without Triton."""
+def kernel_launches(assume: Callable[[Note], None]) -> Contexts:
+    """Yield the contexts in which launches are recorded; there are none without Triton.
+
+    Code that launches kernels chooses a device before, and asks how many multiprocessors it has.
+    """
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
         return
     yield overridden(jit.KernelInterface, "__getitem__", _launching_operators)
     yield without_wrapped_kernels()
-    for owner, name in device_switches():  # code that launches kernels chooses a device before
+    for owner, name in device_switches():
         yield substituted(owner, name, lambda _: -1)
+        yield overridden(torch.cuda, "get_device_properties", partial(_with_assumed_gpu, assume))
+
+
+def _with_assumed_gpu(
+    assume: Callable[[Note], None], properties: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return ``get_device_properties`` with those of an H100 for devices that are not GPUs."""
+
+    def properties_of(device: Any = None) -> Any:
+        if not isinstance(device, torch.device) or device.type not in ("cpu", "meta"):
+            return properties(device)
+        assume(Note.of("kernels-for-gpu", gpu=_ASSUMED_GPU.name))
+        return _ASSUMED_GPU
+
+    return properties_of
 
 
 def _launching_operators(getitem: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -92,6 +121,7 @@ class _Launch:
         for name in function.arg_names:
             if name in known:
                 _flatten(name, known[name], values)
+        values = _within_limit(values)
         access = self._access(function, values)
         name = re.sub(r"\W", "_", function.__name__)
         operator = kernel_operator(name, _describe_parameters(values, access))
@@ -114,6 +144,7 @@ class _Launch:
         while hasattr(function, "fn") and hasattr(function.fn, "arg_names"):
             for config in getattr(function, "configs", ())[:1]:
                 known = {**config.kwargs, **known}
+                _set_best(function, config)
             heuristics = getattr(function, "values", None) or {}
             for name, choose in heuristics.items():
                 with contextlib.suppress(Exception):  # it may ask a GPU
@@ -151,6 +182,34 @@ class _Launch:
             name: _with_tensors(name, argument, values) for name, argument in self.kwargs.items()
         }
         self.compiled = self.run(*args, **kwargs)
+
+
+def _set_best(tuner: Any, config: Any) -> None:
+    """Set the configuration that code reads after a launch, until Triton or the pass ends it."""
+    if hasattr(tuner, "best_config"):
+        return
+
+    def put_back() -> None:
+        if vars(tuner).get("best_config") is config:
+            del tuner.best_config
+
+    run_at_end_of_pass(put_back)
+    tuner.best_config = config
+
+
+def _within_limit(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without strides if they are more than an operator of torch may have.
+
+    If that is not enough, the last arguments but tensors are left out, too.
+    """
+    surplus = len(values) - _MAX_PARAMETERS
+    if surplus <= 0:
+        return values
+    plain = [name for name, value in values.items() if not isinstance(value, Tensor)]
+    strides = [name for name in plain if "stride" in name]
+    others = [name for name in reversed(plain) if name not in strides]
+    left_out = [*strides, *others[: max(0, surplus - len(strides))]]
+    return {name: value for name, value in values.items() if name not in left_out}
 
 
 def _flatten(name: str, value: Any, found: dict[str, Any]) -> None:

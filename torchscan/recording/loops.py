@@ -65,7 +65,7 @@ class Loops:
         if not is_recording():  # another thread
             return bool(condition)
         is_tensor = isinstance(condition, Tensor)
-        is_certain = not is_tensor or self._values.is_certain(condition, ends_loop=True)
+        is_certain = not is_tensor or self._values.is_certain(condition)
         if num_iterations == _MANY_ITERATIONS:
             _warn_of_many_iterations(is_certain=is_certain)
         if is_certain:

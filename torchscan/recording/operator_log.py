@@ -86,7 +86,7 @@ class OperatorLog:
         if not isinstance(outcome.result, Tensor) or request.op in RESOLVE:
             return outcome.result
         alias = outcome.alias_of[0]
-        if alias is not None and request.operands()[alias] is outcome.result:
+        if alias is not None and request.operand(request.tensors[alias]) is outcome.result:
             return request.tensors[alias]
         return outcome.result
 

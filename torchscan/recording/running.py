@@ -175,7 +175,7 @@ class PassRun:
         if request.checkpointed:
             yield from checkpointed(modules, request.checkpointed)
         if "triton.runtime.jit" in sys.modules:
-            yield from kernel_launches()
+            yield from kernel_launches(self.assume)
         for owner, name in compiles_flex_attention():
             yield substituted(owner, name, True)
         flow = ControlFlow(recorder, self.omitted, self.assume, request.loop_iterations)

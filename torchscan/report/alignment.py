@@ -1,99 +1,63 @@
-"""Alignment of the layers of two infos, also where an index or a prefix of paths has moved."""
+"""Alignment of the layers of two models or runs, also where an index or a prefix has moved."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
-from torchscan.plain import to_plain
-from torchscan.report.info_data import PARAMETER_SUMS, SUMS, Layer
+from torchscan.report.compared_trees import ComparedTree, Name, Node
 
 T = TypeVar("T", bound=Hashable)
-#: by path what modules say of themselves (``extra_repr``)
-Settings = Mapping[str, str]
 #: a layer of each side, by index
 Pair = tuple[int, int]
-#: a name among those of the same call, and how often it occurred before
-_Name = tuple[str, int]
 
 #: a part of a name that is a number
 _INDEX = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 #: containers of torch, which say nothing about what is in them
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
-#: weight of two layers of the same name and content
-_SAME = 8
+#: weights of two layers that have nothing in common, the same class, also equal parameters, and
+#: equal shapes and costs
+_SAME_NAME = (2, 4, 6, 8)
+_OTHER_NAME = (0, 1, 5, 7)
 #: pairs of children that are weighed against each other, at most; more are aligned by name
 _MAX_WEIGHED = 250_000
 
 
-def align_layers(
-    before: Sequence[Layer],
-    after: Sequence[Layer],
-    settings: tuple[Settings, Settings] = ({}, {}),
-) -> dict[int, int]:
-    """Return for each layer before, by its index, the one after that it is compared with.
+def align_nodes(before: Sequence[Node], after: Sequence[Node]) -> dict[int, int]:
+    """Return for each node before, by its index, the one after that it is compared with.
 
-    Children of aligned layers are aligned by name. Where names are numbers, as in a
+    Children of aligned nodes are aligned by name. Where names are numbers, as in a
     ``Sequential``, equal content counts more than an equal name, because a layer that is inserted
-    shifts all numbers behind it. A model that the other one wraps is aligned with what is wrapped.
+    shifts all numbers behind it. Otherwise layers of other names are aligned only if they have
+    equal parameters, or equal layers in them. A model that the other one wraps is aligned with
+    what is wrapped. Of what remains, calls of the same path are aligned, because a module may be
+    called by another one than before.
     """
     known: dict[Hashable, int] = {}
-    old, new = (
-        _LayerTree(layers=layers, settings=texts, known=known)
-        for layers, texts in zip((before, after), settings, strict=True)
-    )
+    old, new = ComparedTree(nodes=before, known=known), ComparedTree(nodes=after, known=known)
     aligned: dict[int, int] = {}
-    waiting = [_find_roots(old, new)]
+    waiting = _find_roots(old, new)
     while waiting:
         one, other = waiting.pop()
         aligned[one] = other
         waiting += _Siblings(old, new, old.children[one], new.children[other]).pairs()
+    aligned.update(_pair_called_elsewhere(before, after, aligned))
     return aligned
 
 
-@dataclass(slots=True, kw_only=True)
-class _LayerTree:
-    """The layers of one info as a tree, with the numbers of their contents.
+def merge_aligned(
+    num_before: int, num_after: int, aligned: Mapping[int, int]
+) -> list[tuple[int | None, int | None]]:
+    """Return the indices of both sides, aligned ones together, in the order of the side after.
 
-    Both sides share the numbers, so equal contents have equal numbers.
+    One that is gone comes after the remaining one that preceded it.
     """
-
-    layers: Sequence[Layer]
-    settings: Settings
-    known: dict[Hashable, int]
-    children: list[list[int]] = field(default_factory=list)
-    #: by layer the number of its content with shapes and costs, and of what it is without them
-    exact: list[int] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.children = children_of([layer["depth"] for layer in self.layers])
-        self.exact = [0] * len(self.layers)
-        self.kinds = [0] * len(self.layers)
-        for index in reversed(range(len(self.layers))):  # children come after their parents
-            layer, inner = self.layers[index], self.children[index]
-            content = (layer["type"], self.settings.get(layer["path"], ""))
-            kind = ("kind", *content, *[layer[key] for key in PARAMETER_SUMS])
-            shapes = (str(to_plain(layer["input_shape"])), str(to_plain(layer["output_shape"])))
-            exact = ("exact", *content, *shapes, *[layer[key] for key in SUMS])
-            self.kinds[index] = self._number((*kind, *[self.kinds[each] for each in inner]))
-            self.exact[index] = self._number((*exact, *[self.exact[each] for each in inner]))
-
-    def _number(self, content: Hashable) -> int:
-        return self.known.setdefault(content, len(self.known))
-
-    def names(self, layers: Sequence[int]) -> list[_Name]:
-        """Return the names of siblings, each with its number among calls of the same name."""
-        seen: Counter[str] = Counter()
-        names = []
-        for index in layers:
-            name = self.layers[index]["name"]
-            names.append((name, seen[name]))
-            seen[name] += 1
-        return names
+    first = {other: one for one, other in aligned.items()}
+    old = [(one, aligned.get(one)) for one in range(num_before)]
+    new = [(first.get(other), other) for other in range(num_after)]
+    return merge_orders(old, new)
 
 
 def merge_orders(old: Sequence[T], new: Sequence[T]) -> list[T]:
@@ -116,47 +80,63 @@ def merge_orders(old: Sequence[T], new: Sequence[T]) -> list[T]:
     return merged
 
 
-def children_of(depths: Sequence[int]) -> list[list[int]]:
-    """Return the children of each layer, from the depths of all in the order of the tree."""
-    children: list[list[int]] = []
-    way: list[int] = []
-    for index, depth in enumerate(depths):
-        children.append([])
-        del way[depth:]
-        if way:
-            children[way[-1]].append(index)
-        way.append(index)
-    return children
+def _find_roots(before: ComparedTree, after: ComparedTree) -> list[Pair]:
+    """Return the two models, or the model of one side and where the other side wraps it.
 
-
-def _find_roots(before: _LayerTree, after: _LayerTree) -> Pair:
-    """Return the two models, or the model of one side and where the other side wraps it."""
-    if before.layers[0]["type"] != after.layers[0]["type"]:
+    A run may call its model several times.
+    """
+    if not before.nodes or not after.nodes:
+        return []
+    if before.nodes[0].type_name != after.nodes[0].type_name:
         inside = _find_wrapped(before, after)
-        if inside is not None:
-            return 0, inside
+        if inside:
+            return list(zip(before.roots, inside, strict=False))
         inside = _find_wrapped(after, before)
-        if inside is not None:
-            return inside, 0
-    return 0, 0
+        if inside:
+            return list(zip(inside, after.roots, strict=False))
+    return list(zip(before.roots, after.roots, strict=False))
 
 
-def _find_wrapped(model: _LayerTree, wrapper: _LayerTree) -> int | None:
+def _find_wrapped(model: ComparedTree, wrapper: ComparedTree) -> list[int]:
+    """Return the calls of the model in what wraps it, or none if it is not there."""
     equal = [index for index, kind in enumerate(wrapper.kinds) if kind == model.kinds[0]]
     if equal:
-        return equal[0]
-    wanted = model.layers[0]["type"]
-    same = [index for index, layer in enumerate(wrapper.layers) if layer["type"] == wanted]
-    if len(same) == 1 and wanted not in _CONTAINERS:
-        return same[0]
-    return None
+        return equal
+    wanted = model.nodes[0].type_name
+    same = [index for index, node in enumerate(wrapper.nodes) if node.type_name == wanted]
+    paths = {wrapper.nodes[index].path for index in same}
+    return same if len(paths) == 1 and wanted not in _CONTAINERS else []
+
+
+def _pair_called_elsewhere(
+    before: Sequence[Node], after: Sequence[Node], aligned: Mapping[int, int]
+) -> Iterator[Pair]:
+    """Yield the nodes that are left on both sides with the same path and call.
+
+    In a layer whose path has changed, an equal path is another module.
+    """
+    left = set(range(len(after))) - set(aligned.values())
+    rest = {(after[index].path, after[index].call): index for index in left}
+    if not rest:
+        return
+    moved: set[str] = set()
+    for one, other in aligned.items():
+        if before[one].path != after[other].path:
+            moved.update((before[one].path, after[other].path))
+    if "" in moved:  # one model wraps the other one
+        return
+    for index, node in enumerate(before):
+        same = rest.get((node.path, node.call))
+        around = accumulate(node.path.split("."), "{}.{}".format)
+        if index not in aligned and same is not None and moved.isdisjoint(around):
+            yield index, same
 
 
 class _Siblings:
     """The children of two layers that are compared with each other."""
 
     def __init__(
-        self, before: _LayerTree, after: _LayerTree, old: Sequence[int], new: Sequence[int]
+        self, before: ComparedTree, after: ComparedTree, old: Sequence[int], new: Sequence[int]
     ) -> None:
         self._before, self._after = before, after
         self._old = dict(zip(before.names(old), old, strict=True))
@@ -172,11 +152,11 @@ class _Siblings:
         pairs += self._align(old, new)
         return [(self._old[one], self._new[other]) for one, other in pairs]
 
-    def _align(self, old: list[_Name], new: list[_Name]) -> list[tuple[_Name, _Name]]:
+    def _align(self, old: list[Name], new: list[Name]) -> list[tuple[Name, Name]]:
         """Return the best alignment of two sequences of names, which keeps their order."""
-        pairs: list[tuple[_Name, _Name]] = []
+        pairs: list[tuple[Name, Name]] = []
         for end in (0, -1):
-            while old and new and self._weight(old[end], new[end]) == _SAME:
+            while old and new and self._weight(old[end], new[end]) == max(_SAME_NAME):
                 pairs.append((old.pop(end), new.pop(end)))
         if len(old) * len(new) <= _MAX_WEIGHED:
             pairs += self._weigh(old, new)
@@ -186,7 +166,7 @@ class _Siblings:
         free = set(new) - {other for _, other in pairs}
         return pairs + [(name, name) for name in old if name in free and name not in done]
 
-    def _weigh(self, old: list[_Name], new: list[_Name]) -> list[tuple[_Name, _Name]]:
+    def _weigh(self, old: list[Name], new: list[Name]) -> list[tuple[Name, Name]]:
         """Return the alignment with the largest sum of weights (Needleman and Wunsch)."""
         width = len(new) + 1
         best = [[0] * width for _ in range(len(old) + 1)]
@@ -214,14 +194,21 @@ class _Siblings:
                 column += 1
         return pairs
 
-    def _weight(self, old: _Name, new: _Name) -> int:
+    def _weight(self, old: Name, new: Name) -> int:
         """Return how much speaks for a pair, or 0 if the two have nothing in common."""
         one, other = self._old[old], self._new[new]
-        has_same_name = old == new
-        if self._before.exact[one] == self._after.exact[other]:
-            return _SAME if has_same_name else 7
-        if self._before.kinds[one] == self._after.kinds[other]:
-            return 6 if has_same_name else 5
-        if self._before.layers[one]["type"] == self._after.layers[other]["type"]:
-            return 4 if has_same_name else 1
-        return 2 if has_same_name else 0
+        before, after = self._before, self._after
+        are_numbered = bool(_INDEX.search(old[0]) and _INDEX.search(new[0]))
+        is_same_class = before.nodes[one].type_name == after.nodes[other].type_name
+        likeness = 0
+        if before.exact[one] == after.exact[other]:
+            likeness = 3
+        elif before.kinds[one] == after.kinds[other]:
+            likeness = 2
+        elif is_same_class:
+            likeness = 1
+        if old == new:
+            return _SAME_NAME[likeness]
+        if are_numbered or (likeness > 1 and before.distinct[one]):
+            return _OTHER_NAME[likeness]
+        return 0

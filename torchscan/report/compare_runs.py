@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from torchscan.inspecting.call_memory import Shapes
 from torchscan.inspecting.call_run import CallRun, Latency
 from torchscan.inspecting.run import RunFacts
 from torchscan.plain import to_plain
-from torchscan.report.alignment import merge_orders
+from torchscan.report.alignment import align_nodes, merge_aligned
+from torchscan.report.compared_trees import Node
+from torchscan.report.layer_moves import Moves, find_moves
 from torchscan.report.page_result import PageResult
+from torchscan.report.time_changes import TimeChange, compare_times
 
 Change = Literal["added", "removed", "changed"]
 
@@ -22,39 +25,15 @@ PARTS_OF_STEPS = {
     "storing_gradients": "of which storing gradients",
     "outside_modules": "of which outside modules",
 }
-#: probability, at most, that a time is marked that is the same in both runs
-_MAX_CHANCE = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeChange:
-    """A time before and after, or None where there was none."""
-
-    before: Latency | None
-    after: Latency | None
-    #: True if the ranges (minimum to maximum) do not overlap, with enough steps that chance is
-    #: unlikely
-    is_clear: bool
-
-    @property
-    def difference(self) -> float:
-        """Seconds after minus seconds before."""
-        return median_or_zero(self.after) - median_or_zero(self.before)
-
-    @property
-    def share(self) -> float | None:
-        """The difference as a share of what it took before; None if that was nothing."""
-        before = median_or_zero(self.before)
-        if not before or self.after is None:
-            return None
-        return self.difference / before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallChange:
     """One call of a module in both runs, or in one of them. Times are those of everything in it."""
 
+    #: the path now, or as it was if the call is gone
     path: str
+    #: 0 for the first call of the module
     invocation: int
     type_name: str
     kind: Change
@@ -71,6 +50,21 @@ class CallChange:
     def difference(self) -> float:
         """Seconds after minus seconds before, forward and backward together."""
         return self.forward.difference + self.backward.difference
+
+
+class PlacedCall(NamedTuple):
+    """A call in the tree of one of the runs."""
+
+    #: index of the call among those that are compared
+    number: int
+    #: the path and number in this run
+    path: str
+    invocation: int
+    type_name: str
+    #: the path as seen from the call that it is in
+    name: str
+    #: index of the call that it is in, among those of this run, or None
+    parent: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +86,12 @@ class RunComparison(PageResult):
     num_reshaped: int
     #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
-    #: path and number of each call in the order of the model
-    _order: tuple[tuple[str, int], ...] = field(default=(), repr=False, compare=False)
+    #: paths before and now of modules that have moved, without those of modules in them
+    moved: Moves = field(default_factory=dict)
+    #: the calls of each run in the order of its model, with their indices in ``calls``
+    _orders: tuple[tuple[PlacedCall, ...], tuple[PlacedCall, ...]] = field(
+        default=((), ()), repr=False, compare=False
+    )
 
     @property
     def clear(self) -> tuple[CallChange, ...]:
@@ -103,7 +101,9 @@ class RunComparison(PageResult):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         content: dict[str, Any] = to_plain(self)
-        del content["_order"]
+        del content["_orders"]
+        if not self.moved:
+            del content["moved"]
         return content
 
     def __repr__(self) -> str:
@@ -113,30 +113,74 @@ class RunComparison(PageResult):
 
 
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
-    """Return the changes between two runs, with calls matched by module path and number."""
-    old = {(call.path, call.invocation): call for call in before.calls}
-    new = {(call.path, call.invocation): call for call in after.calls}
+    """Return the changes between two runs, with the calls of both models aligned."""
     steps = (before.steps, after.steps)
     num_compared = (before.num_timed, after.num_timed)
-    keys = dict.fromkeys([*new, *old])
-    changes = [_compare_calls(old.get(key), new.get(key), num_compared) for key in keys]
-    changes.sort(key=lambda change: -abs(change.difference))
-    common = old.keys() & new.keys()
-    reshaped = [key for key in common if old[key].input_shapes != new[key].input_shapes]
+    old_nodes, new_nodes = _nodes_of_calls(before.calls), _nodes_of_calls(after.calls)
+    aligned = align_nodes(old_nodes, new_nodes)
+
+    pairs = []
+    num_reshaped = 0
+    for one, other in merge_aligned(len(before.calls), len(after.calls), aligned):
+        old = None if one is None else before.calls[one]
+        new = None if other is None else after.calls[other]
+        if old and new and old.input_shapes != new.input_shapes:
+            num_reshaped += 1
+        pairs.append(((one, other), _compare_calls(old, new, num_compared)))
+    # Of equal differences, calls of the run after come first.
+    pairs.sort(key=lambda pair: pair[1].kind == "removed")
+    pairs.sort(key=lambda pair: -abs(pair[1].difference))
+
+    old_places: dict[int | None, int] = {}
+    new_places: dict[int | None, int] = {}
+    for place, ((one, other), _) in enumerate(pairs):
+        old_places[one], new_places[other] = place, place
     provenance = asdict(before.provenance)
     totals = {}
     for name in PARTS_OF_STEPS:
-        totals[name] = _compare_times(getattr(before, name), getattr(after, name), steps)
+        totals[name] = compare_times(getattr(before, name), getattr(after, name), steps)
     return RunComparison(
         totals=totals,
-        calls=tuple(changes),
+        calls=tuple(change for _, change in pairs),
         steps=steps,
         num_compared=num_compared,
         provenance=find_differences(provenance, asdict(after.provenance), provenance),
         on_device=(before.device is not None, after.device is not None),
-        num_reshaped=len(reshaped),
-        _order=tuple(merge_orders(list(old), list(new))),
+        num_reshaped=num_reshaped,
+        moved=find_moves(old_nodes, new_nodes, aligned),
+        _orders=(_place_calls(old_nodes, old_places), _place_calls(new_nodes, new_places)),
     )
+
+
+def _nodes_of_calls(calls: Sequence[CallRun]) -> list[Node]:
+    """Return the calls by their classes and shapes, without the batch, which runs may choose."""
+    nodes = []
+    for call in calls:
+        shapes = (_without_batch(call.input_shapes), _without_batch(call.output_shapes))
+        node = Node(
+            path=call.path,
+            call=call.invocation,
+            name=call.name_in(calls),
+            parent=call.parent,
+            type_name=call.type_name,
+            kind=call.type_name,
+            content=(call.type_name, *shapes),
+            has_parameters=False,  # runs do not say
+        )
+        nodes.append(node)
+    return nodes
+
+
+def _without_batch(shapes: Shapes) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(shape[1:]) for shape in shapes)
+
+
+def _place_calls(nodes: Sequence[Node], places: Mapping[int | None, int]) -> tuple[PlacedCall, ...]:
+    calls = []
+    for number, node in enumerate(nodes):
+        own = (node.path, node.call, node.type_name, node.name, node.parent)
+        calls.append(PlacedCall(places[number], *own))
+    return tuple(calls)
 
 
 def change_of(before: object | None, after: object | None) -> Change:
@@ -175,7 +219,7 @@ def _compare_calls(
     call = after or before
     assert call is not None  # noqa: S101 - one of them is there
     times = {
-        name: _compare_times(_latency_of(before, name), _latency_of(after, name), steps)
+        name: compare_times(_latency_of(before, name), _latency_of(after, name), steps)
         for name in PASSES_OF_CALLS
     }
     return CallChange(
@@ -193,30 +237,3 @@ def _latency_of(call: CallRun | None, name: str) -> Latency | None:
     host: Latency = getattr(call, name)
     device: Latency | None = getattr(call, f"device_{name}")
     return host if device is None else device
-
-
-def _compare_times(
-    before: Latency | None, after: Latency | None, steps: tuple[int, int]
-) -> TimeChange:
-    is_clear = False
-    if before is not None and after is not None and are_enough(steps):
-        is_clear = after.min > before.max or after.max < before.min
-    return TimeChange(before=before, after=after, is_clear=is_clear)
-
-
-def are_enough(steps: tuple[int, int]) -> bool:
-    """Return whether ranges of so many steps are unlikely to differ by chance."""
-    return chance_of_no_overlap(*steps) < _MAX_CHANCE
-
-
-def chance_of_no_overlap(before: int, after: int) -> float:
-    """Return the probability that two ranges do not overlap by chance.
-
-    Of the (m + n)! / (m! n!) equally likely orders of the steps of two runs, two have no overlap.
-    """
-    return min(1.0, 2 / math.comb(before + after, before))
-
-
-def median_or_zero(latency: Latency | None) -> float:
-    """Return the median in seconds, or 0 if there was no such call."""
-    return 0.0 if latency is None else latency.median

@@ -1,15 +1,17 @@
-"""Comparison of two infos: totals, and layers by their paths."""
+"""Comparison of two infos: totals, and layers, aligned where an index or a prefix has moved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.alignment import merge_orders
+from torchscan.report.alignment import align_nodes, merge_aligned
 from torchscan.report.compare_runs import Change, change_of, find_differences
+from torchscan.report.compared_trees import Settings, nodes_of_layers
 from torchscan.report.data import require_info
 from torchscan.report.info_data import (
     SUMS,
@@ -21,6 +23,7 @@ from torchscan.report.info_data import (
     data_of,
     summed,
 )
+from torchscan.report.layer_moves import Moves, find_moves
 from torchscan.report.page_result import PageResult
 
 if TYPE_CHECKING:
@@ -39,8 +42,6 @@ ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "time_estimate": ("Time", units.duration),
 }
 
-#: a path, and the number of the call
-_LayerKey = tuple[str, int]
 #: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
 #: what must agree; otherwise the figures differ because the questions do
@@ -52,7 +53,9 @@ _OPTIONS: tuple[OptionKey, ...] = get_args(OptionKey)
 class LayerChange:
     """One layer that changed. Figures are its own, without those of the layers it calls."""
 
+    #: the path now, or as it was if the layer is gone
     path: str
+    #: 0 for the first call of the layer
     call: int
     kind: Change
     before: Layer | None
@@ -64,6 +67,14 @@ class LayerChange:
         layer = self.after or self.before
         assert layer is not None  # noqa: S101 - one of them is there
         return layer
+
+    @property
+    def moved_from(self) -> tuple[str, int] | None:
+        """The path and call before, if the layer has other ones now, else None."""
+        if self.before is None or self.after is None:
+            return None
+        before = (self.before["path"], self.before["call"])
+        return None if before == (self.path, self.call) else before
 
     def difference(self, *keys: str) -> int:
         """Return the sum of these values after, minus the sum before."""
@@ -77,8 +88,12 @@ class LayerChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serializable data; of each layer, only what is compared."""
+        place: dict[str, Any] = {"path": self.path, "call": self.call}
+        if self.moved_from is not None:
+            path, call = self.moved_from
+            place["moved_from"] = {"path": path, "call": call}
         sides = {"before": _plain(self.before), "after": _plain(self.after)}
-        return {"path": self.path, "call": self.call, "change": self.kind, **sides}
+        return {**place, "change": self.kind, **sides}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +105,12 @@ class ComparedSide:
     content: PageContent | None = None
     #: options of the scan, or None for a report, which does not have them
     options: Mapping[str, str | int | None] | None = None
+    #: settings of modules by path, or None for a report, which does not have them
+    settings: Settings | None = None
 
-    def __reduce__(self) -> tuple[Callable[[InfoDict], ComparedSide], tuple[InfoDict]]:
+    def __reduce__(self) -> tuple[Callable[[], ComparedSide], tuple[()]]:
         """Without the content of the page."""
-        return _side_of_report, (self.info,)
-
-
-def _side_of_report(info: InfoDict) -> ComparedSide:
-    return ComparedSide(info=info)
+        return partial(ComparedSide, info=self.info, settings=self.settings), ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +133,18 @@ class Comparison(PageResult):
     formula_problems: tuple[Sequence[NoteData], Sequence[NoteData]] = ((), ())
     #: "peak_bytes" and "time_estimate" in seconds, before and after, if both sides have them
     estimates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: paths before and now of layers that have moved, without those of the layers in them
+    moved: Moves = field(default_factory=dict)
+    #: for each layer before, by its index, the one after that it was compared with
+    _aligned: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     _sides: tuple[ComparedSide, ComparedSide] | None = field(
         default=None, repr=False, compare=False
     )
 
     @property
     def is_same(self) -> bool:
-        """True if no counted value, estimate or option of a scan has changed."""
-        if self.layers or not self.passes.keys().isdisjoint(_OPTIONS):
+        """True if no path, counted value, estimate or option of a scan has changed."""
+        if self.layers or self.moved or not self.passes.keys().isdisjoint(_OPTIONS):
             return False
         values = [*self.totals.values(), *self.estimates.values()]
         return all(before == after for before, after in values)
@@ -148,6 +165,8 @@ class Comparison(PageResult):
             "without_formula": _both(tuple(map(dict, self.without_formula))),
             "passes": passes,
         }
+        if self.moved:
+            content["moved"] = dict(self.moved)
         if any(self.formula_problems):
             content["formula_problems"] = _both(self.formula_problems)
         if self.estimates:
@@ -171,36 +190,52 @@ def _plain(layer: Layer | None) -> dict[str, Any] | None:
 
 
 def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
-    """Return the changes from one info to another. Layers are matched by path and call."""
-    require_info(before, "the report before")
-    require_info(after, "the report after")
-    _require_whole(before, after)
-    old, new = data_of(before), data_of(after)
-    before_all, after_all = old["overall"], new["overall"]
-    totals: dict[str, tuple[int, int]] = {}
-    for key in SUMS:
-        totals[key] = (before_all[key], after_all[key])
-    sides = _side_of_report(before), _side_of_report(after)
-    problems = old.get("formula_problems", []), new.get("formula_problems", [])
-    return Comparison(
-        estimates=compare_estimates(old, new),
-        _sides=sides,
-        totals=totals,
-        layers=tuple(_compare_layers(old["layers"], new["layers"])),
-        passes=find_differences(old["provenance"], new["provenance"], _QUESTION),
-        complete=(before_all["complete"], after_all["complete"]),
-        without_formula=(old["without_formula"], new["without_formula"]),
-        formula_problems=problems,
-    )
+    """Return the changes from one info to another."""
+    return compare_sides(ComparedSide(info=before), ComparedSide(info=after))
 
 
 def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
     """Return the changes between two sides, with what a page shows of them."""
-    comparison = compare_infos(before.info, after.info)
-    passes = dict(comparison.passes)
+    require_info(before.info, "the report before")
+    require_info(after.info, "the report after")
+    _require_whole(before.info, after.info)
+    old, new = data_of(before.info), data_of(after.info)
+    before_all, after_all = old["overall"], new["overall"]
+    totals: dict[str, tuple[int, int]] = {}
+    for key in SUMS:
+        totals[key] = (before_all[key], after_all[key])
+    passes = find_differences(old["provenance"], new["provenance"], _QUESTION)
     if before.options is not None and after.options is not None:
         passes |= find_differences(before.options, after.options, _OPTIONS)
-    return replace(comparison, passes=passes, _sides=(before, after))
+
+    old_settings, new_settings = settings_of_both(before, after)
+    old_nodes = nodes_of_layers(old["layers"], old_settings)
+    new_nodes = nodes_of_layers(new["layers"], new_settings)
+    aligned = align_nodes(old_nodes, new_nodes)
+    layers = _compare_layers(old["layers"], new["layers"], aligned)
+    problems = (old.get("formula_problems", []), new.get("formula_problems", []))
+    return Comparison(
+        estimates=compare_estimates(old, new),
+        totals=totals,
+        layers=tuple(layers),
+        moved=find_moves(old_nodes, new_nodes, aligned),
+        passes=passes,
+        complete=(before_all["complete"], after_all["complete"]),
+        without_formula=(old["without_formula"], new["without_formula"]),
+        formula_problems=problems,
+        _aligned=aligned,
+        _sides=(before, after),
+    )
+
+
+def settings_of_both(before: ComparedSide, after: ComparedSide) -> tuple[Settings, Settings]:
+    """Return the settings of both sides, or none if those of one side are not known.
+
+    Otherwise those of the other side would look like a change.
+    """
+    if before.settings is None or after.settings is None:
+        return {}, {}
+    return before.settings, after.settings
 
 
 def compare_estimates(before: InfoData, after: InfoData) -> dict[str, tuple[float, float]]:
@@ -229,22 +264,14 @@ def _require_whole(before: InfoDict, after: InfoDict) -> None:
 # -- comparing -----------------------------------------------------------------------------------
 
 
-def _compare_layers(before: Sequence[Layer], after: Sequence[Layer]) -> Iterator[LayerChange]:
+def _compare_layers(
+    before: Sequence[Layer], after: Sequence[Layer], aligned: Mapping[int, int]
+) -> Iterator[LayerChange]:
     """Yield the layers that changed."""
-    old: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in before}
-    new: dict[_LayerKey, Layer] = {(layer["path"], layer["call"]): layer for layer in after}
-    for key in merge_orders(list(old), list(new)):
-        one, other = old.get(key), new.get(key)
-        if _plain(one) != _plain(other):
-            path, call = key
-            kind = change_of(one, other)
-            yield LayerChange(path=path, call=call, kind=kind, before=one, after=other)
-
-
-def growth(before: float, after: float) -> str:
-    """Return the growth in percent: ``100, 103 -> "+3.00 %"``."""
-    if before == after:
-        return "="
-    if not before:
-        return "new"
-    return f"{100 * (after - before) / before:+.2f} %".replace("-", "−")
+    for one, other in merge_aligned(len(before), len(after), aligned):
+        old = None if one is None else before[one]
+        new = None if other is None else after[other]
+        layer = new or old
+        if layer is not None and _plain(old) != _plain(new):
+            place: dict[str, Any] = {"path": layer["path"], "call": layer["call"]}
+            yield LayerChange(**place, kind=change_of(old, new), before=old, after=new)

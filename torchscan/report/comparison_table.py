@@ -11,8 +11,9 @@ from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare_runs import Change, RunComparison, describe_differences
-from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange, growth
-from torchscan.report.info_data import COST_SUMS, SUMS, Shape, Shapes, summed
+from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange
+from torchscan.report.info_data import COST_SUMS, SUMS, Layer, Shape, Shapes, summed
+from torchscan.report.layer_moves import describe_moves
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_texts
 from torchscan.report.run_comparison_table import run_comparison_table
@@ -44,6 +45,7 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
     if isinstance(comparison, RunComparison):
         return run_comparison_table(comparison)
     remarks = [] if comparison.layers else ["No layer changed."]
+    remarks += describe_moves(comparison.moved)
     sides = zip(comparison.without_formula, comparison.formula_problems, strict=True)
     for when, (names, problems) in zip(("before", "now"), sides, strict=True):
         notes = [from_plain(Note, each) for each in problems]
@@ -54,7 +56,7 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
         words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
         number("params", "Params", lambda change: _figure(change, _PARAMS, units.exact)),
         number("macs", "MACs", lambda change: _figure(change, ("macs",), units.count)),
-        words("what", "", _describe_change, min_width=12, truncate="tail"),
+        words("what", "", _describe_change, min_width=20, wrap=True, falls_below=True),
     )
     return make_table(
         "What changed",
@@ -131,11 +133,18 @@ def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]
 def _describe_change(change: LayerChange) -> str:
     """Return the type of an added or removed layer, or what changed of another one.
 
-    That is its type or a shape, or else a value that no column shows.
+    That is its type or a shape, or else a value that no column shows, and the path that it had.
     """
     before, after = change.before, change.after
     if before is None or after is None:
         return change.layer["type"]
+    texts = _describe_values(change, before, after)
+    if change.moved_from is not None:
+        texts.append(f"was {full_name_of(before)}")
+    return ", ".join(texts)
+
+
+def _describe_values(change: LayerChange, before: Layer, after: Layer) -> list[str]:
     texts = []
     if before["type"] != after["type"]:
         texts.append(f"{before['type']} → {after['type']}")
@@ -144,11 +153,11 @@ def _describe_change(change: LayerChange) -> str:
             texts.append(f"{key.removesuffix('_shape')} now {_format_shapes(after[key])}")
             break
     if texts or change.changes("macs", *_PARAMS):
-        return ", ".join(texts)
+        return texts
     for name in SUMS:
         if change.changes(name):
-            return f"{name.replace('_', ' ')} {before[name]:,} → {after[name]:,}"
-    return ""
+            return [f"{name.replace('_', ' ')} {before[name]:,} → {after[name]:,}"]
+    return []
 
 
 def _format_shapes(shapes: Shapes) -> str:
@@ -167,3 +176,12 @@ def format_value(value: Any) -> str:
         return str(value)
     inputs = [f"{each['name']} {each['dtype']} {units.shape(each['shape'])}" for each in value]
     return ", ".join(inputs) or "none"
+
+
+def growth(before: float, after: float) -> str:
+    """Return the growth in percent: ``100, 103 -> "+3.00 %"``."""
+    if before == after:
+        return "="
+    if not before:
+        return "new"
+    return f"{100 * (after - before) / before:+.2f} %".replace("-", "−")

@@ -16,6 +16,7 @@ from torchscan.report.make_table import ColumnOf, make_table, number, words
 from torchscan.report.table import Screen, Table
 from torchscan.report.table_rows import Cell
 from torchscan.report.text import format_rows
+from torchscan.report.text_columns import column_texts
 
 #: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
@@ -77,7 +78,8 @@ def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
     table = devices_table(devices)
     if width is None:
         return table.write("text", width=_WIDTH)
-    widest = max(map(len, format_rows(table, Screen(_WIDTH)).splitlines()))
+    text = format_rows(table, column_texts(table, _WIDTH), Screen(_WIDTH))
+    widest = max(map(len, text.splitlines()))
     if widest > width:
         rows = []
         for row in table.rows:

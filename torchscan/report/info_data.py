@@ -226,4 +226,4 @@ def _notes_of(texts: Any, before: str = "") -> Any:
 def summed(layer: Sums, keys: Iterable[str]) -> int:
     """The sum of these figures of one layer, or of all."""
     figures = cast("Mapping[str, int]", layer)
-    return sum(figures[key] for key in keys)
+    return sum([figures[key] for key in keys])

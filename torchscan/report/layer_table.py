@@ -165,9 +165,15 @@ def _write_column(
     if not column.is_of_all or is_listed:
         heading, cells = column.write(parts)
         return _WrittenColumn(heading, cells, [None] * len(lines))
-    parts += [(line.total, whole) for line in lines]
+    parts += [(line.total, whole) for line in lines if line.total is not line.own]
     heading, cells = column.write(parts)
-    return _WrittenColumn(heading, cells[: len(lines)], cells[len(lines) :])
+    own = cells[: len(lines)]
+    totals = iter(cells[len(lines) :])
+    sums = list(own)
+    for index, line in enumerate(lines):
+        if line.total is not line.own:
+            sums[index] = next(totals)
+    return _WrittenColumn(heading, own, sums)
 
 
 def _row(line: Line, cells: Sequence[Cell], sums: Sequence[Cell | None], *, is_listed: bool) -> Row:

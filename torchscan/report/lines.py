@@ -6,11 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import islice
+from operator import itemgetter
+from typing import Any
 
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
+
+_sums_of = itemgetter(*SUMS)
+_flags_of = itemgetter("type", "is_shared", "complete")
 
 #: what ``×`` in a name says
 FOLDED = "× marks identical layers in one row; values are their sums."
@@ -24,7 +29,7 @@ class Line:
     full_name: str
     #: with shapes and receptive field of the last
     own: Layer
-    #: with everything that is called
+    #: with everything that is called; the same object as ``own`` if nothing is
     total: Layer
     repeats: int = 1
 
@@ -45,8 +50,9 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     """
     tree = Tree(layers)
     if fold_repeats or (fold_repeats is None and _may_fold(layers)):
-        folded = list(tree.folded())
-        if fold_repeats or 2 * len(folded) <= len(layers):
+        most = len(layers) // 2
+        folded = list(tree.folded() if fold_repeats else islice(tree.folded(), most + 1))
+        if fold_repeats or len(folded) <= most:
             hidden = Counter(layer["type"] for layer in layers if _is_idle(layer))
             return Lines([tree.line(*each) for each in folded], hidden)
     lines = []
@@ -66,7 +72,7 @@ def _is_idle(layer: Layer) -> bool:
     """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
     if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
         return False
-    if any(layer[key] for key in SUMS):
+    if any(_sums_of(layer)):
         return False
     return layer["input_shape"] == layer["output_shape"] is not None
 
@@ -77,8 +83,8 @@ class Tree:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._children: list[list[int]] = [[] for _ in layers]
-        #: the layers with the sums over all that they call
-        self.totals = [cast("Layer", dict(layer)) for layer in layers]
+        #: each layer with everything that it calls: itself if it calls nothing
+        self.totals = list(layers)
         above_by_depth: list[int] = []
         pairs = []
         for index, layer in enumerate(layers):
@@ -87,6 +93,8 @@ class Tree:
                 pairs.append((index, above_by_depth[-1]))
             above_by_depth.append(index)
         for index, parent in reversed(pairs):  # children before their parents
+            if not self._children[parent]:
+                self.totals[parent] = layers[parent].copy()
             self._children[parent].append(index)
             total, above = self.totals[index], self.totals[parent]
             above["is_shared"] |= total["is_shared"]
@@ -101,14 +109,16 @@ class Tree:
         """Return the line of equal layers, the last of which are a run in the last block."""
         first, last = self._layers[run[0]], self._layers[run[-1]]
         full_name = from_to(full_name_of(first), full_name_of(last))
-        own = _merge_layers([self._layers[place] for place in places])
+        own = total = _merge_layers([self._layers[place] for place in places])
+        if any(self._children[place] for place in places):
+            total = _merge_layers([self.totals[place] for place in places])
         if len(run) > 1:
             own = {**own, "path": full_name}
         return Line(
             name=from_to(name_of(first), name_of(last)),
             full_name=full_name,
             own=own,
-            total=_merge_layers([self.totals[place] for place in places]),
+            total=total,
             repeats=len(run),
         )
 
@@ -165,22 +175,12 @@ class Tree:
         kinds = [0] * len(self._layers)
         for index in reversed(range(len(self._layers))):
             children = self._children[index]
-            below = tuple((self._layers[child]["name"], kinds[child]) for child in children)
-            key = (*_visible_values(self._layers[index]), below)
+            below = tuple([(self._layers[child]["name"], kinds[child]) for child in children])
+            layer = self._layers[index]
+            shapes = str(layer["input_shape"]), str(layer["output_shape"])
+            key = (*_flags_of(layer), *_sums_of(layer), *shapes, below)
             kinds[index] = known.setdefault(key, len(known))
         return kinds
-
-
-def _visible_values(layer: Layer) -> tuple[Any, ...]:
-    figures = (layer[key] for key in SUMS)
-    return (
-        layer["type"],
-        str(layer["input_shape"]),
-        str(layer["output_shape"]),
-        layer["is_shared"],
-        layer["complete"],
-        *figures,
-    )
 
 
 def _merge_layers(layers: Sequence[Layer]) -> Layer:
@@ -188,8 +188,8 @@ def _merge_layers(layers: Sequence[Layer]) -> Layer:
     if len(layers) == 1:
         return layers[0]
     merged = layers[-1].copy()
-    for key in SUMS:
-        merged[key] = sum(layer[key] for layer in layers)
+    for key, values in zip(SUMS, zip(*map(_sums_of, layers), strict=True), strict=True):
+        merged[key] = sum(values)
     if "time_estimate" in merged:
         merged["time_estimate"] = math.fsum(layer["time_estimate"] for layer in layers)
     if "peak_bytes" in merged:

@@ -65,13 +65,13 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     check_width(width)
     screen = Screen(max(width, _MIN_WIDTH), colours)
     width = screen.width
-    table = fit_columns(memory_table(estimate), width)
+    table, texts = fit_columns(memory_table(estimate), width)
     by_kind, *verdict = table.totals
     blocks = [*wrap_paragraphs(table.summary, width), format_legend(by_kind, screen)]
     if estimate.timeline:
         blocks.append(format_chart(estimate, screen))
     if table.rows:
-        blocks.append(format_rows(table, screen))
+        blocks.append(format_rows(table, texts, screen))
     blocks += [format_totals(each, width) for each in verdict]
     blocks += wrap_paragraphs(table.remarks, width)
     return "\n\n".join(blocks)

@@ -26,6 +26,10 @@ add_sentence(
     "of the loss itself is 1",
 )
 add_sentence(
+    "kernels-for-gpu",
+    "there is no GPU here: code that asks for the properties of one reads those of {gpu}",
+)
+add_sentence(
     "costliest-branch",
     "a condition of torch.cond depends on data: its {branch} branch, which has more FLOPs, counts",
 )

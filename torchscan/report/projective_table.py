@@ -83,7 +83,7 @@ def _bounds(layer: LayerReach) -> list[str]:
 
 
 _SIZE = number("size", "Reached", short_cell("size"))
-_UNITS = number("units", "Of", short_cell("units"), priority=2)
+_UNITS = number("units", "Units", short_cell("units"), priority=2)
 _UNUSED = number("unused", "Unused", short_cell("unused"), priority=1)
 _BOUND = words("bound", "Upper bound by", _bounds, ", ".join, min_width=12, priority=3)
 _COLUMNS_OF_LAYERS: Sequence[ColumnOf[LayerReach]] = (LAYER_COLUMN, _SIZE, _UNITS, _UNUSED, _BOUND)
@@ -95,7 +95,7 @@ _COLUMNS_OF_AXES: Sequence[ColumnOf[SimpleNamespace]] = (
     number("axis", "Axis"),
     words("status", "Status"),
     number("size", "Reached"),
-    number("units", "Of", text=field_text),
+    number("units", "Units", text=field_text),
     number("unused", "Unused", priority=1),
     _NOTES,
 )

@@ -8,6 +8,7 @@ import torch
 
 from torchscan import units
 from torchscan.notes import Note
+from torchscan.ops import operators_with_problem
 from torchscan.plain import from_plain
 from torchscan.report.info_data import (
     InfoData,
@@ -151,8 +152,8 @@ def lower_bound_texts(info: InfoData, when: str) -> list[str]:
 
 def _names_without_formula(unknown: Collection[str], problems: Sequence[Note]) -> list[str]:
     """Return the operators without a cost that have no formula, or one that was not used."""
-    failed = {note.values["operator"] for note in problems if note.code == "formula-failed"}
-    return [name for name in unknown if name not in failed]
+    with_problem = operators_with_problem(problems)
+    return [name for name in unknown if name not in with_problem]
 
 
 def _problem_texts(problems: Sequence[Note], when: str = "") -> list[str]:

@@ -50,6 +50,10 @@ add_sentence(
     "values are lower bounds, because the cost formula of {operator} failed: {error}",
 )
 add_sentence(
+    "formula-bounds",
+    "values are lower bounds, because the cost of {operator} depends on values of tensors",
+)
+add_sentence(
     "formula-unused",
     "the cost formula of {formula} is not used: it may be meant for {meant}",
 )

@@ -13,16 +13,19 @@ from torchscan.report.compare_runs import (
     CallChange,
     Change,
     RunComparison,
-    TimeChange,
-    are_enough,
-    chance_of_no_overlap,
     describe_differences,
-    median_or_zero,
 )
+from torchscan.report.layer_moves import describe_moves
 from torchscan.report.make_table import ColumnOf, make_table, number, totals_table, words
 from torchscan.report.sentence_formats import name_call
 from torchscan.report.table import Table
 from torchscan.report.table_rows import NONE, Cell
+from torchscan.report.time_changes import (
+    TimeChange,
+    are_enough,
+    chance_of_no_overlap,
+    median_or_zero,
+)
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
@@ -96,7 +99,7 @@ def _medians(change: TimeChange) -> float:
 
 def run_remarks(comparison: RunComparison, mark: str = _CLEAR) -> list[str]:
     """Return what a reader must know to interpret the times, and where ``mark`` stands."""
-    remarks = _explain_marks(comparison, mark)
+    remarks = [*describe_moves(comparison.moved), *_explain_marks(comparison, mark)]
     was_on_device, is_on_device = comparison.on_device
     if was_on_device or is_on_device:
         when = ""

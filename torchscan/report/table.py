@@ -81,6 +81,8 @@ class Column:
     truncate: Cut = "mid"
     #: True if long texts continue on further lines, as formulas do
     wrap: bool = False
+    #: True if texts stand below their rows where the width has no room for the column
+    falls_below: bool = False
     #: True if values of several rows have a sum
     summable: bool = False
     #: color of bars beside the values, which are shares of a total

@@ -42,6 +42,8 @@ class Row:
     is_total: bool = False
     #: True if the row is the answer to a search, whose name ends with ``BEST``
     is_best: bool = False
+    #: words of a column that text has no room for, which stand below the row
+    below: str = ""
 
     @property
     def values(self) -> list[Any]:
@@ -75,8 +77,13 @@ class Row:
     @property
     def shown(self) -> Sequence[Cell]:
         """The cells that people see: sums where there are some."""
-        sums = self.sums or [None] * len(self.cells)
-        return [total or cell for cell, total in zip(self.cells, sums, strict=True)]
+        if not self.sums:
+            return self.cells
+        return [total or cell for cell, total in zip(self.cells, self.sums, strict=True)]
+
+    def shown_at(self, index: int) -> Cell:
+        """Return one of these."""
+        return (self.sums[index] if self.sums else None) or self.cells[index]
 
     @property
     def texts(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +25,15 @@ MIN_WRAP_WIDTH = 12
 
 
 def column_texts(table: Table, width: int) -> list[list[str]]:
-    """Return the texts of each column; names have the branches of the tree before them."""
+    """Return the texts of each column; names have the branches of the tree before them.
+
+    There are none if the table has no rows.
+    """
+    if not table.rows:
+        return []
     texts = [row.texts for row in table.rows]
     columns = [list(column) for column in zip(*texts, strict=True)]
-    branches = _tree_branches(table.rows, width)
-    columns[0] = [branch + row.name for branch, row in zip(branches, table.rows, strict=True)]
+    columns[0] = list(map(operator.add, _tree_branches(table.rows, width), columns[0]))
     return columns
 
 
@@ -72,36 +77,65 @@ def indent_of(text: str) -> int:
 # -- widths --------------------------------------------------------------------------------------
 
 
-def fit_columns(table: Table, width: int) -> Table:
-    """Return the table without the columns that the width has no room for, and a remark on them."""
-    kept, hidden = _split_columns(table, width)
-    if hidden:
-        keys = {column.key for column in kept}
-        table = table.only([column for column in table.columns if column.key in keys])
-    remarks = [each for each in table.remarks if not isinstance(each, Conclusion)]
+def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
+    """Return the table without the columns that the width has no room for, and a remark on them.
+
+    The texts of the other columns come with it.
+    """
+    table = _let_fall(table, width)
+    texts = column_texts(table, width)
+    kept, hidden = _split_columns(table, texts, width)
+    keys = {column.key for column in kept}
+    texts_shown = [
+        each for column, each in zip(table.columns, texts, strict=False) if column.key in keys
+    ]
+    shown = table.only([column for column in table.columns if column.key in keys])
+    remarks = list(shown.remarks)
     headings = [column.heading for column in hidden if column.heading]
     if headings:
         remarks.append(f"Hidden columns: {', '.join(headings)}.")
-    remarks += [each for each in table.remarks if isinstance(each, Conclusion)]
-    return replace(table, columns=kept, remarks=remarks)
+    remarks.sort(key=lambda remark: isinstance(remark, Conclusion))
+    return replace(shown, columns=kept, remarks=remarks), texts_shown
 
 
-def _split_columns(table: Table, width: int) -> tuple[list[Column], list[Column]]:
+def _let_fall(table: Table, width: int) -> Table:
+    """Put texts of columns that may fall below their rows, if others would be hard to read.
+
+    These are to keep twice the width that they need at least.
+    """
+    fallen = [index for index, column in enumerate(table.columns) if column.falls_below]
+    if not fallen or not table.rows:
+        return table
+    table_width = -GAP
+    for column, texts in zip(table.columns, column_texts(table, width), strict=True):
+        table_width += GAP + _min_width(column, texts, 1 if column.falls_below else 2)
+    if table_width <= width:
+        return table
+
+    rows = []
+    for row in table.rows:
+        texts = [row.texts[index] for index in fallen]
+        rows.append(replace(row, below=", ".join(filter(None, texts))))
+    kept = [column for column in table.columns if not column.falls_below]
+    return replace(table, rows=rows).only(kept)
+
+
+def _split_columns(
+    table: Table, texts: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[Column]]:
     """Return the columns that fit the width, and the hidden ones.
 
     Columns with the largest priority number are hidden first; the name and one column stay.
     """
     kept = list(table.columns)
-    if not table.rows:  # columns take no room
-        return kept, []
-    texts_by_column = column_texts(table, width)
-    widths = list(map(max_text_width, table.columns, texts_by_column))
-    if sum(widths) + GAP * (len(widths) - 1) <= width:
+    # Columns of a table without rows have no texts, and take no room.
+    if not texts or sum(map(max_text_width, kept, texts)) + GAP * (len(kept) - 1) <= width:
         return kept, []
 
     min_widths: dict[str, int] = {}
-    for column, texts in zip(table.columns, texts_by_column, strict=True):
-        min_widths[column.key] = _min_width(column, texts)
+    for column, texts_of_column in zip(table.columns, texts, strict=False):
+        min_widths[column.key] = _min_width(column, texts_of_column)
+
     hidden: list[Column] = []
     while _is_too_wide(kept, min_widths, width):
         priority = max(column.priority for column in kept[1:])
@@ -166,13 +200,13 @@ def max_text_width(column: Column, texts: Sequence[str]) -> int:
     return max(map(text_width, shown))
 
 
-def _min_width(column: Column, texts: Sequence[str]) -> int:
+def _min_width(column: Column, texts: Sequence[str], factor: int = 1) -> int:
     """Return how narrow a column can get without truncating more than it may."""
     max_width = max_text_width(column, texts)
     if column.min_width is None:
         return max_width
     deepest = max(map(indent_of, texts), default=0)
-    min_width = max(column.min_width, len(column.heading), deepest + _MIN_NAME_WIDTH)
+    min_width = max(factor * column.min_width, len(column.heading), deepest + _MIN_NAME_WIDTH)
     return min(min_width, max_width)
 
 
@@ -183,10 +217,17 @@ def text_width(text: str) -> int:
     return len(text) + len(_WIDE.findall(text))
 
 
-def pad(text: str, width: int, column: Column) -> str:
-    """Return a text with spaces up to the width, at the right or, for numbers, at the left."""
-    padding = " " * (width - text_width(text))
-    return padding + text if column.is_number else text + padding
+def pad_texts(texts: Sequence[str], width: int, column: Column) -> list[str]:
+    """Return texts with spaces up to the width, at the right or, for numbers, at the left."""
+    padded = []
+    num_wide = 0
+    has_wide = _WIDE.search("".join(texts)) is not None
+    for text in texts:
+        if has_wide:
+            num_wide = text_width(text) - len(text)
+        room = width - num_wide
+        padded.append(text.rjust(room) if column.is_number else text.ljust(room))
+    return padded
 
 
 def truncate_text(text: str, width: int, where: Cut, *, indent: int = 0, suffix: int = 0) -> str:

@@ -170,7 +170,7 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
         origin: BaseException = error
         while isinstance(origin, ImportError) and origin.__cause__ is not None:
             origin = origin.__cause__
-        message = str(origin).strip().partition("\n")[0][:200]
+        message = " ".join(str(origin).split())[:200]  # its cause may be in its second line
         if isinstance(error, ImportError):
             raise InputError.about(
                 target, f"importing transformers failed: {type(origin).__name__}: {message}"

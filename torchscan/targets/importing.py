@@ -62,7 +62,8 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
     """Return the path, relative to a folder."""
     try:
         path = (folder / Path(text).expanduser()).resolve()
-        path.exists()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # which says, unlike exists() of Python 3.14, that a name is too long
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError.about(
             str(target)[:100], f"{text[:60]!r} is not a path: {error.__class__.__name__}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchscan.errors import Give, InputError
 
@@ -18,6 +18,8 @@ _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
 _SPEC = re.compile(
     rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>(?:torch\.)?\w+))?", re.ASCII
 )
+#: an argument that is a tensor, in a report
+_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['(?P<name>\w+)'\]")
 #: digits that always fit 64 bits
 _MAX_DIGITS = 18
 _SHORT = {
@@ -50,6 +52,31 @@ class InputSpec:
     shape: tuple[int, ...]
     dtype: str | None = None
     name: str | None = None
+
+
+class SavedInputs(NamedTuple):
+    """The inputs of a saved report."""
+
+    specs: list[InputSpec]
+    batch_size: int
+
+
+def saved_inputs(provenance: Mapping[str, Any]) -> SavedInputs | None:
+    """Return the inputs of a report, or None if they cannot be given as shapes of one sample.
+
+    Floating-point inputs get the model's type.
+    """
+    batch_size = provenance["batch_size"]
+    specs = []
+    for each in provenance["inputs"]:
+        place = _ARGUMENT.fullmatch(each["name"])
+        shape = tuple(each["shape"])
+        if place is None or not shape or shape[0] != batch_size or each["dtype"] not in _TYPES:
+            return None
+        dtype = None if each["dtype"] in _FLOATS else each["dtype"]
+        specs.append(InputSpec(shape[1:], dtype, place["name"]))
+    are_named = {spec.name is not None for spec in specs}
+    return SavedInputs(specs, batch_size) if len(are_named) == 1 else None
 
 
 def parse_input(text: str) -> InputSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,30 +78,61 @@ def at_end_of_backward_pass(call: Callable[[], object]) -> None:
 
 
 class GradientHook:
-    """One hook for the gradients of many nodes, called with the gradient of a node's first result.
+    """One hook for the gradients of many results of nodes.
 
-    A hook of a node costs torch a table, a handle and a weak reference. Nodes can also share the
-    table of a tensor, which torch reads the hooks of that tensor from.
+    A hook of a node costs torch a table, a handle and a weak reference, and is called after all
+    hooks of its results. Nodes can also share the table of a tensor, which torch reads the hooks of
+    that tensor from. These are called in the order in which they are put on.
     """
 
     def __init__(self) -> None:
-        with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
-            self._carrier: Any = torch.zeros((), requires_grad=True, device="cpu")
-        self._table: dict[int, Callable[[Tensor], None]] = {}
+        #: tensors that hand a table to a node, each at its index among the results of another node
+        self._carriers: list[Any] = []
+        #: tables with the shared hook, by the same index
+        self._tables: dict[int, dict[int, Callable[[Tensor | None], None]]] = {}
+        self._note: Callable[[int, Tensor | None], None] = _ignore
 
-    def call(self, note: Callable[[Tensor], None]) -> None:
-        """Call a function for the nodes that the hook is put on from now on, and not for others."""
+    def call(self, note: Callable[[int, Tensor | None], None]) -> None:
+        """Call a function for the nodes that the hook is put on from now on, and not for others.
+
+        It gets the index of the result and its gradient; :func:`current_node` is the node then.
+        """
         self.forget()
-        self._table = {0: note}
-        self._carrier._backward_hooks = self._table
+        self._note = note
 
-    def put_on(self, node: Any) -> None:
-        """Have the hook called for a node; :func:`current_node` is the node then."""
-        node._register_hook_dict(self._carrier)
+    def put_on(self, node: Any, index: int) -> None:
+        """Have the hook called for a result of a node."""
+        table = self._tables.get(index)
+        if table is None:
+            table = self._tables[index] = {0: partial(self._note, index)}
+            self._carrier(index)._backward_hooks = table
+        node._register_hook_dict(self._carriers[index])
+
+    def put_other_on(self, node: Any, index: int, note: Callable[[Tensor | None], object]) -> None:
+        """Have another hook called for a result of a node, as long as the node lives."""
+        carrier = self._carrier(index)
+        carrier._backward_hooks = {0: note}
+        node._register_hook_dict(carrier)
+        carrier._backward_hooks = self._tables.get(index)
 
     def forget(self) -> None:
-        """Remove the hook from all nodes."""
-        self._table.clear()
+        """Remove the shared hook from all nodes."""
+        for table in self._tables.values():
+            table.clear()
+        self._tables.clear()
+        self._note = _ignore  # the function may hold a step's tensors
+
+    def _carrier(self, index: int) -> Any:
+        known = len(self._carriers)
+        if index >= known:
+            with torch.enable_grad(), making_ordinary_tensors(), without_dispatch():
+                source = torch.zeros(1, requires_grad=True, device="cpu").expand(2 * index + 1)
+                self._carriers += source.unbind()[known:]
+        return self._carriers[index]
+
+
+def _ignore(_index: int, _gradient: Tensor | None) -> None:
+    """Do nothing: no function is called."""
 
 
 def keeps_for_gradients() -> bool:

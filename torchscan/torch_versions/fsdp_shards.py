@@ -45,6 +45,20 @@ def _sharded_modules(module: nn.Module) -> list[Any]:
     return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
 
 
+def sharded_by_gathered(module: nn.Module) -> dict[int, Tensor]:
+    """Return the sharded parameters of FSDP2 by the identities of all-gathered ones.
+
+    These replace them in a pass, and with ``reshard_after_forward=False`` from then on until a
+    backward pass ends. Their memory is freed then.
+    """
+    found: dict[int, Tensor] = {}
+    for shard in shards_of_fsdp(module):
+        current = shard.module._parameters.get(shard.name)
+        if current is not None and current is not shard.parameter:
+            found[id(current)] = shard.parameter
+    return found
+
+
 class ShardOfFSDP:
     """A parameter that FSDP2 shards."""
 
@@ -62,6 +76,12 @@ class ShardOfFSDP:
     def name(self) -> str:
         """The name of the parameter in its module."""
         return str(self._shard._module_info.param_name)
+
+    @property
+    def parameter(self) -> Tensor:
+        """The sharded parameter, which optimizers update."""
+        parameter: Tensor = self._shard.sharded_param
+        return parameter
 
     @property
     def part(self) -> Tensor:

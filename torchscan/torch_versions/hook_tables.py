@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +15,10 @@ from torch.utils.hooks import RemovableHandle
 #: by their number; None if there never were any
 TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
 _NO_HOOKS: TensorHooks = (None, None)
+_CALL = nn.Module._call_impl.__code__
+#: code that calls the hooks of modules
+_CODES_OF_CALLS = frozenset({_CALL, *(each for each in _CALL.co_consts if type(each) is CodeType)})
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def hooks_of(tensor: Tensor) -> TensorHooks:
@@ -52,6 +58,21 @@ def forget_hooks(*functions: Callable[..., object]) -> None:
             module._global_forward_hooks_with_kwargs.pop(number, None)
             module._global_forward_hooks_always_called.pop(number, None)
             table.pop(number, None)
+
+
+def keyword_arguments(module: nn.Module) -> Mapping[str, Any]:
+    """Return the keyword arguments of a module's call, for a global hook before it.
+
+    Torch gives them only to hooks after the call, which may have changed them in place.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _CODES_OF_CALLS:
+        frame = frame.f_back
+    if frame is None:
+        return _NO_ARGUMENTS
+    variables = frame.f_locals
+    kwargs: Mapping[str, Any] = variables["kwargs"]
+    return kwargs if variables["self"] is module else _NO_ARGUMENTS
 
 
 class GlobalHooks:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.torch_version import TorchVersion
 
@@ -61,6 +62,15 @@ WRITTEN_IN_PYTHON: tuple[Any, ...] = (
     torch.autograd,
     torch._tensor,
 )
+
+#: dispatch keys of tensors on the CPU, by their layout
+_CPU_KEYS = ("CPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU", "QuantizedCPU", "MkldnnCPU")
+
+
+def has_cpu_kernel(operator: OpOverload) -> bool:
+    """Return whether an operator has a kernel for tensors on the CPU of any layout."""
+    name = operator.name()
+    return any(_C._dispatch_has_computed_kernel_for_dispatch_key(name, key) for key in _CPU_KEYS)
 
 
 def _fuses_grouped_queries() -> bool:

@@ -69,6 +69,12 @@ def kernel_operator(name: str, parameters: str) -> OpOverload:
     return operator
 
 
+def was_launched(name: str) -> bool:
+    """Return whether a pass has launched a kernel of this name."""
+    with _lock:
+        return any(name == kernel for kernel, _ in _operators)
+
+
 def names_in_kernel(operator: OpOverload) -> tuple[str, ...]:
     """Return the names of a kernel's parameters, in the order of the kernel."""
     return _names[operator]

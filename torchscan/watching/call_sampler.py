@@ -47,31 +47,17 @@ class CallSampler:
         self._is_channels_first: bool | None = None
 
     def begin(self, site: CallSite, tensors: Sequence[Tensor], num_open: int) -> None:
-        """Sample the positional inputs of a call, the innermost of ``num_open`` open calls."""
+        """Sample the inputs of a call, the innermost of ``num_open`` open calls."""
         if self.is_aside or len(self._rows.numels) >= MAX_ROWS:
             return
         if self._takes_inputs:
-            self._sample_inputs(site, tensors, 0)
+            self._sample_inputs(site, tensors)
         if self._takes_input_grads:
-            sources = sources_of(site, tensors, 0)
-            self.begun[num_open] = BegunCall(next_node(), sources)
+            self.begun[num_open] = BegunCall(next_node(), sources_of(site, tensors))
 
-    def sample_keyword_inputs(
-        self, site: CallSite, tensors: Sequence[Tensor], first: int, begun: BegunCall | None
-    ) -> None:
-        """Sample the inputs that were given by keyword, which torch passes on when the call ends.
-
-        ``first`` is the index of the first of them among the inputs of the call.
-        """
-        if self._takes_inputs:
-            self._sample_inputs(site, tensors, first)
-        if begun is not None:
-            begun.add_sources(sources_of(site, tensors, first))
-
-    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor], first: int) -> None:
+    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor]) -> None:
         numbers = site.inputs
-        index = first
-        for tensor in tensors:
+        for index, tensor in enumerate(tensors):
             row = self._series_rows.row_of(tensor, None)
             if row is not None:
                 known = index < len(numbers)
@@ -80,7 +66,6 @@ class CallSampler:
                     self._series_rows.keep(number, row, tensor)
                 else:
                     self._series_rows.rows_by_series[number] = row
-            index += 1
 
     def sample_outputs(self, site: CallSite, outputs: Sequence[Tensor]) -> None:
         """Sample the outputs of a call, and await their gradients."""

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from torchscan.observing.model_steps import lasting_parameters
 from torchscan.recording.bookkeeping.inventory import modules_of, type_name_of
-from torchscan.torch_versions import is_sharded_type
+from torchscan.torch_versions import is_sharded_type, sharded_by_gathered
 from torchscan.watching.activation_bounds import bounds_of, can_die, has_channels_first
 from torchscan.watching.schema import Announced, Kind, Series
 
@@ -90,6 +91,7 @@ class CallSite:
         "output_grads",
         "outputs",
         "path",
+        "takes_keywords",
     )
 
     def __init__(
@@ -107,6 +109,8 @@ class CallSite:
         self.invocation = invocation
         #: True if the user has chosen the module
         self.is_sampled = is_sampled
+        #: False if the last call had no keyword arguments; to look for them takes time
+        self.takes_keywords = True
         self.can_die = can_die(module)
         #: the layout of a layer's output; None for modules that keep the layout of their input
         self.has_channels_first = has_channels_first(module)
@@ -194,12 +198,15 @@ class CallSites:
         self._chosen = {id(module) for _, module in chosen}
         if "" in {path for path, _ in chosen}:
             self._chosen.add(id(called))
-        self.parameters = parameters_of(chosen)
+        sharded = sharded_by_gathered(model)
+        self.parameters = []
+        for each in parameters_of(chosen):
+            self.parameters.append(each._replace(tensor=sharded.get(id(each.tensor), each.tensor)))
         self.parameter_tensors = [each.tensor for each in self.parameters]
         self._parameter_numbers.clear()
-        every = list(nn.Module.parameters(model))  # models override it
+        every = lasting_parameters(model)
         self._has_lazy = any(map(nn.parameter.is_lazy, every))
-        self._every = list(every)
+        self._every = every
         self.has_unreachable_parameters = any(is_sharded_type(type(each)) for each in every)
         self.parameter_ids = set(map(id, every))
 

@@ -56,8 +56,9 @@ class GradientSampler:
         self._parameters, self._note_begin = parameters, note_begin
         #: series of the gradients of sampled tensors, by the row of the tensor; most have one
         self._series_by_row: dict[int, int | list[int]] = {}
-        #: rows of tensors by the number of the node that produced them, if one hook serves them all
-        self._rows_by_node: dict[int, int] = {}
+        #: rows of tensors by the number of the node that produced them, and which of its results
+        #: they are, if one hook serves them all
+        self._rows_by_result: dict[tuple[int, int], int] = {}
         self._hook = context.gradient_hook
         self._hook.call(self.note_gradient)
         #: the backward pass whose end is awaited
@@ -66,7 +67,7 @@ class GradientSampler:
     def forget(self) -> None:
         """Sample no more, at the end of the step."""
         self._hook.forget()
-        self._rows_by_node.clear()
+        self._rows_by_result.clear()
         self._series_by_row.clear()
 
     # -- tensors ---------------------------------------------------------------------------------
@@ -76,25 +77,27 @@ class GradientSampler:
         series = self._series_by_row.get(row)
         if series is None:
             self._series_by_row[row] = number
-            node_number = node._sequence_nr()
-            if output_nr or node_number in self._rows_by_node:
-                node.register_prehook(partial(self._note_gradient, row, output_nr))
+            result = node._sequence_nr(), output_nr
+            if result in self._rows_by_result:
+                self._hook.put_other_on(node, output_nr, partial(self._note_gradient, row))
             else:
-                self._rows_by_node[node_number] = row
-                self._hook.put_on(node)
+                self._rows_by_result[result] = row
+                self._hook.put_on(node, output_nr)
         elif isinstance(series, int):
             self._series_by_row[row] = [series, number]
         else:
             series.append(number)
 
-    def note_gradient(self, gradient: Tensor | None) -> None:
-        """Sample the gradient of the first result of the current node."""
+    def note_gradient(self, output_nr: int, gradient: Tensor | None) -> None:
+        """Sample the gradient of a result of the current node."""
         node = current_node()
-        row = None if node is None else self._rows_by_node.get(node._sequence_nr())
+        if node is None:
+            return
+        row = self._rows_by_result.get((node._sequence_nr(), output_nr))
         if row is not None:
-            self._note_gradient(row, 0, (gradient,))
+            self._note_gradient(row, gradient)
 
-    def _note_gradient(self, row: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
+    def _note_gradient(self, row: int, gradient: Tensor | None) -> None:
         """Sample the gradient of a tensor that was sampled, for all series that wait for it."""
         guard = self.guard
         if guard.is_over or is_transformed():
@@ -103,7 +106,6 @@ class GradientSampler:
         try:
             if self._awaited != backward_pass():
                 self._await_end()
-            gradient = gradients[index] if index < len(gradients) else None
             found = None if gradient is None else self._rows.add(gradient, max_held=MAX_HELD)
             if gradient is not None and found is not None:
                 if self._sample_norms:
@@ -163,15 +165,11 @@ class GradientSampler:
         use = _Use()
         alias_node: Any = alias.grad_fn
         alias_node.register_prehook(use.note)
-        node: Any = tensor.grad_fn
-        note = partial(self._note_whole, ref(use), number, tensor.output_nr)
-        node.register_prehook(note)
+        note = partial(self._note_whole, ref(use), number)
+        self._hook.put_other_on(tensor.grad_fn, tensor.output_nr, note)
 
     @guarded
-    def _note_whole(
-        self, use: ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
-    ) -> None:
-        gradient = gradients[index] if index < len(gradients) else None
+    def _note_whole(self, use: ref[_Use], number: int, gradient: Tensor | None) -> None:
         is_known = number in self._series_rows.rows_by_series
         if use() is not None or is_known or gradient is None:
             return

@@ -7,7 +7,7 @@ one gather of a few hundred values, and the rest is done at once at the end of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -20,6 +20,7 @@ from torchscan.torch_versions import (
     NO_BACKWARD_PASS,
     backward_pass,
     count_function_modes,
+    keyword_arguments,
     without_torch_function,
 )
 from torchscan.watching.call_sampler import MAX_ROWS, CallSampler
@@ -110,11 +111,12 @@ class StepSampler:
             self._num_calls[identity] = invocation + 1
             self.open_calls.append((module, site))
             if self.calls.needs_inputs and site.is_sampled:
+                kwargs = keyword_arguments(module) if site.takes_keywords else _NO_ARGUMENTS
                 if count_function_modes():
                     with without_torch_function():
-                        self.calls.begin(site, tensors_in(args), len(self.open_calls))
+                        self._sample_start(site, args, kwargs)
                 else:
-                    self.calls.begin(site, tensors_in(args), len(self.open_calls))
+                    self._sample_start(site, args, kwargs)
         except Exception as error:
             self.guard.fail(error)
         self.guard.took += perf_counter_ns() - start
@@ -133,12 +135,15 @@ class StepSampler:
                 return
             # torch leaves out the keyword arguments if an exception has left the call
             result = rest[-1]
-            kwargs = rest[0] if len(rest) > 1 else _NO_ARGUMENTS
+            kwargs = _NO_ARGUMENTS
+            if len(rest) > 1:
+                kwargs = rest[0]
+                site.takes_keywords = bool(kwargs)
             if count_function_modes():
                 with without_torch_function():
-                    self._sample_end(site, args, kwargs, result, call)
+                    self._sample_end(site, result, call)
             else:
-                self._sample_end(site, args, kwargs, result, call)
+                self._sample_end(site, result, call)
             if not self.open_calls:
                 self.calls.is_aside = False
                 self._end_root(module, args, kwargs, result)
@@ -158,19 +163,17 @@ class StepSampler:
                 return site
         return None
 
-    def _sample_end(
-        self,
-        site: CallSite,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: object,
-        call: BegunCall | None,
+    def _sample_start(
+        self, site: CallSite, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
+        inputs = tensors_in(args)
+        if kwargs:
+            inputs = [*inputs, *tensors_in(kwargs)]
+        self.calls.begin(site, inputs, len(self.open_calls))
+
+    def _sample_end(self, site: CallSite, result: object, call: BegunCall | None) -> None:
         outputs = tensors_in(result)
         if site.is_sampled and not self.calls.is_aside and len(self._rows.numels) < MAX_ROWS:
-            if kwargs and self.calls.needs_inputs:
-                first = len(tensors_in(args))
-                self.calls.sample_keyword_inputs(site, tensors_in(kwargs), first, call)
             if call is not None:
                 self._gradients.await_contributions(call, outputs)
             if self.calls.needs_outputs:

@@ -26,6 +26,7 @@ OwnerKind = Literal[
     "loss",
     "backward",
     "temporary",
+    "workspaces",
     "other",
     "unknown",
 ]
@@ -33,6 +34,8 @@ OwnerKind = Literal[
 _CPP_FILE = re.compile(r"^$|\?\?|\.(?:c|cc|cpp|cu|cuh|h|hpp|inc|so)\b|\.so\.")
 #: a file of torch, and its path in the package
 _TORCH_FILE = re.compile(r"(?:^|/)torch/((?:\w+/)*\w+\.py)$")
+#: functions of torch that allocate memory in which a library works
+_WORKSPACES = re.compile(r"^at::(?:cuda|native)::\w*Workspace")
 #: files whose functions only forward calls
 _PASSED_ON = re.compile(
     r"(?:^|/)(?:contextlib|functools|runpy|threading)\.py$|/(?:accelerate|torchscan)/"
@@ -83,6 +86,8 @@ def owner_of(origin: Origin, *, is_recorded: bool) -> Owner:
     """
     python = _frames_of_python(origin)
     code = _outside_torch(python)
+    if any(_WORKSPACES.match(frame.name) for frame in origin.frames):
+        return Owner("workspaces", code, _module_of_torch(python))
     files = [frame.filename for frame in python]
     if any(map(_OPTIMIZERS.search, files)):
         is_kernel = any(_OPTIMIZER_KERNELS.match(frame.name) for frame in python)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from torchscan.analyses.receptive_field.layer_results import LayerResults
 from torchscan.analyses.receptive_field.short_results import (
     Short,
-    find_layer,
     short_by_input,
 )
 from torchscan.analyses.receptive_field.sights import Reason
@@ -127,20 +127,23 @@ class LayerReach(Result):
         for axis in axes:
             is_global = axis.status == "global" or axis.units is None
             sizes.append("global" if is_global else axis.size)
-        return short_by_input([axis.input for axis in axes], sizes)
+        inputs = [axis.input for axis in axes]
+        return short_by_input(inputs, sizes)
 
     @property
     def units(self) -> Short:
         """The number of units along the same axes; None where no dimension follows an axis."""
         axes = [axis for axis in self.axes if axis.status != "none"]
         inputs = [axis.input for axis in axes]
-        return short_by_input(inputs, [axis.units for axis in axes])
+        units = [axis.units for axis in axes]
+        return short_by_input(inputs, units)
 
     @property
     def unused(self) -> Short:
         """The number of positions that reach nothing, in the same form, of all axes."""
         inputs = [axis.input for axis in self.axes]
-        return short_by_input(inputs, [len(axis.unused) for axis in self.axes])
+        unused = [len(axis.unused) for axis in self.axes]
+        return short_by_input(inputs, unused)
 
     def reaches(self, *position: int, name: str | None = None) -> tuple[Span, ...]:
         """Return, for each axis of an input, the first and the last unit that a position reaches.
@@ -174,13 +177,11 @@ class LayerReach(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectiveField(Result):
+class ProjectiveField(LayerResults[LayerReach]):
     """The projective fields at all layer calls.
 
     ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second.
     """
-
-    layers: tuple[LayerReach, ...]
 
     def table(self, layer: str | None = None, *, position: Sequence[int] | None = None) -> Table:
         """Return the projective field at each layer, or every axis of one ``layer``.
@@ -189,34 +190,5 @@ class ProjectiveField(Result):
         """
         return table_of(self, layer=layer, position=position)
 
-    @property
-    def output(self) -> LayerReach:
-        """The projective field at the model's output."""
-        return self.layers[0]
-
-    def __getitem__(self, key: str | tuple[str, int]) -> LayerReach:
-        return find_layer(self.layers, key)
-
-    def __iter__(self) -> Iterator[LayerReach]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
     def __repr__(self) -> str:
         return f"<ProjectiveField at {len(self.layers)} layer calls, output {self.output.size}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data that JSON can hold."""
-        layers = []
-        for layer in self.layers:
-            outputs = [list(map(AxisReach.to_dict, axes)) for axes in layer.outputs]
-            layers.append(
-                {
-                    "path": layer.path,
-                    "type": layer.type_name,
-                    "call": layer.call,
-                    "outputs": outputs,
-                }
-            )
-        return {"layers": layers}

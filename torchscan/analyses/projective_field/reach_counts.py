@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,8 @@ from torchscan.analyses.projective_field.reach_masks import WORD, reached_along
 
 #: words that are divided into bits at once
 _WORDS_AT_ONCE = 1 << 14
+#: units that are looked at together for a first one; of a long row
+_BLOCK = 1 << 9
 
 
 class ReachCounts(NamedTuple):
@@ -67,54 +69,102 @@ def count_reached(
     """
     dims = [dim for dim in range(len(shape)) if mask.shape[dim + 1] > 1]
     if own_dim in dims:
-        along = _partly_reached(mask, own_dim, num_positions)
-        if along is not None:
+        along = _reached_along(mask, own_dim, num_positions)
+        if _is_partial(along, mask.shape[own_dim + 1]):
             return OutputCounts(along.num_units, {own_dim: along})
 
     by_dim: dict[int, ReachCounts] = {}
     for dim in dims:
-        along = _partly_reached(mask, dim, num_positions)
-        if along is not None:
+        along = _reached_along(mask, dim, num_positions)
+        if _is_partial(along, mask.shape[dim + 1]):
             by_dim[dim] = along
     repeats = math.prod(shape) // max(mask[0].numel(), 1)
-    elements: list[int] = []
-    for bits, _ in _bits_by_part(mask.flatten(1)):
-        elements += bits.sum(1).mul(repeats).tolist()
-    return OutputCounts(tuple(elements[:num_positions]), by_dim)
+    elements = _count_units(mask.flatten(1), num_positions).num_units
+    return OutputCounts(tuple([count * repeats for count in elements]), by_dim)
 
 
-def _partly_reached(mask: Tensor, dim: int, num_positions: int) -> ReachCounts | None:
-    """Return the counts along a dimension, or None if positions reach all of it or nothing."""
+def _is_partial(along: ReachCounts, size: int) -> bool:
+    """Return whether a position reaches some units of a dimension and not others."""
+    return not {0, size}.issuperset(along.num_units)
+
+
+def _reached_along(mask: Tensor, dim: int, num_positions: int) -> ReachCounts:
+    """Return the counts along a dimension."""
     for other in range(1, mask.dim()):
         if other != dim + 1:
             mask = reached_along(mask, other)
-    words = mask.flatten(1)
-    first: list[int] = []
-    last: list[int] = []
-    num_units: list[int] = []
-    for bits, start in _bits_by_part(words):
-        counts = bits.sum(1)
-        is_missed = counts == 0
-        firsts = bits.argmax(1) + start
-        lasts = start + bits.shape[1] - 1 - bits.flip(1).argmax(1)
-        first += firsts.masked_fill(is_missed, -1).tolist()
-        last += lasts.masked_fill(is_missed, -1).tolist()
-        num_units += counts.tolist()
-    if set(num_units[:num_positions]) <= {0, words.shape[1]}:
-        return None
-    counted = [tuple(each[:num_positions]) for each in (first, last, num_units)]
-    return ReachCounts(*counted)
+    return _count_units(mask.flatten(1), num_positions)
 
 
-def _bits_by_part(words: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Yield the bits of some words at a time by position and unit, and the number of a first unit.
+def _count_units(words: Tensor, num_positions: int) -> ReachCounts:
+    """Return the first, last and number of units that have the bit of each position.
 
-    Positions that are neighbors reach neighbors: few of the units of a long sequence are left.
+    Positions that are neighbors reach neighbors: of a long sequence, few units have bits in a word.
     """
+    is_reached = words.ne(0).byte()
+    num_units = words.shape[1]
+    starts, stops = is_reached.argmax(1), num_units - is_reached.flip(1).argmax(1)
+    has_bits = is_reached.gather(1, starts.unsqueeze(1)).squeeze(1).bool()
+    widths = torch.where(has_bits, stops - starts, 1)
+    columns: tuple[list[int], list[int], list[int]] = ([], [], [])
+    every_row = torch.arange(len(words), device="cpu")
+    for rows in every_row.split(_WORDS_AT_ONCE // WORD):
+        width = int(widths[rows].max())
+        units = torch.arange(width, device="cpu")
+        num_rows = max(_WORDS_AT_ONCE // width, 1)
+        for part in rows.split(num_rows):
+            first = starts[part].clamp(max=num_units - width)
+            near = words[part].gather(1, first.unsqueeze(1) + units)
+            offsets = first.repeat_interleave(WORD)
+            firsts, lasts, counts = _count_bits(near)
+            is_missed = counts == 0
+            columns[0].extend((firsts + offsets).masked_fill(is_missed, -1).tolist())
+            columns[1].extend((lasts + offsets).masked_fill(is_missed, -1).tolist())
+            columns[2].extend(counts.tolist())
+    return ReachCounts(*[tuple(each[:num_positions]) for each in columns])
+
+
+def _count_bits(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return, by word and bit, the first and the last unit that has it, and their number."""
+    if words.numel() <= _WORDS_AT_ONCE:
+        bits = _bits_of(words)
+        from_end = bits.flip(1).argmax(1)
+        first, counts = bits.argmax(1), bits.sum(1)
+    else:
+        from_end = _first_bits(words.flip(1))
+        first, counts = _first_bits(words), _number_of_bits(words)
+    last = words.shape[1] - 1 - from_end
+    return first, last, counts
+
+
+def _bits_of(words: Tensor) -> Tensor:
+    """Return the bits by word and bit, and by unit."""
     shifts = torch.arange(WORD, device="cpu").view(1, WORD, 1)
-    for part in words.split(max(_WORDS_AT_ONCE // max(words.shape[1], 1), 1)):
-        units = part.any(0).nonzero().flatten().tolist()
-        start, stop = (units[0], units[-1] + 1) if units else (0, 1)
-        near = part[:, start:stop].unsqueeze(1)
-        bits = near.bitwise_right_shift(shifts) & 1
-        yield bits.flatten(0, 1), start
+    return (words.unsqueeze(1).bitwise_right_shift(shifts) & 1).flatten(0, 1)
+
+
+def _first_bits(words: Tensor) -> Tensor:
+    """Return, by word and bit, the first unit that has it, found in blocks of units."""
+    num_words, num_units = words.shape
+    num_blocks = -(-num_units // _BLOCK)
+    padding = words.new_zeros(num_words, num_blocks * _BLOCK - num_units)
+    blocks = torch.cat([words, padding], 1).view(num_words, num_blocks, _BLOCK)
+    bits_of_blocks = _bits_of(reached_along(blocks, 2).squeeze(2))
+    first_blocks = bits_of_blocks.argmax(1).view(num_words, WORD)
+    shifts = torch.arange(WORD, device="cpu").view(1, WORD, 1)
+    indices = first_blocks.unsqueeze(2).expand(-1, -1, _BLOCK)
+    bits = blocks.gather(1, indices).bitwise_right_shift(shifts) & 1
+    return (first_blocks * _BLOCK + bits.argmax(2)).flatten()
+
+
+def _number_of_bits(words: Tensor) -> Tensor:
+    """Return, by word and bit, the number of units that have it, from how often a byte occurs."""
+    every_byte = torch.arange(256, device="cpu")
+    shifts = torch.arange(8, device="cpu").unsqueeze(1)
+    has_bit = every_byte.bitwise_right_shift(shifts) & 1
+    counts = []
+    for word in words:
+        for shift in range(0, WORD, 8):
+            occurrences = torch.bincount((word >> shift) & 255, minlength=256)
+            counts.append((has_bit * occurrences).sum(1))
+    return torch.cat(counts)

@@ -8,35 +8,31 @@ of each element between the first and the last.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from torchscan.analyses.projective_field.mask_sizes import check_size, empty_mask
+from torchscan.analyses.projective_field.read_masks import Border, running, tapped
 from torchscan.analyses.receptive_field.envelope_reshapes import find_runs
 from torchscan.analyses.receptive_field.envelope_steps import shape_after
 from torchscan.analyses.receptive_field.envelopes import Shape
-from torchscan.ops.windows import HERE, Along, At, Look, Piece, Reshape, Step, Taps, Unfold, UpTo
+from torchscan.ops.windows import Along, At, Look, Piece, Reshape, Step, Unfold, UpTo
 
 #: positions in a word
 WORD = 64
-#: words that a mask may have
-MAX_WORDS = 1 << 23
-#: what is read beyond the ends of a dimension: nothing, the other side, the mirrored element, or
-#: the last one
-Border = Literal["none", "wrap", "reflect", "replicate"]
 
 
-class TooManyPositionsError(Exception):
-    """A mask would be too large: fewer positions have to be followed at once."""
+def no_positions(positions: Sequence[int]) -> Tensor:
+    """Return the mask of a number that no position reaches."""
+    num_words = max(-(-len(positions) // WORD), 1)
+    return torch.zeros(num_words, dtype=torch.int64, device="cpu")
 
 
 def own_positions(positions: Sequence[int], rank: int, dim: int, size: int) -> Tensor:
     """Return the mask of an input: a position reaches the elements that have it along ``dim``."""
-    num_words = max(-(-len(positions) // WORD), 1)
+    num_words = len(no_positions(positions))
     mask = torch.zeros((num_words, size), dtype=torch.int64, device="cpu")
     bits = torch.arange(len(positions), device="cpu")
     places = torch.tensor(positions, dtype=torch.int64, device="cpu")
@@ -96,7 +92,7 @@ def placed(mask: Tensor, piece: Piece, size: int) -> Tensor:
     dim = piece.dim + 1
     sizes = list(mask.shape)
     sizes[dim] = size
-    result = _zeros(sizes)
+    result = empty_mask(sizes)
     result.narrow(dim, piece.start, piece.stop - piece.start).copy_(mask)
     return result
 
@@ -105,19 +101,9 @@ def united(masks: Sequence[Tensor]) -> Tensor:
     """Return the mask of what is reached according to any of the masks."""
     result, *others = masks
     for other in others:
-        _check_size(torch.broadcast_shapes(result.shape, other.shape))
+        check_size(torch.broadcast_shapes(result.shape, other.shape))
         result = result | other
     return result
-
-
-def _zeros(sizes: Sequence[int]) -> Tensor:
-    _check_size(sizes)
-    return torch.zeros(tuple(sizes), dtype=torch.int64, device="cpu")
-
-
-def _check_size(sizes: Sequence[int]) -> None:
-    if math.prod(sizes) > MAX_WORDS and sizes[0] > 1:
-        raise TooManyPositionsError
 
 
 # -- a look --------------------------------------------------------------------------------------
@@ -129,10 +115,10 @@ def _after_look(mask: Tensor, shape: Shape, step: Look, border: Border) -> Tenso
         if isinstance(how, At):
             mask = mask.narrow(dim, how.index if mask.shape[dim] > 1 else 0, 1)
         elif isinstance(how, Along):
-            mask = _tapped(mask, dim, size, how.taps, step.shape[how.dim], border)
+            mask = tapped(mask, dim, size, how.taps, step.shape[how.dim], border)
             targets.append(how.dim)
         elif isinstance(how, UpTo):
-            mask = _running(mask, dim, step.shape[how.dim])
+            mask = running(mask, dim, step.shape[how.dim])
             targets.append(how.dim)
         else:
             mask = reached_along(mask, dim)
@@ -172,65 +158,6 @@ def _on_diagonal(
     return mask, [*[each for each in targets if each != target], target]
 
 
-def _tapped(mask: Tensor, dim: int, size: int, taps: Taps, new_size: int, border: Border) -> Tensor:
-    """Return the mask after a dimension is read at taps."""
-    if taps is HERE and size == new_size:
-        return mask
-    indices = _indices_of(taps, size, new_size, border)
-    if mask.shape[dim] == 1:
-        is_read = torch.stack([*indices]).lt(size).any(0)
-        if bool(is_read.all()):
-            return mask
-        _check_size([len(mask), mask[0].numel(), new_size])
-        return mask * is_read.view(new_size, *[1] * (mask.dim() - 1 - dim))
-
-    sizes = list(mask.shape)
-    sizes[dim] = new_size
-    _check_size(sizes)
-    sizes[dim] = 1
-    padded = torch.cat([mask, _zeros(sizes)], dim)  # index ``size``: nothing is read
-    result = padded.index_select(dim, indices[0])
-    for index in indices[1:]:
-        result |= padded.index_select(dim, index)
-    return result
-
-
-def _running(mask: Tensor, dim: int, new_size: int) -> Tensor:
-    """Return the mask after a dimension is read up to the index along the result's."""
-    size = mask.shape[dim]
-    if size == 1:
-        return mask
-    span = 1
-    while span < size:  # each element is reached by all that reach the ``span`` up to it
-        later = mask.narrow(dim, span, size - span) | mask.narrow(dim, 0, size - span)
-        mask = torch.cat([mask.narrow(dim, 0, span), later], dim)
-        span *= 2
-    last_read = torch.arange(new_size, device="cpu").clamp(max=size - 1)
-    return mask.index_select(dim, last_read)
-
-
-@lru_cache(maxsize=256)
-def _indices_of(taps: Taps, size: int, new_size: int, border: Border) -> tuple[Tensor, ...]:
-    """Return, for each tap, the index that each element of the result reads; ``size``: none."""
-    period = len(taps.table)
-    num_taps = max(1, *[len(places) for places in taps.table])
-    missing = 1 << 40
-    padded = [(*places, *[missing] * (num_taps - len(places))) for places in taps.table]
-    places = torch.arange(new_size, device="cpu")
-    table = torch.tensor(padded, device="cpu")[places % period]
-    is_missing = table == missing
-    indices = table + (places // period * taps.rise).unsqueeze(1)
-    if border == "wrap":
-        indices %= size
-    elif border == "replicate":
-        indices = indices.clamp(0, size - 1)
-    elif border == "reflect":
-        indices = indices.abs()
-        indices = (size - 1) - ((size - 1) - indices).abs()
-    is_missing |= (indices < 0) | (indices >= size)
-    return tuple(indices.masked_fill(is_missing, size).unbind(1))
-
-
 # -- a reshape, an unfolding ---------------------------------------------------------------------
 
 
@@ -245,7 +172,7 @@ def _after_reshape(mask: Tensor, shape: Shape, new: Shape) -> Tensor:
             expanded[old + 1] = shape[old]
         for each in run.news:
             sizes[each + 1] = new[each]
-    _check_size(sizes)
+    check_size(sizes)
     return without_repeats(mask.expand(expanded).reshape(sizes))
 
 
@@ -258,6 +185,6 @@ def _after_unfold(mask: Tensor, shape: Shape, step: Unfold) -> Tensor:
     indices = (starts.unsqueeze(1) + offsets).flatten()
     sizes = list(mask.shape)
     sizes[step.dim + 1] = len(indices)
-    _check_size(sizes)
+    check_size(sizes)
     sizes[step.dim + 1 : step.dim + 2] = [num_windows, step.size]
     return mask.index_select(step.dim + 1, indices).view(sizes).movedim(step.dim + 2, -1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchscan.analyses.projective_field.reach_masks import (
-    Border,
     after_step,
+    no_positions,
     of_rank,
     own_positions,
     placed,
@@ -17,6 +17,7 @@ from torchscan.analyses.projective_field.reach_masks import (
     united,
     without_repeats,
 )
+from torchscan.analyses.projective_field.read_masks import Border
 from torchscan.analyses.receptive_field.envelope_steps import shape_after
 from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.questions import Seen
@@ -40,6 +41,18 @@ class Reach:
     notes: frozenset[Note] = frozenset()
 
 
+class _Numbered(tuple[int, int, int]):
+    """The number of a reach in a state. It holds the reach, which lives as long as the state."""
+
+    reach: Reach
+
+    def __new__(cls, number: int, reach: Reach) -> _Numbered:
+        """Return the number in the form of a sight."""
+        numbered = super().__new__(cls, (number, 0, 0))
+        numbered.reach = reach
+        return numbered
+
+
 class ReachStates(ResultStates):
     """The states of results: the number of a reach stands for a sight."""
 
@@ -47,7 +60,7 @@ class ReachStates(ResultStates):
         self, trace: Trace, axis: Axis, positions: Sequence[int], *, strict_norm: bool
     ) -> None:
         super().__init__(trace, [axis], set(), strict_norm=strict_norm)
-        self.reaches: list[Reach] = []
+        self._num_reaches = 0
         self._positions = positions
         tensor, dim = axis
         self._length = trace.tensors[tensor].spec.shape[dim]
@@ -96,6 +109,11 @@ class ReachStates(ResultStates):
         new = of_rank(new_reach.mask, len(put.step.shape))
         mask = _after_write(new, of_rank(old_reach.mask, rank), put)
         return self._state(mask, [new_reach, old_reach])
+
+    def number_of(self, state: State) -> int | None:
+        """Return the number of a state's reach, or None if it sees nothing."""
+        (seen,) = state
+        return None if seen is None else seen[0]
 
     def reach_of(self, state: State, rank: int) -> Reach:
         """Return what reaches a tensor of this rank."""
@@ -146,16 +164,12 @@ class ReachStates(ResultStates):
         return (self._number(Reach(mask, every_reason, all_notes)),)
 
     def _number(self, reach: Reach) -> Seen:
-        self.reaches.append(reach)
-        return len(self.reaches) - 1, 0, 0
+        self._num_reaches += 1
+        return _Numbered(self._num_reaches, reach)
 
     def _reach(self, state: State) -> Reach:
         (seen,) = state
-        if seen is None:
-            of_input = self.reaches[0].mask
-            return Reach(of_input.new_zeros(len(of_input)))
-        number, _, _ = seen
-        return self.reaches[number]
+        return seen.reach if isinstance(seen, _Numbered) else Reach(no_positions(self._positions))
 
 
 class _ReadOperands:

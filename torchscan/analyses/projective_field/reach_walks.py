@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchscan.analyses.projective_field.mask_sizes import TooManyPositionsError
 from torchscan.analyses.projective_field.projective_field_result import (
     AxisReach,
     LayerReach,
     ProjectiveField,
 )
 from torchscan.analyses.projective_field.reach_counts import OutputCounts, count_reached
-from torchscan.analyses.projective_field.reach_masks import TooManyPositionsError
 from torchscan.analyses.projective_field.reach_states import ReachStates
 from torchscan.analyses.receptive_field import AxisField, fields_by_axis
 from torchscan.analyses.receptive_field.envelopes import Shape
-from torchscan.analyses.receptive_field.result_states import Axis, State
+from torchscan.analyses.receptive_field.result_states import Axis
 from torchscan.analyses.receptive_field.sights import Reason, joined_reasons
 from torchscan.analyses.receptive_field.walk import Walk
 from torchscan.trace.trace import Trace
@@ -81,21 +81,19 @@ def _follow(trace: Trace, axis: Axis, positions: range, *, strict_norm: bool) ->
 
 def _walk(trace: Trace, axis: Axis, positions: range, *, strict_norm: bool) -> _ReachOfAxis:
     results = ReachStates(trace, axis, positions, strict_norm=strict_norm)
-    states = Walk(trace, [axis], results).outputs_by_call()
     tensor, dim = axis
     rank = len(trace.tensors[tensor].spec.shape)
-    known: dict[tuple[State, Shape], _Reached] = {}
+    known: dict[tuple[int | None, Shape], _Reached] = {}
     reached: dict[tuple[int, int], _Reached] = {}
-    for call in trace.modules:
-        pairs = zip(states[call.index], call.outputs, strict=True)
-        for position, (state, output) in enumerate(pairs):
-            shape = trace.tensors[output].spec.shape
-            own_dim = dim if len(shape) == rank else None
-            if (state, shape) not in known:
-                reach = results.reach_of(state, len(shape))
-                counts = count_reached(reach.mask, shape, len(positions), own_dim)
-                known[state, shape] = _Reached(shape, counts, reach.reasons, reach.notes)
-            reached[call.index, position] = known[state, shape]
+    for call, position, state in Walk(trace, [axis], results).outputs_in_turn():
+        shape = trace.tensors[trace.modules[call].outputs[position]].spec.shape
+        own_dim = dim if len(shape) == rank else None
+        key = results.number_of(state), shape
+        if key not in known:
+            reach = results.reach_of(state, len(shape))
+            counts = count_reached(reach.mask, shape, len(positions), own_dim)
+            known[key] = _Reached(shape, counts, reach.reasons, reach.notes)
+        reached[call, position] = known[key]
     return reached
 
 
@@ -168,5 +166,7 @@ def _with_place(
 
 
 def _without_missing(units: Sequence[int]) -> tuple[int | None, ...]:
+    if -1 not in units:
+        return tuple(units)
     replaced: dict[int, int | None] = {-1: None}
     return tuple([replaced.get(unit, unit) for unit in units])

@@ -18,6 +18,7 @@ from torchscan.analyses.receptive_field.periodic_lines import (
     shortest,
     split_off_start,
     values_of,
+    with_equal_gaps,
 )
 from torchscan.analyses.receptive_field.tapped_lines import through
 from torchscan.ops.windows import Taps
@@ -148,9 +149,10 @@ def _from(line: PeriodicLine, start: int, step: int, size: int) -> PeriodicLine:
         return through(line, Taps(((start,),), step))
     values = _every(line, start, step, size)
     is_gapped = has_gaps(values)
+    compared = with_equal_gaps(values) if is_gapped else values
     for period in range(1, size // 2 + 1):
         rise = values[period] - values[0]
-        if continues_by(values, period, rise, is_gapped):
+        if continues_by(compared, period, rise, is_gapped):
             return PeriodicLine(tuple(values[:period]), rise)
     return PeriodicLine(tuple(values), line.rise_in(step * size))
 

@@ -16,12 +16,13 @@ from torchscan.analyses.receptive_field.envelopes import (
 )
 from torchscan.analyses.receptive_field.periodic_lines import (
     MIN_NOTHING,
+    NOTHING,
     PeriodicLine,
     min_value,
     total,
 )
 from torchscan.analyses.receptive_field.tapped_lines import through_within
-from torchscan.ops.windows import HERE, Along, At, Look, Reshape, Step, Unfold, Whole
+from torchscan.ops.windows import HERE, Along, At, Look, Reshape, Step, Taps, Unfold, Whole
 
 
 def envelopes_after(
@@ -76,26 +77,46 @@ def _look_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digits
             if digits is not None:
                 base += _reduce(how, digits, size)
                 is_moved = False
-            continue
-
-        before = dims[how.dim]
-        new_size = step.shape[how.dim]
-        if how.taps is HERE:
-            if digits is None:
-                continue
-            if before is None and (size == new_size or len(digits) == 1):
-                dims[how.dim] = digits
-                continue
-        elif digits is None and all(how.taps.table):
-            continue
-        line: PeriodicLine | None
-        line = through_within(joined(sized(digits, size)), how.taps, new_size)
-        if before:
-            line = total(line, joined(before))
-        start, dims[how.dim] = start_at_zero(((0, line),))
-        base += start
-        is_moved = False
+        elif digits is not None or how.taps is not HERE:
+            sizes = (size, step.shape[how.dim])
+            start, after, is_same = _look_along(how.taps, digits, dims[how.dim], sizes)
+            base += start
+            dims[how.dim] = after
+            is_moved &= is_same
     return base, dims, is_moved
+
+
+def _look_along(
+    taps: Taps, digits: Digits | None, before: Digits | None, sizes: tuple[int, int]
+) -> tuple[int, Digits | None, bool]:
+    """Return the start, the digits of a dimension of the result, and whether they are as before.
+
+    ``before`` is what other dimensions that are read along it have given; the sizes are those of
+    the operand's dimension and of the result's.
+    """
+    size, new_size = sizes
+    if digits is None:
+        if all(taps.table):
+            return 0, before, True
+    elif taps is HERE and before is None and (size == new_size or len(digits) == 1):
+        is_unseen = new_size < size and _sees_nothing(digits, new_size)
+        return NOTHING if is_unseen else 0, digits, True
+
+    line: PeriodicLine | None = through_within(joined(sized(digits, size)), taps, new_size)
+    if before:
+        line = total(line, joined(before))
+    start, after = start_at_zero(((0, line),))
+    if after and _sees_nothing(after, new_size):
+        start = NOTHING
+    return start, after, False
+
+
+def _sees_nothing(digits: Digits, size: int) -> bool:
+    """Return whether a line has gaps only at all places: it may go on beyond them."""
+    _, line = digits[0]
+    if line is None or size >= len(line.table):
+        return False
+    return min(line.table[:size]) >= MIN_NOTHING
 
 
 def _reduce(how: At | Whole, digits: Digits, size: int) -> int:

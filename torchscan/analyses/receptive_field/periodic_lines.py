@@ -103,8 +103,9 @@ def shortest(table: Sequence[int], rise: int) -> PeriodicLine:
     """Return the line of this table with the shortest possible period."""
     full = len(table)
     is_gapped = full > 1 and has_gaps(table)
+    values = with_equal_gaps(table) if is_gapped else table
     for period, step in possible_periods(full, rise, full // 2):
-        if continues_by(table, period, step, is_gapped):
+        if continues_by(values, period, step, is_gapped):
             return PeriodicLine(tuple(table[:period]), step)
     return PeriodicLine(tuple(table), rise)
 
@@ -116,14 +117,24 @@ def possible_periods(full: int, rise: int, longest: int) -> Iterator[tuple[int, 
             yield period, rise * period // full
 
 
+def with_equal_gaps(values: Sequence[int]) -> Sequence[int]:
+    """Return the values with the same one in all gaps, so that they can be compared as a whole."""
+    return [*map(min, values, (MIN_NOTHING,) * len(values))]
+
+
 def continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
-    """Return whether each value is ``step`` more than the value one period before."""
+    """Return whether each value is ``step`` more than the value one period before.
+
+    Gaps have equal values (:func:`with_equal_gaps`).
+    """
     # Most candidates fail at one of the ends already.
     if not _continues(values[0], values[period], step):
         return False
     if not _continues(values[-1 - period], values[-1], step):
         return False
     later = values[period:]
+    if not step:
+        return later == values[:-period]
     if is_gapped:
         return all(map(_continues, values, later, (step,) * len(later)))
     return all(map(step.__eq__, map(operator.sub, later, values)))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from torchscan.analyses.receptive_field.layer_results import LayerResults
 from torchscan.analyses.receptive_field.short_results import (
     Short,
-    find_layer,
     plain_short,
     short_by_input,
 )
@@ -167,13 +167,11 @@ class LayerField(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class ReceptiveField(Result):
+class ReceptiveField(LayerResults[LayerField]):
     """The receptive fields of all layer calls.
 
     ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second.
     """
-
-    layers: tuple[LayerField, ...]
 
     def plot(
         self,
@@ -204,37 +202,5 @@ class ReceptiveField(Result):
         """Return the receptive field of each layer, or every axis of one ``layer``."""
         return table_of(self, layer=layer)
 
-    @property
-    def output(self) -> LayerField:
-        """The receptive field of the model's output."""
-        return self.layers[0]
-
-    def __getitem__(self, key: str | tuple[str, int]) -> LayerField:
-        return find_layer(self.layers, key)
-
-    def __iter__(self) -> Iterator[LayerField]:
-        return iter(self.layers)
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
     def __repr__(self) -> str:
         return f"<ReceptiveField of {len(self.layers)} layer calls, output {self.output.rf}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data that JSON can hold."""
-        layers = []
-        for layer in self.layers:
-            outputs: list[list[Any]] = []
-            for axes in layer.outputs:
-                plain = [axis.to_dict() for axis in axes]
-                outputs.append(plain)
-            layers.append(
-                {
-                    "path": layer.path,
-                    "type": layer.type_name,
-                    "call": layer.call,
-                    "outputs": outputs,
-                }
-            )
-        return {"layers": layers}

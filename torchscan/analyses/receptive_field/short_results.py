@@ -1,13 +1,10 @@
-"""Values of layers in short, and layers by their paths."""
+"""Values of layers in short."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
-
-from torchscan.errors import InputError
+from typing import Any
 
 #: one number for all axes; one per axis; by input, if there are several
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
@@ -29,38 +26,6 @@ def short_by_input(inputs: Sequence[str], values: Sequence[int | Fraction | str 
         short[name] = of_input[0] if are_equal else tuple(of_input)
     shorts = [*short.values()]
     return shorts[0] if shorts.count(shorts[0]) == len(shorts) else short
-
-
-class _LayerCall(Protocol):
-    """A result for one call of one module."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def call(self) -> int: ...
-
-
-L = TypeVar("L", bound=_LayerCall)
-
-
-def find_layer(layers: Sequence[L], key: str | tuple[str, int]) -> L:
-    """Return the result for the layer with this path, of its first call unless the key has one."""
-    match key:
-        case str(path):
-            call = 0
-        case str(path), int(call):
-            pass
-        case _:
-            raise InputError(f"{key!r} is not a layer: give its path, or (path, call)")
-    for layer in layers:
-        if (layer.path, layer.call) == (path, call):
-            return layer
-    known = list(dict.fromkeys(each.path for each in layers))
-    near = difflib.get_close_matches(str(path), known, 5, 0) or known[:5]
-    times = f" {call + 1} times" if call else ""
-    raise InputError(
-        f"no layer {path!r} was called{times}: choose from {', '.join(map(repr, near))}"
-    )
 
 
 def plain_short(value: Short) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from torchscan.analyses.receptive_field.periodic_lines import (
     MAX_VALUES,
@@ -15,11 +17,14 @@ from torchscan.analyses.receptive_field.periodic_lines import (
     possible_periods,
     shortest,
     values_of,
+    with_equal_gaps,
 )
 from torchscan.ops.windows import Taps
 
 #: how long a table may be that is longer than the dimension
 _LONGEST_TABLE = 512
+
+T = TypeVar("T")
 
 
 def through(line: PeriodicLine | None, taps: Taps) -> PeriodicLine:
@@ -30,11 +35,7 @@ def through(line: PeriodicLine | None, taps: Taps) -> PeriodicLine:
     line = line or ZERO
     period = len(line.table)
     if period == 1:
-        nearest = min if line.rise >= 0 else max
-        table = [NOTHING] * len(taps.table)
-        for index, places in enumerate(taps.table):
-            if places:
-                table[index] = line.table[0] + line.rise * nearest(places)
+        table = _for_each_entry(taps, partial(_least_of_straight, line))
         return shortest(table, line.rise * taps.rise)
     # until the places fall on the same entries again; gcd(P, 0) = P
     num_blocks = period // math.gcd(period, taps.rise)
@@ -61,8 +62,9 @@ def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> Periodic
     num_start_blocks = -(-2 * longest // len(taps.table))
     start = _least_by_block(line, taps, num_start_blocks)
     is_gapped = has_gaps(start)
+    values = with_equal_gaps(start) if is_gapped else start
     for shorter, step in possible_periods(full, rise, longest):
-        if continues_by(start, shorter, step, is_gapped):
+        if continues_by(values, shorter, step, is_gapped):
             return truncate_table(through(line, taps), size)
     return PeriodicLine(tuple(start[:size]), rise * size // full)
 
@@ -70,19 +72,38 @@ def through_within(line: PeriodicLine | None, taps: Taps, size: int) -> Periodic
 def _least_by_block(line: PeriodicLine, taps: Taps, num_blocks: int) -> Sequence[int]:
     """Return ``g(j)`` of :func:`through`, for ``num_blocks`` times the table of the taps."""
     if taps.rise <= 0 or num_blocks * taps.rise > MAX_VALUES:
-        by_entry = [_least_one_by_one(line, places, taps.rise, num_blocks) for places in taps.table]
+        find_least = partial(_least_one_by_one, line, rise=taps.rise, count=num_blocks)
     else:
-        all_places = [place for places in taps.table for place in places]
-        first, last = min(all_places, default=0), max(all_places, default=0)
-        count = last - first + (num_blocks - 1) * taps.rise + 1
-        values = values_of(line, count, first)
-        by_entry = []
-        for places in taps.table:
-            known_places = [place - first for place in places]
-            by_entry.append(_least_of_slices(values, known_places, taps.rise, num_blocks))
+        ends = [(min(places), max(places)) for places in _distinct(taps).values() if places]
+        first = min([start for start, _ in ends], default=0)
+        last = max([end for _, end in ends], default=0)
+        values = values_of(line, last - first + (num_blocks - 1) * taps.rise + 1, first)
+        find_least = partial(_least_of_slices, values, first, rise=taps.rise, count=num_blocks)
+    by_entry = _for_each_entry(taps, find_least)
     if len(by_entry) == 1:
         return by_entry[0]
     return [value for block in zip(*by_entry, strict=True) for value in block]
+
+
+def _for_each_entry(taps: Taps, find_least: Callable[[Sequence[int]], T]) -> list[T]:
+    """Return what a function returns for the places of each entry, called once for equal ones.
+
+    All channels of a group read all of its channels, which would be quadratic in their number.
+    """
+    least = {key: find_least(places) for key, places in _distinct(taps).items()}
+    return [least[id(places)] for places in taps.table]
+
+
+def _distinct(taps: Taps) -> dict[int, Sequence[int]]:
+    """Return the entries by identity: those of a group are one tuple."""
+    return {id(places): places for places in taps.table}
+
+
+def _least_of_straight(line: PeriodicLine, places: Sequence[int]) -> int:
+    """Return the least value of a line with one entry, which is at one of the ends."""
+    if not places:
+        return NOTHING
+    return line.table[0] + line.rise * (min(places) if line.rise >= 0 else max(places))
 
 
 def _least_one_by_one(
@@ -97,14 +118,15 @@ def _least_one_by_one(
 
 
 def _least_of_slices(
-    values: Sequence[int], places: Sequence[int], rise: int, count: int
+    values: Sequence[int], first: int, places: Sequence[int], rise: int, count: int
 ) -> Sequence[int]:
-    """Return the smallest value at each of ``count`` steps, from known values."""
+    """Return the smallest value at each of ``count`` steps, from the values from ``first`` on."""
     if not places:
         return [NOTHING] * count
+    starts = [place - first for place in places]
     if count == 1:
-        return (min([values[place] for place in places]),)
-    slices = [values[place : place + (count - 1) * rise + 1 : rise] for place in places]
+        return (min([values[start] for start in starts]),)
+    slices = [values[start : start + (count - 1) * rise + 1 : rise] for start in starts]
     if len(slices) == 1:
         return slices[0]
     return [*map(min, *slices)]

@@ -5,13 +5,17 @@ Memory and operators are followed in one walk, as each call may write to what ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from torchscan.analyses.receptive_field.result_states import Axis, ResultStates, State
 from torchscan.analyses.receptive_field.sights import Reason
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
+#: a call, the position of an output, and the tensor
+Output = tuple[int, int, int]
 _UNKNOWN_WRITE = "a write through another tensor"
 
 
@@ -50,10 +54,7 @@ class Walk:
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
         """Return what the outputs of each module call see when the call ends."""
         ends = _last_operators(self._trace)
-        closing: dict[int, list[int]] = {}
-        for call, end in ends.items():
-            closing.setdefault(end, []).append(call)
-
+        closing = _calls_by_end(ends)
         states_by_call: dict[int, tuple[State, ...]] = {}
         for position, op in enumerate(self._trace.ops):
             if op.phase == "forward":
@@ -66,6 +67,34 @@ class Walk:
                 states = [self._states.get(tensor, self._blind) for tensor in module.outputs]
                 states_by_call[module.index] = tuple(states)
         return states_by_call
+
+    def outputs_in_turn(self) -> Iterator[tuple[int, int, State]]:
+        """Yield a call, the position of an output and what this sees, as soon as it is known.
+
+        What no later call reads is forgotten: states may hold much memory.
+        """
+        ends = _last_operators(self._trace)
+        closing = _calls_by_end(ends)
+        last_uses = _last_uses(self._trace, ends)
+        outputs = _outputs_without_operators(self._trace, ends)
+        tensors = defaultdict[int, list[int]](list)
+        for tensor, storage in enumerate(self._storages):
+            tensors[storage].append(tensor)
+
+        for position, op in enumerate(self._trace.ops):
+            if op.phase == "forward":
+                self._run(op)
+            for call in closing.get(position, ()):
+                for place, tensor in enumerate(self._trace.modules[call].outputs):
+                    yield call, place, self.read(tensor)
+            for storage in last_uses.get(position, ()):
+                for call, place, tensor in outputs.pop(storage, ()):
+                    yield call, place, self._states.get(tensor, self._blind)
+                self._memory.pop(storage, None)
+                for tensor in tensors[storage]:
+                    self._states.pop(tensor, None)
+        for call, place, tensor in chain.from_iterable(outputs.values()):
+            yield call, place, self._states.get(tensor, self._blind)
 
     def read(self, tensor: int) -> State:
         """Return what a tensor sees now."""
@@ -155,6 +184,53 @@ class Walk:
         else:
             self._owners[storage].add(written)
         self._states[written], self._stamps[written] = state, self._writes[storage]
+
+
+def _calls_by_end(ends: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return the module calls that end with each operator."""
+    closing: dict[int, list[int]] = {}
+    for call, end in ends.items():
+        closing.setdefault(end, []).append(call)
+    return closing
+
+
+def _outputs_without_operators(trace: Trace, ends: Mapping[int, int]) -> dict[int, list[Output]]:
+    """Return the outputs of module calls without operators, by their memory."""
+    outputs: dict[int, list[Output]] = {}
+    for module in trace.modules:
+        if module.index in ends:
+            continue
+        for place, tensor in enumerate(module.outputs):
+            storage = trace.tensors[tensor].storage
+            outputs.setdefault(storage, []).append((module.index, place, tensor))
+    return outputs
+
+
+def _last_uses(trace: Trace, ends: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return, by the position of an operator, the memory that nothing uses after it.
+
+    A view uses all operands of the call that made it as long as it is used itself, because what it
+    sees is derived again after a write.
+    """
+    uses: dict[int, int] = {}
+    for call, end in ends.items():
+        for tensor in trace.modules[call].outputs:
+            storage = trace.tensors[tensor].storage
+            uses[storage] = max(uses.get(storage, 0), end)
+    for position in range(len(trace.ops) - 1, -1, -1):
+        op = trace.ops[position]
+        if op.phase != "forward":
+            continue
+        storages = [trace.tensors[tensor].storage for tensor in (*op.inputs, *op.outputs)]
+        last = position
+        if op.signature.is_view:
+            last = max(position, *[uses.get(storage, 0) for storage in storages])
+        for storage in storages:
+            uses[storage] = max(uses.get(storage, 0), last)
+    by_position: dict[int, list[int]] = {}
+    for storage, position in uses.items():
+        by_position.setdefault(position, []).append(storage)
+    return by_position
 
 
 def _last_operators(trace: Trace) -> dict[int, int]:

@@ -141,10 +141,11 @@ def arguments_named(
     if args:
         known = _parameters_of(getattr(module, "forward", None))
     for index, value in enumerate(args):
-        if index < len(known):
-            yield from named_tensors(value, known[index])
+        name = known[index] if index < len(known) else f"args[{index}]"
+        if issubclass(type(value), Tensor):
+            yield name, value  # type: ignore[misc]
         else:
-            yield from named_tensors(value, f"args[{index}]")
+            yield from named_tensors(value, name)
     for name, value in kwargs.items():
         yield from named_tensors(value, name)
 
@@ -152,9 +153,12 @@ def arguments_named(
 def _parameters_of(forward: object) -> tuple[str, ...]:
     """Return the positional parameters after ``self``, or none if it is not Python code."""
     code: types.CodeType | None = None
-    with contextlib.suppress(Exception):
-        function = inspect.unwrap(forward)  # type: ignore[arg-type]
-        code = getattr(function, "__code__", None)
+    if type(forward) is types.FunctionType and not hasattr(forward, "__wrapped__"):
+        code = forward.__code__
+    else:
+        with contextlib.suppress(Exception):
+            function = inspect.unwrap(forward)  # type: ignore[arg-type]
+            code = getattr(function, "__code__", None)
     if code is None:
         return ()
     return code.co_varnames[1 : code.co_argcount]

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchscan.recording.bookkeeping.tensor_layouts import make_proxy
+from torchscan.recording.bookkeeping.storages import Storages
+from torchscan.recording.bookkeeping.tensor_layouts import make_proxy, meta_tensor
+from torchscan.torch_versions import making_ordinary_tensors, without_tracing
 from torchscan.trace.events import TensorSpec
 
 
@@ -17,11 +19,13 @@ class Tracked:
     """The state of one tensor object during a pass."""
 
     __slots__ = (
+        "_proxy",
+        "_storages",
+        "has_proxy",
         "index",
         "is_concrete",
         "is_from_pass",
         "is_produced",
-        "proxy",
         "reference",
         "shares_with",
         "spec",
@@ -41,14 +45,37 @@ class Tracked:
         self.storage = storage
         #: another one with the same memory, if there was one before
         self.shares_with: Tracked | None = None
-        #: computed with instead of the tensor itself; None: the tensor itself
-        self.proxy = proxy
+        self._proxy = proxy
+        self.has_proxy = proxy is not None
+        #: where a proxy is entered that was not needed so far
+        self._storages: Storages | None = None
         #: whether there are values to compute with
         self.is_concrete = not (tensor if proxy is None else proxy).is_meta
 
+    @property
+    def proxy(self) -> Tensor | None:
+        """The tensor to compute with in place of the tensor itself, or None for the latter."""
+        if self._storages is not None:
+            with without_tracing(), making_ordinary_tensors():
+                self._proxy = meta_tensor(self.spec)
+            self._storages.stands_for(self._proxy, self.storage)
+            self._storages = None
+        return self._proxy
+
+    def replace_on_demand(self, storages: Storages) -> None:
+        """From now on compute with a meta tensor, which is created when an operator reads it.
+
+        No operator reads the parameters of a call that is like an earlier one.
+        """
+        self.has_proxy = True
+        self.is_concrete = False
+        self._storages = storages
+
     def replace(self, proxy: Tensor) -> None:
         """From now on compute with ``proxy``."""
-        self.proxy = proxy
+        self._proxy = proxy
+        self._storages = None
+        self.has_proxy = True
         self.is_concrete = not proxy.is_meta
 
 

@@ -134,18 +134,18 @@ class Storages:
         return number
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
-        """Note that the pass computes with ``tensor`` in place of a block.
+        """Note that the pass computes with ``tensor``, which is dense, in place of a block.
 
         With ``holds``, the tensor keeps the block alive.
         """
-        self._settle()
-        storage = _storage_of(tensor)
-        pointer = tensor._cdata if storage is None else storage._cdata
+        if self._gone:
+            self._settle()
+        storage = tensor.untyped_storage()
         if holds:
             self._more_holders[number] = self._more_holders.get(number, 0) + 1
-            self._hold(tensor if storage is None else storage, pointer, number)
+            self._hold(storage, storage._cdata, number)
         else:
-            self._of_pointer.setdefault(pointer, number)
+            self._of_pointer.setdefault(storage._cdata, number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Note the kind and the name of a block, which show later than the block itself."""

@@ -124,15 +124,14 @@ class TensorTable:
             if is_new:
                 self._foreign.add(storage)
             replaced = self._memory.replaced
-            proxy = None
-            if storage in replaced:
-                proxy = make_proxy(tensor, spec, replaced[storage])
-            elif self._needs_proxy(tensor, spec, kind):
-                replaced[storage] = None
-                proxy = make_proxy(tensor, spec, None)
+            is_replaced = storage in replaced or self._needs_proxy(tensor, spec, kind)
+            memory = replaced.setdefault(storage, None) if is_replaced else None
+            proxy = None if memory is None else make_proxy(tensor, spec, memory)
             tracked = self._enter(tensor, spec, storage, proxy, kind, name, None)
             if proxy is not None:
                 self.storages.stands_for(proxy, storage)
+            elif is_replaced:
+                tracked.replace_on_demand(self.storages)
             return tracked
 
     def name_of_buffer(self, tracked: Tracked) -> str | None:

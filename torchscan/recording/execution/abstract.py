@@ -37,7 +37,9 @@ from torchscan.recording.execution.meta_calls import (
     call_on_cpu,
     call_on_meta,
     call_on_spec,
+    can_run_on_values,
     masks_to_indices,
+    may_require_gpu,
 )
 from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statistics_on_cpu
 from torchscan.recording.execution.op_traits import ALLOCATIONS, MAY_GROW
@@ -47,11 +49,10 @@ from torchscan.recording.execution.outcomes import (
     protect_foreign,
     tensors_of_result,
 )
-from torchscan.recording.execution.plan_makers import make_again, make_results
+from torchscan.recording.execution.plan_makers import Maker, make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorSpec
-from torchscan.trace.kernel_operators import KERNELS
 from torchscan.trace.records import TensorKind
 
 
@@ -60,7 +61,7 @@ class _Plan(NamedTuple):
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
-    make: Callable[[OpRequest], Any]
+    make: Maker
     assumed: Assumed | None = None
 
 
@@ -90,8 +91,8 @@ class AbstractExecution:
             raise NeedsValuesError(
                 f"a {kind_of(tensor)} tensor has no counterpart on the meta device"
             )
-        unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
-        return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
+        is_unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
+        return is_unknown or not self._keeps_values(spec) or tensor.device.type != "cpu"
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator: as planned, if a call like this one was seen before."""
@@ -107,7 +108,7 @@ class AbstractExecution:
 
     def _way_to_run(self, request: OpRequest) -> Callable[[OpRequest], OpOutcome]:
         """Return the method that runs a call which is unlike all before."""
-        if _can_run_on_values(request):
+        if can_run_on_values(request):
             return self._run_on_values
         if request.op in ONLY_SPEC_MATTERS:
             return self._run_on_specs
@@ -190,10 +191,7 @@ class AbstractExecution:
         Keep computing with them, unless the result is large or full of fractions.
         """
         if request.traits.needs_values or request.traits.written:
-            outcome = describe_outcome(request, call_on_cpu(request))
-            if not request.traits.needs_values and self._only_written(request, outcome) is not None:
-                self._remember(request, outcome, call_on_cpu)
-            return outcome
+            return self._change_values(request)
         if self._loses_values(request):
             return self._run_on_shapes(request)
         try:
@@ -201,13 +199,29 @@ class AbstractExecution:
         except Exception:
             is_about_values = request.op is aten._linalg_check_errors.default
             has_fractions = any(tracked.spec.is_arithmetic for tracked in request.tracked)
-            if not is_about_values and not has_fractions:
+            if not is_about_values and not has_fractions and not may_require_gpu(request):
                 raise
             # A singular matrix, for example, does not matter here.
             return self._run_on_shapes(request)
         if not self._has_values(outcome.signature):
             return self._run_on_shapes(request)
         if request.op not in READ_INTEGERS:  # other values of the same shape give other shapes
+            self._remember(request, outcome, call_on_cpu)
+        return outcome
+
+    def _change_values(self, request: OpRequest) -> OpOutcome:
+        """Run an operator that writes to values, or reads them to know its result."""
+        needs_values = request.traits.needs_values
+        try:
+            outcome = describe_outcome(request, call_on_cpu(request))
+        except Exception:
+            if needs_values or not may_require_gpu(request):
+                raise
+            for tensor in request.written_tensors():
+                request.table.forget_values(tensor)
+            request.look_up()
+            return self._run_on_shapes(request)
+        if not needs_values and self._only_written(request, outcome) is not None:
             self._remember(request, outcome, call_on_cpu)
         return outcome
 
@@ -228,8 +242,7 @@ class AbstractExecution:
     def _run_on_specs(self, request: OpRequest) -> OpOutcome:
         """Run an operator that asks an operand without values for its shape or its type only.
 
-        A tensor without memory of its own takes the place of that operand, if all others have
-        values and the result keeps its own.
+        If all others have values, a tensor without memory of its own takes its place.
         """
         unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
         results = tensors_of_result(call_on_meta(request))
@@ -252,7 +265,7 @@ class AbstractExecution:
         """
         written = request.written_tensors()
         known: list[Tensor] = []
-        if not _can_run_on_values(request):
+        if not can_run_on_values(request):
             known = [each for each in written if request.knows(each)]
         for tensor in known:
             request.table.forget_values(tensor)
@@ -262,14 +275,6 @@ class AbstractExecution:
     def _keeps_values(self, spec: TensorSpec) -> bool:
         return spec.numel <= (self.largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
 
-    def _remember(
-        self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]
-    ) -> None:
+    def _remember(self, request: OpRequest, outcome: OpOutcome, make: Maker) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)
-
-
-def _can_run_on_values(request: OpRequest) -> bool:
-    """Return whether all operands have values; kernels run on GPUs only."""
-    has_values = all(tracked.is_concrete for tracked in request.tracked)
-    return has_values and request.op.namespace != KERNELS

@@ -78,10 +78,10 @@ class AssumedValues:
         self._reads: dict[str, str] = {}
         self._draws: dict[str, str] = {}
 
-    def enter_input(self, tensor: Tensor, *, matters_only_to_loops: bool) -> None:
+    def enter_input(self, tensor: Tensor, *, matters_only_to_control_flow: bool) -> None:
         """Note that the values of this input were made up."""
         tracked = self._table.find(tensor)
-        if matters_only_to_loops:
+        if matters_only_to_control_flow:
             about = About.EXAMPLES
         else:
             about = About.DATA if tracked.spec.is_arithmetic else About.IDS
@@ -142,13 +142,15 @@ class AssumedValues:
         self._assume(Note.of("gradient-compared", equal=is_equal))
         return is_equal
 
-    def is_certain(self, condition: Tensor, *, ends_loop: bool) -> bool:
-        """Return whether a condition has a value that neither data nor an assumption decides."""
+    def is_certain(self, condition: Tensor) -> bool:
+        """Return whether a condition has a value that neither data nor an assumption decides.
+
+        Conditions are those of torch's own control flow.
+        """
         tracked = self._table.find(condition)
         if condition.is_meta or (tracked.proxy is not None and tracked.proxy.is_meta):
             return False
-        assumed = self._of(tracked)
-        return assumed is None or (assumed.about is About.EXAMPLES and not ends_loop)
+        return self._of(tracked) is None
 
     def read_by_loop(self, condition: Tensor) -> None:
         """Note that made-up integers decide whether a loop goes on.

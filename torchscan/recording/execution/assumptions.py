@@ -13,7 +13,7 @@ class About(IntEnum):
     """
 
     #: integers that were made up for a pass on shapes alone, or what was computed from such: only
-    #: the ends of loops depend on them
+    #: torch.cond and the ends of torch's loops depend on them
     EXAMPLES = 0
     #: how many were picked, and where
     LOADS = 1

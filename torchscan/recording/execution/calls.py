@@ -82,7 +82,7 @@ class OpRequest:
                     key.append((_SAME, place))
                 self.tensors.append(value)
                 met.append(tracked)
-                if tracked.proxy is not None:
+                if tracked.has_proxy:
                     self.has_proxy = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
             elif isinstance(value, _ROWS):
@@ -206,8 +206,9 @@ class OpRequest:
         """Return the tensors to compute with, in the order of ``tensors``."""
         operands = list(self.tensors)
         for position, tracked in enumerate(self.tracked):
-            if tracked.proxy is not None:
-                operands[position] = tracked.proxy
+            proxy = tracked.proxy
+            if proxy is not None:
+                operands[position] = proxy
         return operands
 
     def operand(self, tensor: Tensor) -> Tensor:

@@ -15,8 +15,26 @@ from torchscan.recording.execution.operand_checks import check
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.torch_versions import aten, share_memory
+from torchscan.trace.kernel_operators import KERNELS
 
 META, CPU = torch.device("meta"), torch.device("cpu")
+#: namespaces of torch's own operators
+_OF_TORCH = frozenset({"aten", "prims"})
+
+
+def can_run_on_values(request: OpRequest) -> bool:
+    """Return whether all operands have values, and the operator has a kernel for them."""
+    if not all(tracked.is_concrete for tracked in request.tracked):
+        return False
+    return request.traits.has_cpu_kernel and request.op.namespace != KERNELS
+
+
+def may_require_gpu(request: OpRequest) -> bool:
+    """Return whether an operator's kernel may refuse tensors on the CPU.
+
+    That of a package is often registered for all devices and launches a kernel of GPUs.
+    """
+    return request.op.namespace not in _OF_TORCH
 
 
 def call_on_cpu(request: OpRequest) -> Any:
@@ -69,7 +87,9 @@ def _operands_on_meta(request: OpRequest) -> tuple[list[Tensor], list[tuple[Tens
     keeps_integers = request.op in READ_INTEGERS
     operands: list[Tensor] = []
     replaced: list[tuple[Tensor, Tensor]] = []
-    for operand, tracked in zip(request.operands(), request.tracked, strict=True):
+    for tensor, tracked in zip(request.tensors, request.tracked, strict=True):
+        proxy = tracked.proxy
+        operand = tensor if proxy is None else proxy
         if tracked.is_concrete and (tracked.spec.is_arithmetic or not keeps_integers):
             substitute = meta_tensor(tracked.spec)
             replaced.append((operand, substitute))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchscan.torch_versions import OpOverload, aten, function_of_triton_op
+from torchscan.torch_versions import OpOverload, aten, function_of_triton_op, has_cpu_kernel
 
 _RUNNING_STATISTICS = (3, 4)
 # fmt: off
@@ -77,6 +77,8 @@ class OpTraits:
     is_composite: bool
     #: takes objects that hold weights in a kernel's own format
     takes_packed: bool
+    #: has a kernel for tensors on the CPU
+    has_cpu_kernel: bool
     #: draws random numbers, unless its arguments say that it doesn't
     may_draw: bool
     #: what torch does besides, no part of a pass: ask about an assignment to ``.data``, or measure
@@ -111,6 +113,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         needs_values=has_value_tag or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
         takes_packed=takes_packed,
+        has_cpu_kernel=has_cpu_kernel(op),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
         is_bookkeeping=op in _BOOKKEEPING,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import nn
 
@@ -21,6 +22,9 @@ from torchscan.recording.folding.left_out_layers import times_of_caches
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_equal_layers, unfolded
 from torchscan.trace.trace import Trace
+from torchscan.user_warnings import warn_user
+
+_T = TypeVar("_T")
 
 __all__ = ["Folded", "Repeats", "UnfoldableError", "without_equal_layers"]
 
@@ -43,10 +47,7 @@ class Folded:
 
         Those are equal that are in another model like it: this one before it was spread.
         """
-        try:
-            return cls._of(module, like or module)
-        except Exception:  # a model's own attributes and copies may raise whatever they like
-            return None
+        return _unless_it_fails(lambda: cls._of(module, like or module))
 
     @classmethod
     def _of(cls, module: nn.Module, like: nn.Module) -> Folded | None:
@@ -88,12 +89,27 @@ def without_equal_layers(module: nn.Module) -> nn.Module | None:
 
     It cannot run as it is: see :meth:`Folded.of`.
     """
-    try:
+
+    def empty() -> nn.Module | None:
         folds = folds_of(module)
         if not folds or slots_of(module, folds) is None:
             return None
         return emptied(module, folds)
-    except Exception:  # a model's own attributes and copies may raise whatever they like
+
+    return _unless_it_fails(empty)
+
+
+def _unless_it_fails(leave_out: Callable[[], _T | None]) -> _T | None:
+    """Return the result, or None if layers cannot be left out; warn if that was not foreseen."""
+    try:
+        return leave_out()
+    except UnfoldableError:
+        return None
+    except Exception as error:
+        warn_user(
+            "torchscan hit an internal error and records all layers, which takes longer; results "
+            f"are not affected: {type(error).__name__}: {error}"
+        )
         return None
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.recording.bookkeeping.tensor_layouts import has_strides, is_plain, shape_of
+
 #: number of layers of each kind that are run, and compared in each pass: every other one may differ
 #: where a pass is long, or every fourth
 _RUN = 4
@@ -187,16 +189,19 @@ _INDEX = object()
 
 
 def _layout(tensor: Tensor) -> Hashable:
+    """Return a key that is equal for tensors of equal layers: integers have equal values."""
     has_values = not tensor.is_floating_point() and not tensor.is_meta
-    values = ""
-    if has_values and tensor.numel() <= _MAX_VALUES:
+    values: Hashable = ""
+    if has_values and not is_plain(tensor):
+        values = id(tensor)
+    elif has_values and tensor.numel() <= _MAX_VALUES:
         values = repr(tensor.tolist())
     return (
         type(tensor),
-        tuple(tensor.shape),
+        shape_of(tensor),
         tensor.dtype,
         tensor.device,
-        tensor.stride(),
+        tensor.stride() if has_strides(tensor) else tensor.layout,
         tensor.requires_grad,
         values,
     )

@@ -44,15 +44,27 @@ def above_in(made: nn.Module, path: str) -> tuple[Any, str]:
     *way, last = path.split(".")
     above: Any = made
     for name in way:
+        if name not in above._modules:
+            break
         above._modules[name] = above = copied(above._modules[name])
-    return above, last
+    else:
+        if last in above._modules:
+            return above, last
+    raise UnfoldableError(f"the model has no {path}")
 
 
 def copied(module: Any) -> Any:
     """Return a copy that holds the same modules and tensors, in a table of its own."""
-    made = copy.copy(module)
+    made = _shallow_copy(module)
     made._modules = dict(module._modules)
     return made
+
+
+def _shallow_copy(module: nn.Module) -> nn.Module:
+    try:
+        return copy.copy(module)
+    except Exception as error:  # a class may copy its modules in its own way, or refuse to
+        raise UnfoldableError(f"a {type(module).__name__} cannot be copied") from error
 
 
 def _thin(layers: Any, fold: Fold) -> Any:
@@ -69,7 +81,7 @@ def _with_forward(
     layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> nn.Module:
     """Return a copy of a layer with another forward pass, which sets its attributes on the copy."""
-    made: nn.Module = copy.copy(layer)
+    made: nn.Module = _shallow_copy(layer)
     changed = change(types.MethodType(type(layer).forward, made))
     made.forward = functools.wraps(layer.forward)(changed)
     return made

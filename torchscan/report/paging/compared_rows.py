@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from torchscan.analyses.module_graph import ModuleGraphs
-from torchscan.report.alignment import Pair, children_of, merge_orders
+from torchscan.report.alignment import Pair, merge_orders
+from torchscan.report.compared_trees import parents_of
 from torchscan.report.info_content import tree_order
 from torchscan.report.info_data import Layer, summed
 from torchscan.report.paging.row_values import key_of, rounded, shapes_of, truncate_text
@@ -75,7 +76,8 @@ class PairedRows:
         """Return the rows from the model down, each after the one that it is in."""
         rows: list[dict[str, Any]] = []
         waiting: list[tuple[_Rows, int | None]] = []
-        waiting += [(pair, None) for pair in reversed(self._roots())]
+        roots = self._merge(self._before.children.get(None, []), self._after.children.get(None, []))
+        waiting += [(pair, None) for pair in reversed(roots)]
         while waiting:
             pair, above = waiting.pop()
             number = len(rows)
@@ -88,16 +90,6 @@ class PairedRows:
                 if above_row["kind"] == "same":
                     above_row["kind"] = "inside"
         return rows
-
-    def _roots(self) -> list[_Rows]:
-        """Return the rows that are in no other. A model that the other side wraps is not."""
-        old = self._before.children.get(None, [])
-        new = self._after.children.get(None, [])
-        roots = []
-        for one, other in self._merge(old, new):
-            if one in (None, *old) and other in (None, *new):
-                roots.append((one, other))
-        return roots
 
     def _inside(self, pair: _Rows) -> list[_Rows]:
         """Return the rows in a row, in the order of the calls now."""
@@ -113,7 +105,21 @@ class PairedRows:
     def _merge(self, old: Sequence[int], new: Sequence[int]) -> list[_Rows]:
         before: list[_Rows] = [(index, self._other.get(index)) for index in old]
         after: list[_Rows] = [(self._first.get(index), index) for index in new]
-        return merge_orders(before, after)
+        siblings = (set(old), set(new))
+        return [pair for pair in merge_orders(before, after) if self._is_here(pair, *siblings)]
+
+    def _is_here(self, pair: _Rows, old: Collection[int], new: Collection[int]) -> bool:
+        """Return whether a pair has its row among these siblings.
+
+        If the two are in different rows, it is the one after. If a wrapper is gone, it stays in
+        its wrapper.
+        """
+        one, other = pair
+        if one is None or other is None:
+            return True
+        was_in, is_in = self._before.rows[one]["in"], self._after.rows[other]["in"]
+        is_unwrapped = was_in is not None and is_in is None
+        return one in old if is_unwrapped else other in new
 
     def _row(self, pair: _Rows) -> dict[str, Any]:
         one, other = pair
@@ -200,13 +206,10 @@ def row_of_call(path: str, call: int, type_name: str, above: int | None) -> dict
 
 def rows_of_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """Return a row for each layer of an info, with the sums over what is inside."""
-    above: dict[int, int] = {}
-    for parent, inside in enumerate(children_of([layer["depth"] for layer in layers])):
-        above.update(dict.fromkeys(inside, parent))
-
+    parents = parents_of([layer["depth"] for layer in layers])
     rows: list[dict[str, Any]] = []
-    for index, layer in enumerate(layers):
-        row = row_of_call(layer["path"], layer["call"], layer["type"], above.get(index))
+    for layer, parent in zip(layers, parents, strict=True):
+        row = row_of_call(layer["path"], layer["call"], layer["type"], parent)
         row["name"] = truncate_text(layer["name"])
         row["input"] = shapes_of(layer["input_shape"])
         row["output"] = shapes_of(layer["output_shape"])

@@ -8,10 +8,14 @@ from typing import Any, cast
 
 from torchscan import units
 from torchscan.escapes import printable
-from torchscan.report.alignment import Settings, align_layers
 from torchscan.report.compare_runs import describe_differences
-from torchscan.report.comparison import ComparedSide, Comparison, compare_estimates, growth
-from torchscan.report.comparison_table import format_value
+from torchscan.report.comparison import (
+    ComparedSide,
+    Comparison,
+    compare_estimates,
+    settings_of_both,
+)
+from torchscan.report.comparison_table import format_value, growth
 from torchscan.report.info_data import COST_SUMS, SUMS, InfoDict, Layer, data_of
 from torchscan.report.paging.compared_rows import PageSide, PairedRows, rows_of_layers, starts_of
 from torchscan.report.paging.layer_rows import Paging
@@ -45,11 +49,11 @@ class _ShownSide:
     """One side with what its page shows."""
 
     def __init__(self, side: ComparedSide) -> None:
+        self.side = side
         self.content: PageContent | None = side.content
         info: InfoDict = side.info if self.content is None else self.content.info
         self.info = data_of(info)
         self.layers: Sequence[Layer] = self.info["layers"]
-        self.settings: Settings = {} if self.content is None else self.content.settings
 
     @property
     def name(self) -> str:
@@ -80,7 +84,7 @@ class _ShownSide:
             self.content.trace,
             self.info,
             roofline=self.content.roofline,
-            settings=self.settings,
+            settings=self.content.settings,
             failed=None,
             fields=None,
             starts=starts,
@@ -98,11 +102,8 @@ class _ComparedModels:
     def __init__(self, comparison: Comparison, before: _ShownSide, after: _ShownSide) -> None:
         self._comparison = comparison
         self._before, self._after = before, after
-        # A report has no settings: those of a recorded model would look like a change.
-        has_settings = before.content is not None and after.content is not None
-        settings = (before.settings, after.settings) if has_settings else ({}, {})
-        self._settings = settings
-        self._aligned = align_layers(before.layers, after.layers, settings)
+        self._settings = settings_of_both(before.side, after.side)
+        self._aligned = comparison._aligned
 
     def data(self, names: tuple[str, str] | None) -> dict[str, Any]:
         before, after = self._before, self._after

@@ -1,8 +1,7 @@
-"""The user's own values of modules, by path: from CSV and JSON files, or from a mapping."""
+"""The user's own values of modules, by path: from CSV and JSON files, or from mappings."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -11,35 +10,59 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsFloat
+from typing import Any
 
 from torchscan.errors import Argument, InputError, Value, naming
 from torchscan.files import path_of, read_text
-from torchscan.report.paging.row_values import truncate_text
+from torchscan.report.paging.overlay_values import (
+    HasItems,
+    NamedValues,
+    Values,
+    label_of_path,
+    named_values,
+    require_few,
+)
 from torchscan.user_warnings import warn_user
 
-#: values by path, or several overlays by name; None is no value
-Values = Mapping[str, SupportsFloat | None]
-Overlay = Values | Mapping[str, Values] | str | os.PathLike[str]
-#: checked values by path, by the names of overlays
-NamedValues = dict[str, dict[str, float]]
+#: values by path, several overlays by name, or a file with them
+OneOverlay = Values | Mapping[str, Values] | HasItems | str | os.PathLike[str]
+Overlay = OneOverlay | Sequence[OneOverlay]
 
 _MAX_MIB = 32
-_MAX_OVERLAYS = 20
 _PATH = "path"
 #: a name that says nothing: the file's name stands for it
 _VALUE = "value"
+_HOW = "give numbers by path, {'layer1.0': 0.3}, or the path of a CSV or JSON file"
 _HEADER = "begin with a header such as path,sensitivity, with commas"
 
 
 def read_overlays(given: object) -> NamedValues:
-    """Return the values by path of each overlay, by its name, from a file or a mapping."""
-    if isinstance(given, Mapping):
+    """Return the values by path of each overlay, by its name, from files or mappings."""
+    if not isinstance(given, list | tuple):
+        return _read_overlay(given)
+    found: NamedValues = {}
+    sources: dict[str, str] = {}
+    for each in given:
+        source = str(each) if isinstance(each, str | os.PathLike) else "a mapping"
+        for name, values in _read_overlay(each).items():
+            if name in found:
+                places = f" is in {sources[name]} and in {source}"
+                advice = ": give each overlay its own name"
+                raise InputError(Argument("overlay"), f": {label_of_path(name)}", places, advice)
+            found[name] = values
+            sources[name] = source
+    if not found:
+        raise InputError.of_value("overlay", given, _HOW)
+    with naming("overlay"):
+        return require_few(found)
+
+
+def _read_overlay(given: object) -> NamedValues:
+    if isinstance(given, HasItems):
         with naming("overlay"):
-            return _named_values(given, _VALUE)
+            return named_values(given, _VALUE)
     if not isinstance(given, str | os.PathLike):
-        advice = "give numbers by path, {'layer1.0': 0.3}, or the path of a CSV or JSON file"
-        raise InputError.of_value("overlay", given, advice)
+        raise InputError.of_value("overlay", given, _HOW)
     path = path_of(given)
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".json"):
@@ -49,7 +72,7 @@ def read_overlays(given: object) -> NamedValues:
     with naming(str(path)):
         if suffix == ".csv":
             return _Sheet(text).overlays(path.stem)
-        return _named_values(_parse_json(text), path.stem)
+        return named_values(_parse_json(text), path.stem)
 
 
 @dataclass(slots=True)
@@ -75,7 +98,7 @@ class _ValueColumn:
         if num_texts > len(numbers) or not numbers:
             return None
         for line, path, text in wrong:
-            place = f"line {line}: {_label(self.name)} of {_label(path)} is "
+            place = f"line {line}: {label_of_path(self.name)} of {label_of_path(path)} is "
             advice = ": give a finite number, or leave it or its column out"
             raise InputError(place, Value(text), advice)
         return numbers
@@ -106,9 +129,9 @@ class _Sheet:
         if not found:
             raise InputError("it has no values: give numbers in a column beside path")
         if others:
-            shown = ", ".join(map(_label, others))
+            shown = ", ".join(map(label_of_path, others))
             warn_user(f"columns of text are not shown as overlays: {shown}")
-        return _require_few(found)
+        return require_few(found)
 
     def _columns(self) -> list[_ValueColumn]:
         header = self._header()
@@ -121,8 +144,9 @@ class _Sheet:
             path = row[place].strip()
             before = lines.setdefault(path, line)
             if before != line:
+                label = label_of_path(path)
                 raise InputError(
-                    f"line {line}: line {before} has {_label(path)}, too: give each path once"
+                    f"line {line}: line {before} has {label}, too: give each path once"
                 )
             for at, column in columns.items():
                 text = row[at].strip()
@@ -137,7 +161,9 @@ class _Sheet:
             raise InputError("line 1 is ", Value(shown), f", without a column path: {_HEADER}")
         for name, number in Counter(filter(None, header)).items():
             if number > 1:
-                raise InputError(f"the header has {_label(name)} twice: give each its own name")
+                raise InputError(
+                    f"the header has {label_of_path(name)} twice: give each its own name"
+                )
         return header
 
     def _rows(self, width: int) -> Iterator[tuple[int, Sequence[str]]]:
@@ -172,50 +198,6 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for name, value in pairs:
         if name in content:
-            raise InputError(f"{_label(name)} has two values: give each path once")
+            raise InputError(f"{label_of_path(name)} has two values: give each path once")
         content[name] = value
     return content
-
-
-def _label(name: str) -> str:
-    return truncate_text(name) or "the model"
-
-
-def _named_values(given: Mapping[str, Any], default: str) -> NamedValues:
-    """Return checked values by name. Values without a name have the ``default`` one."""
-    nested = [isinstance(each, Mapping) for each in given.values()]
-    if any(nested) and not all(nested):
-        raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
-    by_name = given if any(nested) else {default: given}
-    found = {}
-    for name, values in by_name.items():
-        if not isinstance(name, str) or not name.strip():
-            raise InputError("a name is ", Value(name), ": give a string")
-        found[name] = _checked_values(name, values)
-    return _require_few(found)
-
-
-def _checked_values(name: str, given: Mapping[Any, Any]) -> dict[str, float]:
-    values = {}
-    for path, value in given.items():
-        if not isinstance(path, str):
-            raise InputError("a path is ", Value(path), ": give the path of a module as a string")
-        if value is None:
-            continue
-        number = math.nan
-        if not isinstance(value, str | bytes | bool):
-            with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
-                number = float(value)
-        if not math.isfinite(number):
-            place = f"{_label(name)} of {_label(path)} is "
-            raise InputError(place, Value(value), ": give a finite number")
-        values[path] = number
-    if not values:
-        raise InputError(f"{_label(name)} has no values: give numbers by the paths of modules")
-    return values
-
-
-def _require_few(found: NamedValues) -> NamedValues:
-    if len(found) > _MAX_OVERLAYS:
-        raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
-    return found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torchscan.errors import Argument, InputError
-from torchscan.report.paging.overlay_file import NamedValues
+from torchscan.report.paging.overlay_values import NamedValues
 from torchscan.report.paging.row_values import key_of, truncate_text
 from torchscan.trace.trace import Trace
 from torchscan.user_warnings import warn_user

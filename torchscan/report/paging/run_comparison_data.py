@@ -11,25 +11,25 @@ from torchscan.report.compare_runs import (
     PARTS_OF_STEPS,
     PASSES_OF_CALLS,
     CallChange,
-    Change,
+    PlacedCall,
     RunComparison,
-    TimeChange,
-    median_or_zero,
 )
 from torchscan.report.paging.compared_rows import PageSide, PairedRows, row_of_call
 from torchscan.report.paging.comparison_data import title_of
 from torchscan.report.paging.page_data import verdict_of
 from torchscan.report.paging.row_values import label_of, rounded, truncate_text
 from torchscan.report.run_comparison_table import run_remarks, share_text
+from torchscan.report.time_changes import TimeChange, median_or_zero
 
 
 def run_comparison_data(
     comparison: RunComparison, names: tuple[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the data of the page: times of steps, and of calls as a tree by their paths."""
-    calls = {(call.path, call.invocation): call for call in comparison.calls}
-    ordered = _in_tree_order([calls[key] for key in comparison._order])
-    sides = _side(ordered, "before", "added"), _side(ordered, "after", "removed")
+    """Return the data of the page: times of steps, and of calls as a tree, aligned as in text."""
+    sides = [
+        _side(order, comparison.calls, when)
+        for order, when in zip(comparison._orders, ("before", "after"), strict=True)
+    ]
     shown = list(map(printable, names or ("first run", "second run")))
     pages = []
     for title, side in zip(shown, sides, strict=True):
@@ -38,82 +38,53 @@ def run_comparison_data(
         "title": title_of(shown),
         "question": ["two inspected runs"],
         "verdicts": _verdicts(comparison.totals),
-        "rows": _paired_rows(ordered, *sides),
+        "rows": _paired_rows(comparison, *sides),
         "sides": pages,
         "remarks": list(map(printable, run_remarks(comparison, "~"))),
         "error": "",
     }
 
 
+def _side(order: Sequence[PlacedCall], calls: Sequence[CallChange], when: str) -> PageSide:
+    """Return the rows of one run."""
+    rows = []
+    for placed in order:
+        row = row_of_call(placed.path, placed.invocation, placed.type_name, placed.parent)
+        row["name"] = truncate_text(label_of(placed.name, placed.invocation))
+        for name in PASSES_OF_CALLS:
+            latency = getattr(getattr(calls[placed.number], name), when)
+            if latency is not None:
+                row[name] = rounded(latency.median)
+        rows.append(row)
+    return PageSide(rows=rows, layers=range(len(rows)))
+
+
 def _paired_rows(
-    calls: Sequence[CallChange], before: PageSide, after: PageSide
+    comparison: RunComparison, before: PageSide, after: PageSide
 ) -> list[dict[str, Any]]:
     """Return the rows of both runs, with the passes whose time may have changed by chance."""
+    old, new = comparison._orders
+    index_after = {placed.number: index for index, placed in enumerate(new)}
+    aligned = {}
+    for index, placed in enumerate(old):
+        if placed.number in index_after:
+            aligned[index] = index_after[placed.number]
 
     def describe(_: int, other: int) -> list[str]:
         texts = []
         for name, label in PASSES_OF_CALLS.items():
-            change: TimeChange = getattr(calls[after.layers[other]], name)
+            change: TimeChange = getattr(comparison.calls[new[other].number], name)
             if change.is_clear:
                 texts.append(f"{label.lower()} {share_text(change)} %")
         return texts
 
-    aligned = {index: index for index in range(len(calls))}
     rows = PairedRows(before, after, aligned, describe).rows()
     for row in rows:
         one, other = row["sides"]
         if one is not None and other is not None:
-            call = calls[after.layers[other]]
+            call = comparison.calls[new[other].number]
             row["unclear"] = [name for name in PASSES_OF_CALLS if not getattr(call, name).is_clear]
     return rows
-
-
-def _in_tree_order(calls: Sequence[CallChange]) -> list[CallChange]:
-    """Return the calls so that each comes after the call that it is in."""
-    paths = {call.path for call in calls}
-    inside: dict[str | None, list[CallChange]] = {}
-    for call in calls:
-        inside.setdefault(_parent_of(call.path, paths), []).append(call)
-    ordered: list[CallChange] = []
-    waiting = list(reversed(inside.get(None, [])))
-    while waiting:
-        call = waiting.pop()
-        ordered.append(call)
-        waiting += reversed(inside.pop(call.path, []))  # in its first call
-    return ordered
-
-
-def _parent_of(path: str, paths: set[str]) -> str | None:
-    """Return the path of the nearest module around this one, or None if there is none."""
-    while path:
-        path = path.rpartition(".")[0]
-        if path in paths:
-            return path
-    return None
-
-
-def _side(calls: Sequence[CallChange], when: str, missing: Change) -> PageSide:
-    """Return the rows of one run, which has all calls but those that are ``missing``."""
-    present = {call.path for call in calls if call.kind != missing}
-    first: dict[str, int] = {}
-    rows: list[dict[str, Any]] = []
-    layers = []
-    for index, call in enumerate(calls):
-        if call.kind == missing:
-            continue
-        parent = _parent_of(call.path, present)
-        relative = call.path.removeprefix(f"{parent}.") if parent else call.path
-        above = None if parent is None else first[parent]
-        row = row_of_call(call.path, call.invocation, call.type_name, above)
-        row["name"] = truncate_text(label_of(relative or call.type_name, call.invocation))
-        for name in PASSES_OF_CALLS:
-            latency = getattr(getattr(call, name), when)
-            if latency is not None:
-                row[name] = rounded(latency.median)
-        first.setdefault(call.path, len(rows))
-        rows.append(row)
-        layers.append(index)
-    return PageSide(rows=rows, layers=layers)
 
 
 def _verdicts(totals: Mapping[str, TimeChange]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 // Memory over a pass, and what limits operators: pictures that say which layer it is where one points.
 
 import { make } from "./elements.js";
-import { bytes, count, share } from "./format.js";
+import { bytes, count, most, share } from "./format.js";
 
 /** @typedef {{select: (path: string) => void, point: (event: Event | null, said: [string, string][]) => void}} On */
 
@@ -20,6 +20,17 @@ function ticks(top, number) {
 function held(memory, at) {
   const sizes = memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, memory.sizes[place][at]]);
   return sizes.filter((/** @type {[string, number]} */ [, size]) => size);
+}
+
+/** What each color stands for, with the bytes at the peak; a kind that it lacks has its largest size. @param {any} memory @param {number} peak @returns {[string, string][]} */
+function memoryKey(memory, peak) {
+  const atPeak = held(memory, peak);
+  const others = memory.kinds.flatMap((/** @type {string} */ kind, /** @type {number} */ place) => {
+    const largest = most(memory.sizes[place], 0);
+    return largest && !memory.sizes[place][peak] ? [[kind, largest]] : [];
+  });
+  return [...atPeak.map(([kind, size]) => /** @type {[string, string]} */ ([kind, `${kind} ${bytes(size)}`])),
+    ...others.map((/** @type {[string, number]} */ [kind, size]) => /** @type {[string, string]} */ ([kind, `${kind} up to ${bytes(size)}, none at the peak`]))];
 }
 
 /** @param {any} memory @param {On} on */
@@ -64,7 +75,7 @@ export function memoryChart(memory, on) {
     on.point(event, [["", bytes(total)], ["layer", memory.layers[at] || "the model itself"], ["operator", memory.operators[at]],
       ...held(memory, at).map(([kind, size]) => /** @type {[string, string]} */ ([kind, bytes(size)]))]);
   }, (at) => on.select(memory.layers[at]));
-  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: held(memory, peak).map(([kind, size]) => [kind, `${kind} ${bytes(size)}`]) };
+  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: memoryKey(memory, peak) };
 }
 
 /** @param {any} svg @param {number} wide @param {number} number @param {(at: number | null, event: Event | null) => void} over @param {(at: number) => void} click */

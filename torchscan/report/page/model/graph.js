@@ -53,6 +53,7 @@ export class GraphView {
     this.settings = { isLine: true, limit: LIMITS[0], room: 900 };
     /** @type {Plan | null} */
     this.plan = null;
+    this.plannedState = "";
     /** @type {BoxDrawing | null} */
     this.drawing = null;
     this.view = { x: 0, y: 0, zoom: 1 };
@@ -72,12 +73,13 @@ export class GraphView {
     const drawnBefore = this.drawn;
     const isElsewhere = row !== this.row || !drawnBefore;
     this.brings = isElsewhere || selected !== this.selected;
+    if (isElsewhere || figure !== this.figure || !this.isDrawn()) this.plan = null;
     this.row = row;
     this.selected = selected;
     this.figure = figure;
     if (isElsewhere) this.chooseSettings();
     if (this.brings) this.reveal(selected);
-    this.drawn = `${row} ${figure.key} ${[...this.opened].join()}`;
+    this.drawn = this.state();
     if (this.drawn === drawnBefore) {
       this.mark();
       return;
@@ -91,7 +93,7 @@ export class GraphView {
     const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node");
     const left = this.rowBefore;
     this.rowBefore = this.row;
-    this.plan = this.planned(this.settings);
+    this.plan = this.currentPlan();
     this.scale = figure.scale ? scaleOf(figure, this.data.rows) : scaleOfCells(boxesIn(this.plan).map((box) => box.cells));
     this.drawing = new BoxDrawing(this.data, figure, this.scale, this.kept, (...given) => this.input.listenTo(...given), (box) => this.toggle(box));
     this.inner.replaceChildren(this.drawing.plan(this.plan));
@@ -132,6 +134,20 @@ export class GraphView {
     return planner.level(this.data.rows[this.row].level, String(this.row));
   }
 
+  /** The plan of what is shown, made once until something that it depends on has changed. @returns {Plan} */
+  currentPlan() {
+    const state = this.state();
+    if (!this.plan || this.plannedState !== state) this.plan = this.planned(this.settings);
+    this.plannedState = state;
+    return this.plan;
+  }
+
+  /** What the plan depends on, apart from values. */
+  state() { return `${this.row} ${this.figure?.key} ${[...this.opened].join()}`; }
+
+  /** Whether what is drawn is up to date. */
+  isDrawn() { return this.drawn === this.state(); }
+
   /** Nodes of the level that is shown. */
   numNodes() { return this.data.levels[this.data.rows[this.row].level].nodes.length; }
 
@@ -163,7 +179,7 @@ export class GraphView {
   /** Return the closed range that a row stands in, if there is one. @param {number} row @returns {string | null} */
   rangeOf(row) {
     if (row < 0) return null;
-    const plan = this.planned(this.settings);
+    const plan = this.currentPlan();
     const folded = boxesIn(plan).find((box) => box.range && !box.inside && box.numbers.includes(row));
     return folded ? folded.id : null;
   }
@@ -258,6 +274,7 @@ export class GraphView {
   /** The window has another size. */
   adapt() {
     if (this.isMoved || !this.figure) return;
+    this.plan = null;
     this.chooseSettings();
     this.redraw(true);
   }

@@ -21,22 +21,16 @@ class SideView extends GraphView {
     this.side = side;
     /** the row whose inside is shown, before it is drawn */
     this.wanted = 0;
-    /** what the other side was when this one was drawn */
-    this.beside = "";
     this.isFollowing = false;
   }
 
   get other() { return this.pair.views[1 - this.side]; }
 
-  /** What this side looks like, on which the heights of the other one depend. */
-  get state() { return `${this.wanted} ${[...this.opened].join()}`; }
+  /** What is open on this side, on which the heights of the other one depend. */
+  get openedHere() { return `${this.wanted} ${[...this.opened].join()}`; }
 
-  /** @param {number} row @param {number} selected @param {Figure} figure */
-  show(row, selected, figure) {
-    if (this.drawn && this.beside !== this.other.state) this.drawn = "beside another one";
-    super.show(row, selected, figure);
-    this.beside = this.other.state;
-  }
+  /** The heights of one side depend on what is open on the other. */
+  state() { return `${super.state()} ${this.openedHere} ${this.other.openedHere}`; }
 
   /** @param {boolean} isElsewhere */
   redraw(isElsewhere) {
@@ -49,11 +43,7 @@ class SideView extends GraphView {
 
   /** @param {Settings} settings @returns {Plan} */
   planned(settings) {
-    const plans = this.pair.views.map((view) => view.alone(settings));
-    const [one, other] = this.pair.views.map((view) => this.pair.joints[view.side][view.wanted]);
-    if (one === other) alignPlans(plans[0], plans[1], [(box) => this.pair.jointsOf(0, box), (box) => this.pair.jointsOf(1, box)]);
-    center(plans);
-    return plans[this.side];
+    return this.pair.planned(settings)[this.side];
   }
 
   /** The plan of this side alone. @param {Settings} settings @returns {Plan} */
@@ -71,9 +61,8 @@ class SideView extends GraphView {
 
   explain() {
     super.explain();
-    const kinds = new Set([...this.inner.querySelectorAll(".node[data-row]")].map((node) => this.pair.jointOf(this.side, Number(node.getAttribute("data-row"))).kind));
     for (const kind of Object.keys(SIGNS)) {
-      if (kinds.has(kind)) this.key.append(make("span", {}, make("i", { class: `sign keep-${kind}` }, SIGNS[kind]), WORDS[kind]));
+      if (this.inner.querySelector(`.keep-${kind}`)) this.key.append(make("span", {}, make("i", { class: `sign keep-${kind}` }, SIGNS[kind]), WORDS[kind]));
     }
   }
 
@@ -123,6 +112,9 @@ export class GraphPair {
     this.opened = { has: (/** @type {number} */ joint) => this.views.some((view, side) => view.opened.has(data.rows[joint]?.sides[side])) };
     /** @type {[number, number, Figure] | null} */
     this.shown = null;
+    /** by settings, for the state below @type {Map<string, Plan[]>} */
+    this.plans = new Map();
+    this.plannedState = "";
   }
 
   /** @param {number} row @param {number} selected @param {Figure} figure */
@@ -139,6 +131,22 @@ export class GraphPair {
       const selectedThere = selected < 0 ? null : this.data.rows[selected].sides[view.side];
       view.show(view.wanted, selectedThere ?? -1, figure);
     }
+  }
+
+  /** Both plans, aligned, which are made once for what is open and how boxes are drawn. @param {Settings} settings @returns {Plan[]} */
+  planned(settings) {
+    const state = this.views.map((view) => `${view.figure?.key} ${view.openedHere}`).join(" | ");
+    if (state !== this.plannedState) this.plans.clear();
+    this.plannedState = state;
+    const key = `${settings.isLine} ${settings.limit} ${settings.room}`;
+    const known = this.plans.get(key);
+    if (known) return known;
+    const plans = this.views.map((view) => view.alone(settings));
+    const [one, other] = this.views.map((view) => this.joints[view.side][view.wanted]);
+    if (one === other) alignPlans(plans[0], plans[1], [(box) => this.jointsOf(0, box), (box) => this.jointsOf(1, box)]);
+    center(plans);
+    this.plans.set(key, plans);
+    return plans;
   }
 
   redraw() { if (this.shown) this.show(...this.shown); }

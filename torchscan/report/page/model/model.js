@@ -20,6 +20,9 @@ function asked() {
 /** @param {HTMLElement} host @param {any} data */
 export function showPage(host, data) { new ModelPage(host, data).start(); }
 
+/** The class of a row, unless its name says it. @param {any} row */
+export function typeBeside({ name, type }) { return name === type ? "" : type; }
+
 export class ModelPage {
   /** @param {HTMLElement} host @param {any} data */
   constructor(host, data) {
@@ -140,7 +143,7 @@ export class ModelPage {
       if (this.graph) this.graph.keepsFocus = true;
       this.enter(at);
     };
-    const type = this.missing ? `there is no layer ${this.missing}` : this.data.rows[this.shown].type;
+    const type = this.missing ? `there is no layer ${this.missing}` : typeBeside(this.data.rows[this.shown]);
     this.crumbs.replaceChildren(...crumbsOf(this.data.rows, this.shown, enter), make("span", { class: "type" }, type));
   }
 

@@ -1,6 +1,7 @@
 // Overlays: the user's own values by path, which color the graph and have a column each.
 
 import { make } from "./elements.js";
+import { figuresOf } from "./figures.js";
 import { least, most } from "./format.js";
 import { placeGiven, valuesAt } from "./given.js";
 import { callsOf } from "./measured.js";
@@ -17,6 +18,8 @@ import { toneIn } from "./tones.js";
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, values: GivenValues}} Overlay */
 
+/** headings of columns that have no figure of that name */
+const HEADINGS = ["Layer", "Output", "Params", "RF"];
 /** characters of a name */
 const LONGEST = 32;
 /** the largest value over the smallest from which tones are logarithmic */
@@ -29,16 +32,22 @@ const LONG = 1e6;
 /** Put overlays on the rows. @param {Row[]} rows @param {Overlay[]} [overlays] @returns {Figure[]} */
 export function overlayFigures(rows, overlays = []) {
   const places = new Map(rows.map((row, at) => [row, at]));
+  const own = figuresOf(rows).map((figure) => figure.label);
+  const taken = new Set([...HEADINGS, ...own].map((label) => label.toLowerCase()));
   return overlays.map(({ name, values }, number) => {
     const key = `overlay${number}`;
     placeGiven(rows, key, values);
-    return figureOf(key, name, rows, places, values);
+    const label = distinct(short(name, LONGEST), taken);
+    taken.add(label.toLowerCase());
+    return figureOf(key, name, label, rows, places, values);
   });
 }
 
-/** @param {string} key @param {string} name @param {Row[]} rows @param {Map<Row, number>} places @param {GivenValues} values @returns {Figure} */
-function figureOf(key, name, rows, places, values) {
-  const label = short(name, LONGEST);
+/** A name that no other column has. @param {string} name @param {Set<string>} taken in lower case @returns {string} */
+function distinct(name, taken) { return taken.has(name.trim().toLowerCase()) ? distinct(`${name} (overlay)`, taken) : name; }
+
+/** @param {string} key @param {string} name @param {string} label @param {Row[]} rows @param {Map<Row, number>} places @param {GivenValues} values @returns {Figure} */
+function figureOf(key, name, label, rows, places, values) {
   const givenOf = (/** @type {Row} */ row) => /** @type {Given | undefined} */ (row.given?.[key]);
   const range = rangeOf(values);
   return {

@@ -3,9 +3,9 @@
 import { make } from "./elements.js";
 import { saidOf } from "./figures.js";
 import { GraphPair } from "./graph_pair.js";
-import { ModelPage } from "./model.js";
+import { ModelPage, typeBeside } from "./model.js";
 import { PairTable, differenceOf, differenceText, wordsOf } from "./pair_table.js";
-import { panel, saving, toolButton } from "./panels.js";
+import { crumbsOf, panel, saving, toolButton } from "./panels.js";
 import { Pointing } from "./pointing.js";
 
 /** names of the sides */
@@ -39,6 +39,7 @@ class PairPage extends ModelPage {
     this.hasGraphs = data.sides.every((/** @type {any} */ side) => side.levels.length);
     this.chooseDifferent();
     if (!this.hasGraphs) this.choice.element.firstChild.textContent = "show ";
+    this.sideCrumbs = SIDES.map((side) => make("nav", { class: "crumbs", "aria-label": `path ${side}` }));
     const canvases = SIDES.map(() => make("div", { class: "canvas" }));
     const table = make("div", { class: "scroll" });
     const graphs = this.hasGraphs ? SIDES.map((_, side) => make("div", { class: "side" }, this.sidePanel(side, canvases[side]))) : [];
@@ -68,13 +69,29 @@ class PairPage extends ModelPage {
   /** @param {number} side @param {HTMLElement} canvas */
   sidePanel(side, canvas) {
     const { title } = this.data.sides[side];
-    const save = saving(() => this.pair.views[side].svg, `${title}-graph`);
+    const save = saving(() => this.pair.views[side].svg, `${title}-${SIDES[side]}`);
     const zoom = [toolButton("−", "zoom out", () => this.pair.zoom(1 / 1.3)), toolButton("+", "zoom in", () => this.pair.zoom(1.3)), toolButton("fit", "fit to view", () => this.pair.fit())];
-    const place = side ? [make("span")] : [this.crumbs];
     const tools = make("div", { class: "tools" }, ...(side ? zoom : []), ...save);
     const heading = side ? make("span") : this.choice.element;
-    const made = panel(`${SIDES[side]}: ${title}`, "graph", canvas, heading, make("div", { class: "place" }, ...place, tools));
+    const made = panel(`${SIDES[side]}: ${title}`, "graph", canvas, heading, make("div", { class: "place" }, this.sideCrumbs[side], tools));
     return made;
+  }
+
+  /** Each side has the names of its own layers. */
+  drawCrumbs() {
+    if (!this.hasGraphs) return;
+    const shown = this.data.rows[this.shown];
+    this.sideCrumbs.forEach((/** @type {HTMLElement} */ crumbs, /** @type {number} */ side) => {
+      const { rows } = this.data.sides[side];
+      const at = this.pair.levelOf(side, this.shown);
+      const enter = (/** @type {number} */ row) => {
+        this.pair.keepsFocus = true;
+        this.enter(this.pair.joints[side][row]);
+      };
+      const without = shown.sides[side] === null ? `without ${shown.name}` : "";
+      const said = this.missing ? `there is no layer ${this.missing}` : [typeBeside(rows[at]), without].filter(Boolean).join(" ");
+      crumbs.replaceChildren(...crumbsOf(rows, at, enter), make("span", { class: "type" }, said));
+    });
   }
 
   filtering() {

@@ -60,7 +60,7 @@ export class PairTable extends LayersView {
     const row = this.rows[at], cell = super.nameCell(at, isTree);
     const sign = make("span", { class: `sign keep-${row.kind}`, title: WORDS[row.kind] }, SIGNS[row.kind] ?? "");
     cell.insertBefore(sign, cell.children[1]);
-    if (row.was) cell.append(make("span", { class: "type" }, `was ${row.was}`));
+    if (row.was) cell.insertBefore(make("span", { class: "type" }, `was ${row.was}`), cell.children[3]); // a long class is cut
     return cell;
   }
 

@@ -1,0 +1,91 @@
+"""The user's own values of modules by path, checked: numbers of any kind, from any mapping."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
+
+from torchscan.errors import InputError, Value
+from torchscan.report.paging.row_values import truncate_text
+
+#: values by path; None is no value
+Values = Mapping[str, SupportsFloat | None]
+#: checked values by path, by the names of overlays
+NamedValues = dict[str, dict[str, float]]
+
+_MAX_OVERLAYS = 20
+
+
+@runtime_checkable
+class HasItems(Protocol):
+    """A mapping, or what can be read like one, such as a Series or a DataFrame of pandas."""
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """Return keys and values."""
+
+
+def named_values(given: HasItems, default: str) -> NamedValues:
+    """Return checked values by name. Values without a name have the ``default`` one."""
+    content = list(given.items())
+    nested = [isinstance(value, HasItems) for _, value in content]
+    if any(nested) and not all(nested):
+        raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
+    if not any(nested):
+        name = None if isinstance(given, Mapping) else getattr(given, "name", None)
+        content = [(name or default, given)]  # a Series may have a name
+    found: NamedValues = {}
+    for name, values in content:
+        if not isinstance(name, str) or not name.strip():
+            raise InputError("a name is ", Value(name), ": give a string")
+        found[name] = _checked_values(name, values)
+    return require_few(found)
+
+
+def _checked_values(name: str, given: HasItems) -> dict[str, float]:
+    # pandas writes NaN for a missing value
+    is_nan_missing = not isinstance(given, Mapping)
+    values: dict[str, float] = {}
+    for path, value in given.items():
+        if not isinstance(path, str):
+            raise InputError("a path is ", Value(path), ": give the path of a module as a string")
+        if path in values:
+            raise InputError(f"{label_of_path(path)} has two values: give each path once")
+        if value is None:
+            continue
+        number = _number_of(value)
+        if number is not None and math.isnan(number) and is_nan_missing:
+            continue
+        if number is None or not math.isfinite(number):
+            place = f"{label_of_path(name)} of {label_of_path(path)} is "
+            raise InputError(place, Value(value), ": give a finite number")
+        values[path] = number
+    if not values:
+        raise InputError(
+            f"{label_of_path(name)} has no values: give numbers by the paths of modules"
+        )
+    return values
+
+
+def _number_of(value: Any) -> float | None:
+    """Return a number, also of a tensor or an array with one element, or None if it is not one."""
+    if isinstance(value, str | bytes | bool):
+        return None
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
+        # float() warns of tensors that require a gradient, and of arrays with dimensions
+        item = getattr(value, "item", None)
+        return float(value if item is None else item())
+    return None
+
+
+def label_of_path(path: str) -> str:
+    """Return a path or a name as errors show it."""
+    return truncate_text(path) or "the model"
+
+
+def require_few(found: NamedValues) -> NamedValues:
+    """Return the overlays, or raise an InputError if a page has no room for so many."""
+    if len(found) > _MAX_OVERLAYS:
+        raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
+    return found
