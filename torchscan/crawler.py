@@ -115,8 +115,8 @@ def summary(
         receptive_field: show the receptive field of each layer.
         effective_rf_stats: show its stride and padding in terms of the input.
         columns: what to show of each layer, by name.
-        width: of the table, in characters; by default the terminal's, or else 80. Columns that find
-            no room are left out.
+        width: in characters, by default of the terminal, or else 80. Columns without room are left
+            out.
         fold_repeats: show equal blocks that follow each other as one row with their sum, and leave
             out what does nothing; by default where that saves half of the rows.
         strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
@@ -125,7 +125,7 @@ def summary(
     if width is None:
         width = width_of(sys.stdout)
     check_layout(columns, wrap_mode, width)
-    has_device = can_estimate_for(asked.get("device"))
+    has_device = "device" in asked and can_estimate_for(asked["device"])
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
     require_device(columns, has_device=has_device)
@@ -136,9 +136,10 @@ def summary(
         except RecordError as error:
             _print(unfinished_table(error), width)
             raise
-        folded = folded_to(info, max_depth)
-        _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
-        del scan, info, folded  # else Python looks for garbage among all that they hold
+        if max_depth is not None:
+            info = folded_to(info, max_depth)
+        _print(info_table(info, columns, wrap_mode, fold_repeats=fold_repeats), width)
+        del scan, info  # else Python looks for garbage among all that they hold
     return PrintedSummary()
 
 
@@ -262,8 +263,7 @@ def apply(module: nn.Module, fn: Callable[..., object], name: str | None = None)
 
     Args:
         module: the root.
-        fn: a function of a module and its path, or of a module, its depth and its name, as the
-            function of 0.1.0 was.
+        fn: a function of a module and its path, or (as in 0.1.0) of a module, its depth and name.
         name: the name of the root; by default its class in lower case.
     """
     has_depth = len(inspect.signature(fn).parameters) == 3
