@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -227,7 +228,7 @@ def test_a_name_is_public_in_one_place() -> None:
 def test_result_types_are_public() -> None:
     """A user can write the type of everything that a function returns."""
     str(torchscan.types.Table(title="", columns=[], rows=[]))  # loads the formatters
-    bases = {Result, RowsResult, PageResult, LayerResults}
+    bases: set[Any] = {Result, RowsResult, PageResult, LayerResults}
     # by name, because a dataclass with slots replaces the class that it is made of
     names = {kind.__name__ for base in bases for kind in base.__subclasses__()}
     names -= {base.__name__ for base in bases}
