@@ -138,22 +138,27 @@ class _Functions(TorchFunctionMode):
 
 
 def _products_without_sum(equation: str, operands: Sequence[Tensor]) -> int:
-    """Return the products of pairs of operands without a sum; einsum multiplies matrices for others."""
-    terms, result = _without_ellipses(equation, operands)
-    sizes: dict[str, int] = {}
-    for term, each in zip(terms, operands, strict=True):
-        for index, size in zip(term, each.shape, strict=True):
-            sizes[index] = max(size, sizes.get(index, 1))
+    """Return the products of pairs of operands without a sum; einsum multiplies matrices for others.
+
+    An index of size one in one operand is summed in the other before they are multiplied.
+    """
+    names, result = _without_ellipses(equation, operands)
+    terms = [_sizes_of(name, each) for name, each in zip(names, operands, strict=True)]
     total = 0
-    for first, second in _path_of(",".join(terms) + f"->{result}", operands):
+    for first, second in _path_of(",".join(names) + f"->{result}", operands):
         right, left = terms.pop(max(first, second)), terms.pop(min(first, second))
         needed = set(result).union(*terms)
-        kept = [index for index in dict.fromkeys(left + right) if index in needed]
-        summed = [index for index in set(left) & set(right) if index not in needed]
-        if all(sizes[index] == 1 for index in summed):
-            total += math.prod(sizes[index] for index in kept)
-        terms.append("".join(kept))
+        sizes = {i: max(left.get(i, 1), right.get(i, 1)) for i in (*left, *right)}
+        kept = {index: size for index, size in sizes.items() if index in needed}
+        summed = set(left) & set(right) - needed
+        if all(min(left[index], right[index]) == 1 for index in summed):
+            total += math.prod(kept.values())
+        terms.append(kept)
     return total
+
+
+def _sizes_of(name: str, operand: Tensor) -> dict[str, int]:
+    return dict(zip(name, operand.shape, strict=True))
 
 
 def _path_of(equation: str, operands: Sequence[Tensor]) -> list[tuple[int, int]]:

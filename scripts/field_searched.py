@@ -42,6 +42,7 @@ _LOOKED_AT: Mapping[str, str] = {
     "torchscale": "",
     "torchseg": "",
     "torchtune": "torchtune.modules",
+    "VN-transformer": "VN_transformer",
     "vocos": "",
     "x-clip": "",
     "zetascale": "zeta.models",
@@ -109,7 +110,6 @@ _ADDED: Mapping[str, str] = {
     "pytorchvideo": "pytorchvideo.models",
     "torchxrayvision": "torchxrayvision.models",
     "ETSformer-pytorch": "etsformer_pytorch",
-    "VN-transformer": "VN_transformer",
     **dict.fromkeys(
         [
             "bidirectional-cross-attention",

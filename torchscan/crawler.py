@@ -77,17 +77,14 @@ def crawl_module(
         receptive_field: whether to include the receptive field of each layer.
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
-    with collected_later():
-        scan = Scan(module, input_shape, dtype, **asked)
-        info = scan.describe(
-            convention,
-            strict=strict,
-            receptive_field=receptive_field,
-            memory=memory,
-            times=scan.has_device,
-        )
-        del scan  # else Python looks for garbage among everything that its trace holds
-    return info
+    scan = Scan(module, input_shape, dtype, **asked)
+    return scan.describe(
+        convention,
+        strict=strict,
+        receptive_field=receptive_field,
+        memory=memory,
+        times=scan.has_device,
+    )
 
 
 @asking
@@ -118,8 +115,8 @@ def summary(
         receptive_field: show the receptive field of each layer.
         effective_rf_stats: show its stride and padding in terms of the input.
         columns: what to show of each layer, by name.
-        width: of the table, in characters; by default the terminal's, or else 80. Columns that find
-            no room are left out.
+        width: in characters, by default of the terminal, or else 80. Columns without room are left
+            out.
         fold_repeats: show equal blocks that follow each other as one row with their sum, and leave
             out what does nothing; by default where that saves half of the rows.
         strict: raise if an operator has no cost formula, instead of marking totals as lower bounds.
@@ -128,7 +125,7 @@ def summary(
     if width is None:
         width = width_of(sys.stdout)
     check_layout(columns, wrap_mode, width)
-    has_device = can_estimate_for(asked.get("device"))
+    has_device = "device" in asked and can_estimate_for(asked["device"])
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
     require_device(columns, has_device=has_device)
@@ -139,16 +136,16 @@ def summary(
         except RecordError as error:
             _print(unfinished_table(error), width)
             raise
-        folded = folded_to(info, max_depth)
-        _print(info_table(folded, columns, wrap_mode, fold_repeats=fold_repeats), width)
-        del scan, info, folded  # else Python looks for garbage among all that they hold
+        if max_depth is not None:
+            info = folded_to(info, max_depth)
+        _print(info_table(info, columns, wrap_mode, fold_repeats=fold_repeats), width)
+        del scan, info  # else Python looks for garbage among all that they hold
     return PrintedSummary()
 
 
 def _print(table: Table | None, width: int) -> None:
     if table is not None:
-        text = table.write("text", width=width, colours=has_colours(sys.stdout))
-        print(text)  # noqa: T201 - summary() prints
+        print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201
 
 
 @asking
@@ -266,8 +263,7 @@ def apply(module: nn.Module, fn: Callable[..., object], name: str | None = None)
 
     Args:
         module: the root.
-        fn: a function of a module and its path, or of a module, its depth and its name, as the
-            function of 0.1.0 was.
+        fn: a function of a module and its path, or (as in 0.1.0) of a module, its depth and name.
         name: the name of the root; by default its class in lower case.
     """
     has_depth = len(inspect.signature(fn).parameters) == 3

@@ -62,13 +62,6 @@ class DeviceEstimates:
             parts.append("a training step")
         return ", ".join(parts)
 
-    def telling(self, how: str = "") -> AbstractContextManager[None]:
-        """Return a context that shows progress if it takes long."""
-        return progress(
-            f"torchscan: {type(self.question.module).__name__}{how}",
-            is_shown=self.question.progress,
-        )
-
     # -- devices -----------------------------------------------------------------------------------
 
     @property
@@ -136,7 +129,7 @@ class DeviceEstimates:
     def step_for(self, kernels: KernelDevice) -> RecordedPass:
         """Return the pass for these kernels, which devices with the same kernels share."""
         if kernels not in self._steps:
-            with self.telling(", operator by operator"):
+            with show_progress(self.question, ", operator by operator"):
                 request = self.question.decomposed_pass(kernels, self._change)
                 trace, direct_request = record_step(request)
                 self._steps[kernels] = RecordedPass(
@@ -213,3 +206,9 @@ class DeviceEstimates:
         """The number that rows of products must be a multiple of."""
         recipe = self.question.float8
         return 1 if recipe is None else required_multiple(recipe)
+
+
+def show_progress(question: Question, how: str = "") -> AbstractContextManager[None]:
+    """Return a context that shows progress if a pass takes long."""
+    name = type(question.module).__name__
+    return progress(f"torchscan: {name}{how}", is_shown=question.progress)

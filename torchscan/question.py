@@ -23,6 +23,7 @@ from torchscan.recording.training.offloading import Offload
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.quantized_linear import FrozenFormat
 from torchscan.recording.training.recipe import (
+    RECIPE_DEFAULTS,
     Checkpoint,
     Recipe,
     recipe_arguments,
@@ -32,6 +33,9 @@ from torchscan.recording.training.recipe import (
 from torchscan.signatures import spelled_out
 from torchscan.torch_versions import is_offloaded
 from torchscan.units import bytes_of
+
+#: arguments of a training step
+_OF_STEP = ("loss", "optimizer", "accumulate", "holds_output", *RECIPE_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +71,26 @@ class Question(Inputs):
     def __post_init__(self) -> None:
         """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
-        if is_torch_device(self.device):
+        if self.device is not None and is_torch_device(self.device):
             object.__setattr__(self, "device", str(self.device))
-        checked_precision(self.precision)
-        for name, flag in (
-            ("training", self.training),
-            ("accumulate", self.accumulate),
-            ("holds_output", self.holds_output),
-            ("progress", self.progress),
-        ):
+        if self.precision is not None:
+            checked_precision(self.precision)
+        for name in ("training", "accumulate", "holds_output", "progress"):
+            flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise InputError.of_value(name, flag, "give True or False")
+        if self.cuda_context is not None:
+            bytes_of("cuda_context", self.cuda_context)
+        if any(getattr(self, name) is not DEFAULTS[name] for name in _OF_STEP):
+            self._check_step()
+
+    def _check_step(self) -> None:
+        """Raise if arguments of a training step are invalid, or exclude each other or the pass."""
         if self.loss is not None and not callable(self.loss):
             raise InputError(
                 Argument("loss"),
                 f" is a {type(self.loss).__name__}: give a function of the model's output",
             )
-        if self.cuda_context is not None:
-            bytes_of("cuda_context", self.cuda_context)
         is_given = {
             "loss": self.loss is not None,
             "optimizer": self.optimizer is not None,
@@ -95,12 +101,7 @@ class Question(Inputs):
         if refused is not None and not self.training:
             training = Give("training", True)
             raise InputError(Argument(refused), " belongs to a training step: give ", training)
-        self.recipe  # noqa: B018 - raises if its options contradict each other
-        self._require_optimizer()
-        self._refuse_contradictions()
-
-    def _refuse_contradictions(self) -> None:
-        """Raise if two arguments exclude each other."""
+        self._require_optimizer(self.recipe)
         if self.accumulate and self.optimizer_in_backward:
             raise InputError(
                 Argument("accumulate"),
@@ -115,18 +116,18 @@ class Question(Inputs):
                 "class",
             )
 
-    def _require_optimizer(self) -> None:
+    def _require_optimizer(self, recipe: Recipe) -> None:
         """Raise if an option needs an optimizer, or FSDP2, and there is none."""
         is_given = {
             "optimizer_in_backward": self.optimizer_in_backward,
             "clip_gradients": self.clip_gradients,
-            "offload": "optimizer" in self.recipe.offloaded,
+            "offload": "optimizer" in recipe.offloaded,
         }
         for name in (name for name, given in is_given.items() if given):
             if self.optimizer is None:
                 optimizer = Give("optimizer", "AdamW")
                 raise InputError(Argument(name), " is about the optimizer's step: give ", optimizer)
-        if "parameters" in self.recipe.offloaded and not is_offloaded(self.module):
+        if "parameters" in recipe.offloaded and not is_offloaded(self.module):
             raise InputError(
                 Argument("offload"),
                 " has 'parameters', which FSDP2 copies layer by layer: give it to plan(), with a "

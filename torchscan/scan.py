@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Unpack
 
+import torch
 from torch import nn
 
 from torchscan.analyses.checkpoint_curve import CheckpointCurve
@@ -17,7 +18,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.analyses.totals import by_module, by_operator, require_prices
 from torchscan.checkpoint_estimates import compare_checkpoints
-from torchscan.device_estimates import DeviceEstimates
+from torchscan.device_estimates import DeviceEstimates, show_progress
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.estimate_suggestions import asker_of, suggest_for_memory, suggest_for_time
@@ -31,7 +32,7 @@ from torchscan.recorded_pass import find_overflow
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.recording.passes import record_pass
+from torchscan.recording.passes import record_step
 from torchscan.recording.state import original_of
 from torchscan.report.info import Info
 from torchscan.report.info_content import info_of
@@ -57,18 +58,20 @@ class Scan:
         dtype: DTypes | None = None,
         **asked: Unpack[ScanArguments],
     ) -> None:
-        self._ask(Question(module=module, input_shape=input_shape, dtype=dtype, **asked))
+        self.question = Question(module=module, input_shape=input_shape, dtype=dtype, **asked)
+        self._change: Change | None = None
 
     @classmethod
     def of(cls, question: Question, change: Change | None = None) -> Scan:
         """Return the scan of an existing question, with the effects of a change on its passes."""
         scan = cls.__new__(cls)
-        scan._ask(question, change)
+        scan.question = question
+        scan._change = change
         return scan
 
-    def _ask(self, question: Question, change: Change | None = None) -> None:
-        self.question = question
-        self._estimates = DeviceEstimates(question, change)
+    @once
+    def _estimates(self) -> DeviceEstimates:
+        return DeviceEstimates(self.question, self._change)
 
     def __repr__(self) -> str:
         """Return a short text: which pass of which model."""
@@ -126,10 +129,10 @@ class Scan:
 
     @once
     def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
-        on_cuda = is_on_cuda(self.question.module)
+        on_cuda = torch.cuda.is_initialized() and is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
-        with self._estimates.telling():
-            trace = record_pass(self.question.fused_pass())
+        with show_progress(self.question):
+            trace, _ = record_step(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ class Scan:
     def receptive_field(self) -> ReceptiveField:
         """The part of each input that one unit of each layer sees."""
         trace = self.trace
-        with self._estimates.telling():
+        with show_progress(self.question):
             return receptive_fields(trace)
 
     @once
@@ -224,7 +227,7 @@ class Scan:
         To find it, the pass is recorded at some 3 to 25 other sizes.
         """
         search = self.batch_search()
-        with self._estimates.telling(", at other batch sizes"):
+        with show_progress(self.question, ", at other batch sizes"):
             return search.largest()
 
     def batch_search(self) -> SizeSearch:
@@ -237,7 +240,7 @@ class Scan:
         To find it, the pass is recorded at some 3 to 25 other lengths.
         """
         search = self.length_search()
-        with self._estimates.telling(", at other lengths"):
+        with show_progress(self.question, ", at other lengths"):
             return search.largest()
 
     def length_search(self) -> SizeSearch:

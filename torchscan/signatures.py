@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.hints import explain_unknown_arguments, raise_for_old_value
-from torchscan.wrong_arguments import RAW_ERRORS, misfit, model_acceptor, shape_joiner
+from torchscan.wrong_arguments import RAW_ERRORS, argument_fixer, misfit
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -40,17 +40,15 @@ def spelled_out(
         parameters = _parameters(function, defaults)
         called = function.__qualname__.removesuffix(".__init__")
         names = [each.name for each in parameters]
-        accept_model = model_acceptor(names)
+        fix = argument_fixer(list(inspect.signature(function).parameters))
         known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
-        join = shape_joiner(function)
 
         @functools.wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             __tracebackhide__ = True  # pytest shows the line that asked
-            accept_model(kwargs)
+            args = fix(args, kwargs)
             if not kwargs.keys() <= known:
                 raise TypeError(explain_unknown_arguments(called, kwargs, known))
-            args = join(args)
             try:
                 return function(*args, **kwargs)
             except RecordError as error:

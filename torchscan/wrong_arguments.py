@@ -13,8 +13,9 @@ import inspect
 import itertools
 import numbers
 import os
+import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torchscan.errors import Argument, InputError, TorchscanError
@@ -46,14 +47,12 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
     parameters = inspect.signature(function).parameters
     known = {name for name, each in parameters.items() if each.kind is not each.POSITIONAL_ONLY}
     takes_known = all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
-    accept_model = model_acceptor(parameters)
-    join = shape_joiner(function)
+    fix = argument_fixer(list(parameters))
 
     @functools.wraps(function)
     def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         __tracebackhide__ = True  # pytest shows the line that asked
-        accept_model(kwargs)
-        args = join(args)
+        args = fix(args, kwargs)
         try:
             return function(*args, **kwargs)
         except TorchscanError:
@@ -70,43 +69,30 @@ def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Re
     return called
 
 
-def model_acceptor(names: Collection[str]) -> Callable[[dict[str, Any]], None]:
-    """Return a function that renames ``model`` to ``module`` among keyword arguments.
+def argument_fixer(names: Sequence[str]) -> Callable[[Any, dict[str, Any]], Any]:
+    """Return a function that takes the arguments of a call as people write them.
 
-    It does so if a function has ``module`` only. Other tools call the argument ``model``, and so do
-    many people.
+    It returns the positional ones. ``model`` among the keyword arguments becomes ``module``, if the
+    function has only that: other tools call it ``model``, and so do many people. The arguments of
+    ``f(model, (10,), (20,))`` become those of ``f(model, [(10,), (20,)])``. No other argument is a
+    sequence of whole numbers, so this is not ambiguous.
     """
     is_renamed = "module" in names and "model" not in names
+    position = names.index("input_shape") if "input_shape" in names else sys.maxsize
 
-    def accept(kwargs: dict[str, Any]) -> None:
-        if not is_renamed or "model" not in kwargs:
-            return
-        if "module" in kwargs:
-            raise InputError(Argument("module"), " and model are the same argument: give one")
-        kwargs["module"] = kwargs.pop("model")
-
-    return accept
-
-
-def shape_joiner(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function that joins shapes of inputs, given one after the other, to a list.
-
-    It turns the arguments of ``f(model, (10,), (20,))`` into those of
-    ``f(model, [(10,), (20,)])``. No other argument is a sequence of whole numbers, so this is not
-    ambiguous.
-    """
-    names = list(inspect.signature(function).parameters)
-    if "input_shape" not in names:
-        return lambda args: args
-    position = names.index("input_shape")
-
-    def join(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def fix(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if is_renamed and "model" in kwargs:
+            if "module" in kwargs:
+                raise InputError(Argument("module"), " and model are the same argument: give one")
+            kwargs["module"] = kwargs.pop("model")
+        if len(args) < position + 2:
+            return args
         shapes = list(itertools.takewhile(_is_shape, args[position:]))
         if len(shapes) < 2:
             return args
         return (*args[:position], shapes, *args[position + len(shapes) :])
 
-    return join
+    return fix
 
 
 def _is_shape(value: object) -> bool:

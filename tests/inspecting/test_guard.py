@@ -67,7 +67,7 @@ def places() -> list[object]:
     hooks = [len(torchs._global_forward_hooks), len(torchs._global_forward_pre_hooks)]
     return [
         *hooks,
-        RUNS_BACKWARD[0][RUNS_BACKWARD[1]],
+        getattr(*RUNS_BACKWARD),
         scaler["scale"],
         scaler["step"],
         torch.is_anomaly_enabled(),

@@ -19,8 +19,8 @@ from torchscan.types import OpSignature
 ROWS, CHUNKS, PAIRS = 3 * 96 * 2, 3 * 3 * 2, 32
 KEYS, VALUES, SCALARS = T(3, 96, 2, 8), T(3, 96, 2, 24), T(3, 96, 2)
 SCORES, STATES = T(3, 96, 2, 32), T(3, 3, 2, 8, 24)
-SIZES = {"T": 96, "K": 8, "V": 24, "BT": 32}
-BLOCKS = {"T": 96, "K": 8, "BT": 32, "BC": 16}
+SIZES: dict[str, Any] = {"T": 96, "K": 8, "V": 24, "BT": 32}
+BLOCKS: dict[str, Any] = {"T": 96, "K": 8, "BT": 32, "BC": 16}
 STATE = 8 * 24
 #: 4 products of 16 x 16 x 16 for the block below the diagonal: B · A · B; and 14 rows of two blocks
 INVERSE = 2 * 16**3 + 2 * 14 * 16 * 16

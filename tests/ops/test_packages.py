@@ -20,6 +20,7 @@ from torchscan.ops import compute_cost
 from torchscan.types import OpSignature
 
 _ATTENTION = "Tensor query, Tensor key, Tensor value"
+_QKV = "Tensor q, Tensor k, Tensor v"
 _PACKED = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
 _STATES = "Tensor(a1!) p, Tensor(a2!) state1, Tensor(a3!)? state2"
 #: as in bitsandbytes 0.50.2, torchao 0.18.0, xformers 0.0.35 (cutlass: 0.0.28), causal_conv1d 1.7.0
@@ -44,6 +45,16 @@ SCHEMAS = {
     "torchao::int_matmul": "(Tensor a, Tensor b) -> Tensor",
     "torchao::int_scaled_matmul": "(Tensor a, Tensor b, Tensor scales1) -> Tensor",
     "torchao::mx_fp8_bf16": "(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor",
+    "torchao::swizzle_mm": "(Tensor mat1, Tensor mat2, bool mat1_is_swizzled, bool "
+    "mat2_is_swizzled) -> Tensor",
+    "torchao::triton_fp8_gemm_1x128_128x1": "(Tensor a, Tensor b, Tensor a_s, Tensor b_s, "
+    "int block_size=128, ScalarType out_dtype=float) -> Tensor",
+    "torchao::triton_to_mxfp8_dim0": "(Tensor x, int inner_block_size=32, str "
+    "scaling_mode='rceil') -> (Tensor, Tensor)",
+    "torchao::triton_mxfp8_dequant_dim0": "(Tensor e4m3_data, Tensor e8m0_scales, ScalarType "
+    "out_dtype, int scale_block_size=32) -> Tensor",
+    "float8_sparse::fp8_sparse_mm": "(Tensor dense, Tensor packed, Tensor? bias, Tensor alpha, "
+    "int out_features, int min_size, int alg_id=0) -> Tensor",
     "torchao::scaled_int8_mm": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale) -> Tensor",
     "torchao::float8_linear_cpu": "(Tensor input, Tensor input_scales, Tensor weight, Tensor "
     "weight_scales, Tensor? bias, ScalarType output_dtype) -> Tensor",
@@ -54,6 +65,15 @@ SCHEMAS = {
     "float8_dtype) -> Tensor",
     "torchao::dequantize_affine_float8_non_decomposed": "(Tensor tensor, Tensor scale, "
     "ScalarType output_dtype) -> Tensor",
+    "flash_attn_3::fwd": f"({_QKV}, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None, "
+    "Tensor? q_v=None, Tensor(out!)? out=None, Tensor? cu_seqlens_q=None, Tensor? "
+    "cu_seqlens_k=None, Tensor? cu_seqlens_k_new=None, Tensor? seqused_q=None, Tensor? "
+    "seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, Tensor? page_table=None) -> "
+    "(Tensor(out!), Tensor, Tensor, Tensor)",
+    "flash_attn_3::bwd": f"(Tensor dout, {_QKV}, Tensor out, Tensor softmax_lse, Tensor(dq!)? "
+    "dq=None, Tensor(dk!)? dk=None, Tensor(dv!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? "
+    "cu_seqlens_k=None, Tensor? seqused_q=None, Tensor? seqused_k=None, int? max_seqlen_q=None, "
+    "int? max_seqlen_k=None) -> (Tensor(dq!), Tensor(dk!), Tensor(dv!), Tensor)",
     "xformers_flash::flash_fwd": f"({_ATTENTION}, {_PACKED}, Tensor? seqused_k, int "
     "max_seqlen_q, int max_seqlen_k, float p, float softmax_scale, bool is_causal, int "
     "window_left, int window_right, bool return_softmax, Tensor? block_tables) -> "
@@ -144,10 +164,42 @@ CASES = [
         macs=24 * 8,
         other=24,
     ),
+    # 2 blocks of 32, each with a scale of both operands
     case(
-        *("torchao.mx_fp8_bf16", T(4, 8, dtype=F8), T(8, 6, dtype=F8), T(1), T(1)),
+        *("torchao.mx_fp8_bf16", T(4, 64, dtype=F8), T(64, 6, dtype=F8), T(128), T(128)),
+        out=T(4, 6),
+        macs=24 * 64,
+        other=24 * 2 * 2,
+    ),
+    # 2 blocks of 128, the last of which is not full
+    case(
+        *("torchao.triton_fp8_gemm_1x128_128x1", T(4, 160, dtype=F8), T(160, 6, dtype=F8)),
+        *(T(4, 2), T(2, 6)),
+        out=T(4, 6),
+        macs=24 * 160,
+        other=24 * 2 * 2,
+    ),
+    case(
+        *("torchao.swizzle_mm", T(4, 8, dtype=F8), T(8, 6, dtype=F8), False, True),
         out=T(4, 6),
         macs=24 * 8,
+    ),
+    # absolute values and quotients, comparisons, and 4 for the scales of 4 blocks
+    case(
+        *("torchao.triton_to_mxfp8_dim0", T(4, 32)),
+        out=(T(4, 32, dtype=F8), T(4, 1)),
+        other=2 * 128 + 4 * 31 + 4 * 4,
+    ),
+    case(
+        *("torchao.triton_mxfp8_dequant_dim0", T(4, 32, dtype=F8), T(4, 1), torch.float32),
+        out=T(4, 32),
+        other=128,
+    ),
+    # half of 8 weights are stored
+    case(
+        *("float8_sparse.fp8_sparse_mm", T(4, 8, dtype=F8), T(30), None, T(1), 6, 16),
+        out=T(4, 6),
+        macs=24 * 4,
         other=24,
     ),
     case(
@@ -200,6 +252,19 @@ CASES = [
         *(6, 10, 0.1, 1.0, True, -1, -1, False, None),
         other=8 * SCORES,
         **FORWARD,
+    ),
+    case("flash_attn_3.fwd", Q, K, K, other=6 * SCORES, **FORWARD),
+    case(
+        *("flash_attn_3.fwd", T(9, 4, 8), T(15, 4, 8), T(15, 4, 8), None, None, None, None),
+        *(STARTS, STARTS, None, None, None, 6, 10),
+        other=6 * SCORES,
+        **FORWARD,
+    ),
+    case(
+        *("flash_attn_3.bwd", Q, Q, K, K, Q, T(2, 4, 6)),
+        out=(Q, K, K, T(1)),
+        other=6 * SCORES + 2 * 8 * 48,
+        **BACKWARD,
     ),
     # and each row of the result, 2 x 4 x 6 of 8, is multiplied by its gradient
     case(
@@ -273,6 +338,13 @@ def test_an_operator_counts_the_arithmetic_of_its_package(case: Case) -> None:
     assert case.read in (None, counted.cost.elements_read)
 
 
+def test_attention_to_a_cache_has_an_unknown_number_of_keys() -> None:
+    cached = case("flash_attn_3.fwd", Q, K, K, K, K, out=(Q, T(2, 4, 6)))
+    assert compute_cost(cached.signature()).state == "unknown"
+    packed = case("flash_attn_3.fwd", Q, K, K, None, None, None, None, STARTS, out=(Q, T(2, 4)))
+    assert compute_cost(packed.signature()).state == "unknown"
+
+
 def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:
     unknown = case(
         *("xformers.efficient_attention_forward_cutlass", Q, K, K, None, STARTS, STARTS, 6),
@@ -287,11 +359,11 @@ def test_samples_in_a_row_have_unknown_numbers_of_keys() -> None:
 
 #: 2 samples of 64 positions, with 4 heads of 8; 2 chunks; states of 16
 X, BC = T(2, 64, 4, 8), T(2, 64, 1, 16)
-CHUNK = {"chunk_size": 32, "hdim": 8, "dstate": 16}
+CHUNK: dict[str, Any] = {"chunk_size": 32, "hdim": 8, "dstate": 16}
 TOKEN = T(2, 4, 8)
 #: values of 16, and the states of 8 · 16 before each chunk
 V, STATES = T(2, 64, 4, 16), T(2, 2, 4, 8, 16)
-LINEAR = {"T": 64, "H": 4, "K": 8, "V": 16, "BT": 32}
+LINEAR: dict[str, Any] = {"T": 64, "H": 4, "K": 8, "V": 16, "BT": 32}
 KERNELS = [
     # 2 chunks of each sample: 32 x 32 pairs of 16 products
     (
@@ -548,6 +620,8 @@ KERNELS = [
     ),
     # half of the elements of each head
     (launch("rotary_embedding_kernel", {"y": X}, x=X, cos=T(64, 2), D=8, R=2), 0, 3 * 2048),
+    # of flash_attn: the first 4 of 8 elements of 512 heads
+    (launch("rotary_kernel", {"OUT": X}, X=X, COS=T(64, 2), ROTARY_DIM=4), 0, 3 * 4 * 512),
     # 3 per element and 2 per row, 1 for the weight; the sum
     (
         launch("_rms_norm_kernel", {"h1_ptr": ROWS}, x_ptr=ROWS, w_ptr=T(8), N_COLS=8),

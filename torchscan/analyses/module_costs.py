@@ -10,6 +10,7 @@ from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.routed_calls import RoutedCalls
 from torchscan.notes import Note
 from torchscan.ops import OpCost, compute_cost, find_formula_problem, operators_with_problem
+from torchscan.ops.routing import UNKNOWN
 from torchscan.trace.trace import Trace
 
 
@@ -25,13 +26,15 @@ def call_costs(
     by_key: dict[tuple[int, int], OpCost] = {}
     costs: list[OpCost] = []
     for index, op in enumerate(trace.ops):
-        routing = routed.routing(index)
+        routing = routed.routing(index) if routed.has_routers else UNKNOWN
         key = (id(op.signature), id(routing))
         cost = by_key.get(key)
         if cost is None:
             cost = by_key[key] = compute_cost(op.signature, routing).cost
         costs.append(cost)
-    all_costs = routed.with_avoidable_bytes(tuple(costs))
+    all_costs = tuple(costs)
+    if routed.has_routers:
+        all_costs = routed.with_avoidable_bytes(all_costs)
     if convention == "torchscan":
         return all_costs
     pairs = zip(all_costs, convention_macs(trace, convention), strict=True)

@@ -68,7 +68,8 @@ class RoutedCalls:
         #: by the identity of a signature, which many calls share
         signatures = {id(op.signature): op.signature for op in trace.ops}
         self._operators = {key: signature.operator for key, signature in signatures.items()}
-        if not ROUTERS.keys().isdisjoint(self._operators.values()):
+        self.has_routers = not ROUTERS.keys().isdisjoint(self._operators.values())
+        if self.has_routers:
             for index, op in enumerate(trace.ops):
                 self._follow(index, op)
 

@@ -79,35 +79,43 @@ def to_device(name: str, entry: Mapping[str, Any], where: str) -> Device:
 
 def _convert_entry(name: str, entry: Mapping[str, Any]) -> Device:
     """Return the device of a checked entry, whose numbers are above 0."""
+    memory = entry["memory_gb"]
+    memory_bytes = _usable_bytes(entry)
     capability = entry.get("capability")
     if not isinstance(capability, int | float):
         capability = None
     scaled = {key: entry[key] * unit for key, unit in _UNITS.items() if key in entry}
+    bandwidth = scaled["bandwidth_gbs"]
     rates = {form: rate * 1e12 for form, rate in entry["dense_tflops"].items()}
+    source = entry.get("source", {})
+    pcie_rate = _to_pcie_rate(entry.get("pcie", ""))
+    unverified = tuple(entry.get("unverified", ()))
+    aliases = tuple(entry.get("aliases", ()))
     num_bytes = {key: int(entry[key] * _MIB) for key in _MEBIBYTES if key in entry}
+    context_bytes = num_bytes.get("cuda_context_mb")
     return Device(
         name=name,
-        memory_bytes=_usable_bytes(entry),
-        data_sheet_memory_gib=entry["memory_gb"],
-        known_cuda_context_bytes=num_bytes.get("cuda_context_mb"),
+        memory_bytes=memory_bytes,
+        data_sheet_memory_gib=memory,
+        known_cuda_context_bytes=context_bytes,
         capability=capability,
         vendor=entry.get("vendor", ""),
         arch=entry.get("arch", ""),
         multiprocessors=entry.get("multiprocessors"),
         clock_hz=scaled.get("boost_mhz"),
         flops_per_second=rates,
-        bytes_per_second=scaled["bandwidth_gbs"],
+        bytes_per_second=bandwidth,
         memory_type=entry.get("memory_type", ""),
         has_gddr_ecc=bool(entry.get("gddr_ecc")),
         l2_bytes=num_bytes.get("l2_mb"),
         link_bytes_per_second=scaled.get("link_gbs"),
         link_devices=entry.get("link_devices"),
-        pcie_bytes_per_second=_to_pcie_rate(entry.get("pcie", "")),
+        pcie_bytes_per_second=pcie_rate,
         power_watts=entry.get("power_w"),
-        source=entry.get("source", {}),
-        unverified=tuple(entry.get("unverified", ())),
+        source=source,
+        unverified=unverified,
         note=entry.get("note", ""),
-        aliases=tuple(entry.get("aliases", ())),
+        aliases=aliases,
         short_name=entry.get("short_name", ""),
         is_measured=bool(entry.get("is_measured")),
     )

@@ -115,7 +115,8 @@ class BackwardWatch:
         """Start to report."""
         if self._undo:
             return
-        names, name = RUNS_BACKWARD
+        owner, name = RUNS_BACKWARD
+        names = vars(owner)
         scaler: Any = torch.amp.GradScaler
         self._undo = [
             wrap_function(names, name, self._run, names.__setitem__),

@@ -1,5 +1,8 @@
 """Operators of the package ``flash_attn``, by the names of their arguments.
 
+Its interface has had them since version 2.7.0; before, it called C++ that torch does not see.
+``flash_attn_3`` is built from the folder ``hopper`` of the same sources.
+
 Tensors are (samples, length, heads, width), or (tokens, heads, width) if lengths vary. Costs are
 those of torch's attention: dense, so a causal mask does not halve them.
 """
@@ -63,3 +66,57 @@ def packed_flash_attention_gradients(
     """Return the cost of the gradients of attention in packed sequences."""
     scores = kernel_scores(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return backward_work(scores, q, v, None, dropout_p)
+
+
+@cost_of("flash_attn_3::fwd")
+def flash_attention_3(
+    *,
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    k_new: TensorSpec | None = None,
+    q_v: TensorSpec | None = None,
+    cu_seqlens_q: TensorSpec | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    page_table: TensorSpec | None = None,
+    out: object,
+) -> Work | None:
+    """Return the cost of attention; that of a cache, which is longer than its keys, is unknown."""
+    if any(given is not None for given in (k_new, q_v, page_table)):
+        return None
+    scores = _scores_of_3(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    return None if scores is None else forward_work(scores, q, v, None, 0.0)
+
+
+@cost_of("flash_attn_3::bwd")
+def flash_attention_3_gradients(
+    *,
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    cu_seqlens_q: TensorSpec | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    out: object,
+) -> Work | None:
+    """Return the cost of the gradients of attention."""
+    scores = _scores_of_3(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    return None if scores is None else backward_work(scores, q, v, None, 0.0)
+
+
+def _scores_of_3(
+    q: TensorSpec, k: TensorSpec, starts: TensorSpec | None, max_q: int | None, max_k: int | None
+) -> int | None:
+    """Return the number of scores, or None for packed sequences of unknown lengths."""
+    if starts is None:
+        return kernel_scores(q, k, None, q.shape[1], k.shape[1])
+    if max_q is None or max_k is None:
+        return None
+    return kernel_scores(q, k, starts, max_q, max_k)
+
+
+@cost_of("triton::rotary_kernel")
+def rotary_kernel(*, X: TensorSpec, COS: TensorSpec, ROTARY_DIM: int, out: object) -> Work:
+    """Return 3 FLOPs per rotated element: the first ``ROTARY_DIM`` of each head."""
+    return Work(other_flops=3 * ROTARY_DIM * (X.numel // X.shape[-1]))

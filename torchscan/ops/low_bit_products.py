@@ -95,13 +95,15 @@ def product_of_8_bits_and_outliers(
     return Work(macs=macs, other_flops=2 * product.numel + 2 * CB.shape[0] * num_outliers)
 
 
-@cost_of("torchao::int_matmul")
-def product_of_integers(a: TensorSpec, b: TensorSpec, *, out: TensorSpec) -> Work:
+@cost_of("torchao::int_matmul", "torchao::swizzle_mm")
+def product_without_scales(
+    a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
     """MACs = numel(out) · k."""
     return Work(macs=_count_products(a, out))
 
 
-@cost_of("torchao::int_scaled_matmul", "torchao::mx_fp8_bf16")
+@cost_of("torchao::int_scaled_matmul", "torchao::swizzle_scaled_mm")
 def product_with_one_scale(
     a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
@@ -115,6 +117,34 @@ def product_with_two_scales(
 ) -> Work:
     """MACs = numel(out) · k; products with the scales of row and column per output."""
     return Work(macs=_count_products(a, out), other_flops=2 * out.numel)
+
+
+@cost_of("torchao::mx_fp8_bf16")
+def product_of_mx_blocks(a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k; each block of 32 products is scaled by a block of a and one of b."""
+    return _product_of_blocks(a, out, 32)
+
+
+@cost_of("torchao::triton_fp8_gemm_1x128_128x128", "torchao::triton_fp8_gemm_1x128_128x1")
+@cost_of("torchao::blockwise_scaled_mm", "ao::blockwise_fp8_gemm")
+def product_of_scaled_blocks(
+    a: TensorSpec, *_: object, block_size: int = 128, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k; each block of products is scaled by a block of a and one of b."""
+    return _product_of_blocks(a, out, block_size)
+
+
+def _product_of_blocks(rows: TensorSpec, out: TensorSpec, block_size: int) -> Work:
+    blocks = -(-rows.shape[-1] // block_size)
+    return Work(macs=_count_products(rows, out), other_flops=2 * blocks * out.numel)
+
+
+@cost_of("float8_sparse::fp8_sparse_mm")
+def sparse_product_with_one_scale(
+    dense: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k / 2, as in ``semi_structured_linear``; one scale per output."""
+    return Work(macs=_count_products(dense, out) // 2, other_flops=out.numel)
 
 
 @cost_of("torchao::rowwise_scaled_linear_sparse_cutlass_f8f8")

@@ -30,6 +30,7 @@ per_input(2 * 4, "bitsandbytes::int8_double_quant")  # by rows, and by columns
 # scale, two comparisons; its other quantizers are composite
 per_element(3, "torchao::quantize_affine_float8_non_decomposed", mixes=True)
 per_element(1, "torchao::dequantize_affine_float8_non_decomposed", mixes=True)
+per_element(1, "torchao::triton_mxfp8_dequant_dim0", mixes=True)  # the scale of a block
 
 
 @cost_of("torchscan::dequantize_4bit")
@@ -38,7 +39,7 @@ def dequantize_4bit(*_: object, out: TensorSpec) -> Work:
     return Work(other_flops=out.numel)
 
 
-@cost_of("torchscan::quantize_mx")
+@cost_of("torchscan::quantize_mx", "torchao::triton_to_mxfp8_dim0", "torchao::triton_to_mxfp8_dim1")
 def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ...]) -> Work:
     """Each element: absolute value, comparison, quotient; each block of 32: ÷, log2, ceil, exp2."""
     blocks = matrix.numel // 32
@@ -54,6 +55,8 @@ declare_costless(
 declare_costless("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
 declare_costless("aten::int_repr", "aten::q_scale", "aten::q_zero_point")
 declare_costless("quantized::cat", "quantized::linear_prepack")
+declare_costless("torchao::float8_linear_prepack_cpu", "torchao::da8w4_linear_prepack_cpu")
+declare_costless("torchao::triton_mx_block_rearrange")
 
 # -- quantization-aware training -------------------------------------------------------------------
 

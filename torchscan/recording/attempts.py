@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +24,24 @@ from torchscan.recording.request import PassRequest
 from torchscan.torch_versions import WithoutData
 
 _META = torch.device("meta")
+#: kinds of device that may have an active autocast
+_AUTOCASTING = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One way of running a pass, and why this one."""
 
-    name: Literal["abstract", "real"]
+    #: True if the pass works on shapes alone
+    is_abstract: bool
     reasons: tuple[Note, ...]
     device: torch.device
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
+    #: True if autograd records a graph
+    has_graph: bool = False
+    #: kinds of device whose active autocast is switched off for the pass: it casts parameters,
+    #: which have a device, but no meta tensors
+    ignored_autocasts: Collection[str] = ()
     #: whether operators arrive as autograd sees them, with its tensors and composites decomposed
     is_decomposed: bool = False
     #: whether there is no other way if this one fails
@@ -45,23 +53,9 @@ class Attempt:
     #: by their paths the values of buffers that have none of their own
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
-    @property
-    def is_abstract(self) -> bool:
-        """True if the pass works on shapes alone."""
-        return self.name == "abstract"
-
-    def without_graph(self, request: PassRequest) -> Attempt:
-        """Return the attempt without gradients: in inference mode, unless operators are decomposed.
-
-        In inference mode, composite operators arrive fused.
-        """
-        if not request.is_decomposed:
-            return self
-        return replace(self, grad_mode=torch.no_grad, is_decomposed=True)
-
     def with_graph(self) -> Attempt:
         """Return the attempt with gradients, which the model computes or the caller asks for."""
-        return replace(self, grad_mode=torch.enable_grad, is_decomposed=True)
+        return replace(self, grad_mode=torch.enable_grad, has_graph=True, is_decomposed=True)
 
     def because(self, reason: Note) -> Attempt:
         """Return the attempt with one more reason."""
@@ -79,17 +73,6 @@ class Attempt:
             return RealExecution()
         return AbstractExecution(NO_FLOATS if self.is_decomposed else CONCRETE_FLOATS, device_type)
 
-    def ignored_autocasts(self, request: PassRequest) -> set[str]:
-        """Return the kinds of device whose active autocast is switched off for the pass.
-
-        It casts parameters, which have a device, but no meta tensors. Of a decomposed pass, the
-        autocast on the target device is followed: see :mod:`torchscan.recording.training.autocast`.
-        """
-        if not self.is_abstract:
-            return set()
-        followed = {request.device_type} if request.is_decomposed else set()
-        return set(_autocast_devices()) - followed
-
 
 #: whether a model without data is built again, with data, if its pass asks for values
 _has_another_chance: ContextVar[bool] = ContextVar("has_another_chance", default=False)
@@ -106,12 +89,14 @@ def another_chance() -> Iterator[None]:
 
 
 def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
-    """Return the ways to run a pass, in the order in which to try them."""
+    """Return the ways to run a pass, in the order in which to try them.
+
+    None of them has a graph: in inference mode, composite operators arrive fused.
+    """
     requested = Note.of("requested")
-    abstract = Attempt(name="abstract", reasons=(Note.of("shapes-suffice"),), device=_META)
-    real = Attempt(name="real", reasons=(), device=_device_of(inventory, request))
     on_meta = [slot.path for slot in inventory.all_slots if slot.tensor.is_meta]
-    if not on_meta and not request.is_converted:
+    abstract, real = _shapes_and_data(request, inventory)
+    if not on_meta and not request.originals:
         abstract = replace(abstract, home=real.device)
     if request.execute == "abstract":
         return [replace(abstract, reasons=(requested,))]
@@ -131,19 +116,35 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         return [real.because(Note.of("model-on-cuda"))]
     if on_meta:
         return [replace(abstract, is_last_resort=not _has_another_chance.get())]
-    if real.device.type in _autocast_devices():
+    if real.device.type in abstract.ignored_autocasts:
         return [real.because(Note.of("autocast-active"))]
     return [abstract, real]
 
 
-def _autocast_devices() -> list[str]:
-    return [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+def _shapes_and_data(request: PassRequest, inventory: Inventory) -> tuple[Attempt, Attempt]:
+    """Return the attempts on shapes alone, and on data where the model or its first argument is."""
+    device = torch.device("cpu")
+    if inventory.all_slots:
+        device = inventory.all_slots[0].tensor.device
+    elif request.args or request.kwargs:
+        for tensor in tensors_in((request.args, request.kwargs))[:1]:
+            device = tensor.device
 
-
-def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
-    """Return the device of the model's first tensor, else of its first argument, else the CPU."""
-    for slot in inventory.all_slots:
-        return slot.tensor.device
-    for tensor in tensors_in((request.args, request.kwargs)):
-        return tensor.device
-    return torch.device("cpu")
+    ignored = {device for device in _AUTOCASTING if torch.is_autocast_enabled(device)}
+    grad_mode: Callable[[], Any] = torch.inference_mode
+    if request.is_decomposed:
+        # The autocast on the target device is followed: see recording.training.autocast.
+        ignored.discard(request.device_type)
+    if request.is_decomposed or inventory.is_sharded:
+        # Inference mode changes how DTensors place the results of composite operators.
+        grad_mode = torch.no_grad
+    abstract = Attempt(
+        is_abstract=True,
+        reasons=(Note.of("shapes-suffice"),),
+        device=_META,
+        grad_mode=grad_mode,
+        ignored_autocasts=ignored,
+        is_decomposed=request.is_decomposed,
+    )
+    real = replace(abstract, is_abstract=False, reasons=(), device=device, ignored_autocasts=())
+    return abstract, real

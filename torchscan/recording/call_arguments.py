@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torchscan.recording.bookkeeping.containers import (
     copy_arguments,
     held_tensors,
     named_tensors,
-    tensors_in,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensor_copies import own_copy, values_of
@@ -44,8 +44,8 @@ class CallArguments:
     named: list[tuple[str, Tensor]]
     #: the tensors in them that were made for this run
     owned: list[tuple[str, Tensor]]
-    #: the tensors that these were made of
-    originals: list[Tensor]
+    #: by the id of each of these, the tensor that it was made of: itself, if it was made of a shape
+    original_by_id: Mapping[int, Tensor]
     #: the tensors that an earlier pass has kept, by position
     cached: list[tuple[str, Tensor]]
 
@@ -53,64 +53,51 @@ class CallArguments:
     def of(cls, request: PassRequest, attempt: Attempt, inventory: Inventory) -> CallArguments:
         """Return the arguments of a request, made for an attempt."""
         kept = {id(slot.tensor) for slot in inventory.slots}
-        args, kwargs, original_by_id = _make_for_attempt(request, attempt, kept)
+        if attempt.without_data is None:
+            args, kwargs, original_by_id = make_arguments(request, attempt.device, kept)
+        else:
+            args, kwargs, original_by_id = _make_without_data(request, attempt, kept)
         state = {name: kwargs.pop(name) for name in request.cached}
         named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
-        nested = [name for name, tensor in named if tensor.is_nested]
-        if attempt.is_abstract and nested:
-            raise NeedsValuesError(
-                f"{nested[0]} is a nested tensor, which has no counterpart on the meta device"
-            )
+        for name, tensor in named if attempt.is_abstract else ():
+            if tensor.is_nested:
+                raise NeedsValuesError(
+                    f"{name} is a nested tensor, which has no counterpart on the meta device"
+                )
         owned = [(name, tensor) for name, tensor in named if id(tensor) in original_by_id]
-        held = held_tensors(state, "kwargs")
+        held = held_tensors(state, "kwargs") if state else ()
         cached = [(name, tensor) for name, tensor in held if id(tensor) in original_by_id]
         return cls(
             args=args,
             kwargs=kwargs | state,
             named=named,
             owned=owned,
-            originals=[original_by_id[id(tensor)] for _, tensor in owned],
+            original_by_id=original_by_id,
             cached=cached,
         )
 
     def enter(self, recorder: Recorder, request: PassRequest, attempt: Attempt) -> None:
         """Tell the recorder about the inputs of the pass, and which of them may be written to."""
         table = recorder.table
-        owned = {id(tensor) for _, tensor in self.owned}
         for name, tensor in self.named:
-            if id(tensor) in owned:
-                table.enter_copy(tensor, "input", name)
-            else:
-                table.name(tensor, "input", name)
+            table.name(tensor, "input", name)
+        for name, tensor in self.owned:
+            table.enter_copy(tensor, "input", name)
+            original = self.original_by_id[id(tensor)]
+            if original is tensor:
+                if not tensor.is_meta:
+                    is_noted = not attempt.is_abstract or request.loop_iterations is not None
+                    recorder.values.enter_input(tensor, matters_only_to_control_flow=not is_noted)
+            elif tensor.is_meta and attempt.is_abstract and not attempt.is_decomposed:
+                # Autograd sees no values here, and small tensors that were given may be masks.
+                values = values_of(original)
+                if values is not None:
+                    table.give_values(tensor, values)
         for name, tensor in self.cached:
             table.enter_copy(tensor, "cache", name)
-        if attempt.is_abstract and not attempt.is_decomposed:  # where autograd sees no values
-            self._give_values(table)
-        if request.from_shapes:
-            is_noted = not attempt.is_abstract or request.loop_iterations is not None
-            self._enter_examples(recorder, request, matters_only_to_control_flow=not is_noted)
         recorder.inputs = [
             InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in self.named
         ]
-
-    def _give_values(self, table: TensorTable) -> None:
-        """Keep the values of small floating-point tensors that were given: they may be masks."""
-        for (_, tensor), original in zip(self.owned, self.originals, strict=True):
-            values = values_of(original) if tensor.is_meta else None
-            if values is not None:
-                table.give_values(tensor, values)
-
-    def _enter_examples(
-        self, recorder: Recorder, request: PassRequest, *, matters_only_to_control_flow: bool
-    ) -> None:
-        """Enter inputs made from shapes: random numbers, or zeros for integers."""
-        given = tensors_in([self.kwargs[name] for name in request.kwargs or ()])
-        given_ids = set(map(id, given))
-        for _, tensor in self.owned:
-            if id(tensor) not in given_ids:
-                recorder.values.enter_input(
-                    tensor, matters_only_to_control_flow=matters_only_to_control_flow
-                )
 
 
 def enter_parameters(
@@ -129,19 +116,21 @@ def enter_parameters(
             table.give_values(slot.tensor, attempt.buffers[slot.path].clone())
 
 
-def _make_for_attempt(request: PassRequest, attempt: Attempt, kept: Collection[int]) -> _Made:
-    """Return the arguments. If tensors of the model have no data, floating-point ones have none."""
-    if attempt.without_data is None:
-        return make_arguments(request, attempt.device, kept)
+def _make_without_data(request: PassRequest, attempt: Attempt, kept: Collection[int]) -> _Made:
+    """Return the arguments of a model without data, in which floating-point tensors have none."""
     args, kwargs, original_by_id = make_arguments(request, _META, kept)
-    made, originals = attempt.without_data, dict(original_by_id)
+    made: Any = attempt.without_data
+    originals = dict(original_by_id)
 
     def placed(tensor: Tensor) -> Tensor:
         if not tensor.is_meta or tensor.layout is not torch.strided:
             return tensor
-        found = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, attempt.device)
-        found = found.requires_grad_(tensor.requires_grad)
-        originals[id(found)] = original_by_id.get(id(tensor), tensor)
+        found: Tensor = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, attempt.device)
+        found.requires_grad_(tensor.requires_grad)
+        original = original_by_id.get(id(tensor))
+        if original is tensor:  # made from a shape
+            original = found
+        originals[id(found)] = tensor if original is None else original
         return found
 
     args, kwargs = copy_arguments((args, kwargs), placed)
@@ -159,28 +148,34 @@ def make_arguments(request: PassRequest, device: torch.device, kept: Collection[
     def own(tensor: Tensor) -> Tensor:
         if id(tensor) in kept:
             return tensor
-        copied = _laid_out(own_copy(tensor, on_meta=device.type == "meta"), request)
+        copied = own_copy(tensor, on_meta=device.type == "meta")
+        if request.channels_last:
+            copied = _laid_out(request, copied)
         if copied is not tensor:
             made_of.append((copied, tensor))
         return copied
 
-    given = tuple(request.args or ()), dict(request.kwargs or {})
-    args, kwargs = copy_arguments(given, own)
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if request.args or request.kwargs:
+        given = tuple(request.args or ()), dict(request.kwargs or {})
+        args, kwargs = copy_arguments(given, own)
     if request.input_shape is not None:
         positional, named = example_inputs(
             request.module, request.input_shape, request.dtype, request.batch_size, device
         )
-        args = tuple(_laid_out(each, request) for each in positional)
-        examples = {name: _laid_out(each, request) for name, each in named.items()}
-        kwargs |= examples
-        made_of.extend((each, each) for each in (*args, *examples.values()))
+        if request.channels_last:
+            lay_out = partial(_laid_out, request)
+            positional = tuple(map(lay_out, positional))
+            named = dict(zip(named, map(lay_out, named.values()), strict=True))
+        args = positional
+        kwargs |= named
+        made_of.extend((each, each) for each in (*positional, *named.values()))
     return args, kwargs, {id(made): original for made, original in made_of}
 
 
-def _laid_out(tensor: Tensor, request: PassRequest) -> Tensor:
+def _laid_out(request: PassRequest, tensor: Tensor) -> Tensor:
     """Return images as convolutions take them, and other tensors as they are, such as masks."""
-    if not request.channels_last:
-        return tensor
     if tensor.layout is not torch.strided or tensor.dim() not in CHANNELS_LAST:
         return tensor
     convolutions = (each for each in request.module.modules() if isinstance(each, _ON_IMAGES))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import torch
 from torch.autograd.graph import Node
 
 from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, engine, next_node
@@ -24,14 +24,7 @@ Owner = TypeVar("Owner")
 #: whether calls in the current thread are followed; those in other threads are noted as missed
 ThreadPolicy = Callable[[], bool]
 
-_is_grad_enabled = torch.is_grad_enabled
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
-
-
-def only_this_thread() -> ThreadPolicy:
-    """Follow the thread that asks for this policy."""
-    followed = threading.get_ident()
-    return lambda: threading.get_ident() == followed
 
 
 def with_autograd_threads() -> ThreadPolicy:
@@ -48,20 +41,18 @@ def is_in_backward_pass() -> bool:
     return backward_pass() != NO_BACKWARD_PASS
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class CallThread(Generic[Owner]):
     """The state of one thread: the innermost open call, and the owners of its nodes."""
 
-    __slots__ = ("_numbers", "_owners", "current", "interrupted", "is_home")
-
-    def __init__(self, *, is_home: bool) -> None:
-        #: True for the thread in which the tree was made
-        self.is_home = is_home
-        self.current: Owner | None = None
-        #: from which numbers on nodes belong to which calls
-        self._numbers: list[int] = []
-        self._owners: list[Owner] = []
-        #: in a thread of autograd's: the backward pass in which it made the first of them
-        self.interrupted = NO_BACKWARD_PASS
+    #: True for the thread in which the tree was made
+    is_home: bool
+    current: Owner | None = None
+    #: from which numbers on nodes belong to which calls
+    _numbers: list[int] = field(default_factory=list)
+    _owners: list[Owner] = field(default_factory=list)
+    #: in a thread of autograd's: the backward pass in which it made the first of them
+    interrupted: int = NO_BACKWARD_PASS
 
     def owner_of(self, node: Node | None) -> Owner | None:
         """Return the call that owns a node of this thread, or None for leaves and older nodes."""
@@ -75,13 +66,11 @@ class CallThread(Generic[Owner]):
             return None
         return self._owners[position - 1]
 
-    def assign_nodes_to(self, call: Owner | None) -> None:
-        """Assign the nodes that this thread creates from now on to ``call``.
+    def assign_nodes_to(self, call: Owner) -> None:
+        """Assign the nodes that this thread creates from now on to ``call``, while autograd is on.
 
         In a thread of autograd's engine, this lasts until its backward pass ends.
         """
-        if call is None or not _is_grad_enabled():
-            return
         if not self.is_home and not self._numbers and is_in_backward_pass():
             self.interrupted = backward_pass()
             engine().queue_callback(self.forget_nodes)

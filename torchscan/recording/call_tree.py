@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -22,12 +23,13 @@ from torchscan.recording.call_threads import (
     CallThreads,
     ThreadPolicy,
     is_in_backward_pass,
-    only_this_thread,
 )
 from torchscan.recording.exception_origin import ExceptionOrigin
 from torchscan.recording.module_calls import FAILED, AtEnd, AtRoot, AtStart, Call, Given
 from torchscan.recording.running_modules import num_open_calls
 from torchscan.torch_versions import current_node, forget_hooks, not_compiled
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class CallTree:
@@ -37,7 +39,9 @@ class CallTree:
         self, path_of: Callable[[nn.Module], str | None], follows: ThreadPolicy | None = None
     ) -> None:
         self._path_of = path_of
-        self._follows = follows or only_this_thread()
+        #: None: only the thread that made the tree is followed
+        self._follows = follows
+        self._home = threading.get_ident()
         self._at_end: AtEnd | None = None
         self._at_start: AtStart | None = None
         self._at_root: AtRoot | None = None
@@ -53,19 +57,21 @@ class CallTree:
         self.owner_of = self._threads.owner_of
         #: returns the owner of a node, asked in the thread that created the node
         self.maker_of = self._threads.maker_of
-        self.reset()
+        #: in the order in which they started
+        self.calls: list[Call] = []
+        #: paths of modules that ran in threads which are not followed
+        self.unrecorded_modules: set[str] = set()
+        self._invocations: dict[int, int] = {}
 
     def reset(self) -> None:
         """Forget all calls: a new step begins.
 
         The end of a call that is open now is not noticed.
         """
-        #: in the order in which they started
-        self.calls: list[Call] = []
-        #: paths of modules that ran in threads which are not followed
-        self.unrecorded_modules: set[str] = set()
+        self.calls = []
+        self.unrecorded_modules = set()
         self._threads.clear()
-        self._invocations: dict[int, int] = {}
+        self._invocations = {}
         self.origin.forget()
 
     @property
@@ -113,7 +119,7 @@ class CallTree:
         self._at_end = None
         self._at_start = None
         self._at_root = None
-        self.pause()
+        forget_hooks(*self._hooks)
         self._hooks = ()
 
     def pause(self) -> None:
@@ -146,11 +152,14 @@ class CallTree:
         ``nn.Module`` or in place of it.
         """
         path = self._path_of(module)
-        if path is None or not self._hooks or not self._follows() or self._awaits_hooks(module):
+        if path is None or not self._hooks or not self._is_followed():
+            return call(*args, **kwargs)
+        thread = self._threads.this_thread()
+        if thread.current is not None and thread.current.awaits_hooks_of(module):
             return call(*args, **kwargs)
 
-        self._open(self._threads.this_thread(), module, path, args)
-        thread = self._threads.this_thread()
+        self._open(thread, module, path, args)
+        thread = self._threads.this_thread()  # that of the step which may have begun
         current = thread.current
         if current is None or current.module is not module:
             # The callback at the root does not follow this call.
@@ -165,12 +174,11 @@ class CallTree:
         self._close(thread, current, (args, kwargs), result)
         return result
 
-    def _awaits_hooks(self, module: nn.Module) -> bool:
-        """Return whether :meth:`run` has begun a call that torch's hooks have not reached yet."""
-        current = self.current
-        if current is None or current.module is not module:
-            return False
-        return current.is_run_here and not current.is_entered
+    def _is_followed(self) -> bool:
+        """Return whether calls in this thread are followed."""
+        if self._follows is None:
+            return threading.get_ident() == self._home
+        return self._follows()
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
@@ -188,12 +196,12 @@ class CallTree:
         path = self._path_of(module)
         if path is None:  # what the model does not own (a slice of a Sequential) is its caller's
             return
-        if not self._follows():
+        if not self._is_followed():
             self.unrecorded_modules.add(path)
             return
         thread = self._threads.this_thread()
         current = thread.current
-        if current is not None and current.is_run_here and self._awaits_hooks(module):
+        if current is not None and current.is_run_here and current.awaits_hooks_of(module):
             current.is_entered = True
         else:
             self._open(thread, module, path, arguments)
@@ -219,25 +227,27 @@ class CallTree:
     ) -> None:
         if self.origin.error is not None:
             self.origin.forget_caught()
-        if not path:
+        if not path and thread.current is not None:
             self._forget_interrupted(thread, module)
         parent = thread.current
         if parent is None:
-            if self._at_root is not None and not is_in_backward_pass():
+            if is_in_backward_pass():
+                # A checkpoint runs the module again, for the call whose gradient is computed.
+                parent = self._threads.owner_of(current_node()) or next(iter(self.calls), None)
+            elif self._at_root is not None:
                 is_followed = self._at_root(module)
                 if not is_followed or not self._hooks:  # the callback may have stopped the tree
                     return
                 thread = self._threads.this_thread()  # a step that begins forgets those of the last
-            parent = self._parent_in(thread)
+                parent = thread.current
         with self._lock:  # autograd has a thread for each device
             invocation = self._invocations.get(id(module), 0)
             self._invocations[id(module)] = invocation + 1
             call = Call(module, path, invocation, len(self.calls), parent, thread.current)
             self.calls.append(call)
-        if parent is not None:
-            parent.children.append(call.index)
         thread.current = call
-        thread.assign_nodes_to(call)
+        if _is_grad_enabled():
+            thread.assign_nodes_to(call)
         if self._at_start is not None:
             self._at_start(call, arguments)
 
@@ -253,19 +263,6 @@ class CallTree:
         if num_open_calls(current.module) <= num_starting:
             thread.current = None
 
-    def _parent_in(self, thread: CallThread[Call]) -> Call | None:
-        """Return the call that a module belongs to that starts in a thread.
-
-        A module that starts in a backward pass is run again by a checkpoint: it belongs to the call
-        whose gradient is computed.
-        """
-        if thread.current is not None or not is_in_backward_pass():
-            return thread.current
-        owner = self._threads.owner_of(current_node())
-        if owner is None and self.calls:
-            owner = self.root
-        return owner
-
     def _close(self, thread: CallThread[Call], call: Call, given: Given, result: object) -> None:
         call.handled = None
         try:
@@ -273,4 +270,5 @@ class CallTree:
                 self._at_end(call, given, result)
         finally:  # the callback may raise an error
             thread.current = call.outer
-            thread.assign_nodes_to(call.outer)
+            if call.outer is not None and _is_grad_enabled():
+                thread.assign_nodes_to(call.outer)

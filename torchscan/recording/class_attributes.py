@@ -13,11 +13,13 @@ IS_HEAP_TYPE = 1 << 9
 
 
 def user_classes(modules: Iterable[nn.Module]) -> set[type]:
-    """Return the classes of modules, and their bases, that are not torch's."""
-    classes: set[type] = set()
-    for kind in set(map(type, modules)):
-        classes.update(base for base in kind.__mro__ if not base.__module__.startswith("torch."))
-    return classes
+    """Return the classes of modules, and their bases, that are neither torch's nor built in.
+
+    Nothing can be assigned to a built-in class.
+    """
+    bases = {base for kind in set(map(type, modules)) for base in kind.__mro__}
+    own = {base for base in bases if base.__flags__ & IS_HEAP_TYPE}
+    return {base for base in own if not base.__module__.startswith("torch.")}
 
 
 def restore_class(kind: type, attributes: dict[str, Any]) -> None:

@@ -16,10 +16,8 @@ from torch import Tensor
 from torchscan.notes import Note
 from torchscan.ops import compute_cost
 from torchscan.recording.loops import Loops, run_map, run_scan
-from torchscan.recording.patches import Contexts, substituted
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.undo import is_recording
-from torchscan.torch_versions import control_flow
 
 
 @dataclass
@@ -30,29 +28,6 @@ class OmittedCalls:
     modules: set[int] = field(default_factory=set)
 
 
-def control_flow_followed(
-    recorder: Recorder,
-    omitted: OmittedCalls,
-    assume: Callable[[Note], None],
-    num_iterations: int | None,
-) -> Contexts:
-    """Yield the contexts in which functions given to torch's control flow are called directly.
-
-    Loops that data ends have ``num_iterations`` if that is given.
-    """
-    loops = Loops(recorder.values, num_iterations, assume)
-    replacements: dict[str, Callable[..., Any]] = {
-        "_hop_compile_and_call": run_uncompiled,
-        "cond_op": _Conditions(recorder, omitted, assume).run,
-        "while_loop_op": loops.run_while,
-        "scan_op": run_scan,
-        "associative_scan_op": loops.scan_pointwise,
-        "map_impl": run_map,
-    }
-    for module, name in control_flow():
-        yield substituted(module, name, replacements[name])
-
-
 class _Position(NamedTuple):
     """The numbers of calls recorded so far."""
 
@@ -60,19 +35,41 @@ class _Position(NamedTuple):
     num_modules: int
 
 
-class _Conditions:
-    """The conditions of a pass."""
+@dataclass(frozen=True, slots=True)
+class ControlFlow:
+    """The functions that run torch's control flow in a pass, named as those that they replace."""
 
-    def __init__(
-        self, recorder: Recorder, omitted: OmittedCalls, assume: Callable[[Note], None]
-    ) -> None:
-        self._ops = recorder.ops
-        self._modules = recorder.tree.calls
-        self._values = recorder.values
-        self._omitted = omitted
-        self._assume = assume
+    recorder: Recorder
+    omitted: OmittedCalls
+    assume: Callable[[Note], None]
+    #: iterations of loops that data ends, or None
+    num_iterations: int | None
 
-    def run(
+    scan_op = staticmethod(run_scan)
+    map_impl = staticmethod(run_map)
+
+    @staticmethod
+    def _hop_compile_and_call(
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a function that torch would compile."""
+        if kwargs is None:
+            kwargs = {}
+        return function(*args, **kwargs)
+
+    def while_loop_op(self, *operands: Any, **options: Any) -> tuple[Any, ...]:
+        """Return what the last iteration of a ``while_loop`` carries."""
+        loops = Loops(self.recorder.values, self.num_iterations, self.assume)
+        return loops.run_while(*operands, **options)
+
+    def associative_scan_op(self, *operands: Any, **options: Any) -> Any:
+        """Return the partial results of ``associative_scan``."""
+        loops = Loops(self.recorder.values, self.num_iterations, self.assume)
+        return loops.scan_pointwise(*operands, **options)
+
+    def cond_op(
         self,
         condition: Any,
         true_function: Callable[..., Any],
@@ -83,7 +80,7 @@ class _Conditions:
         is_tensor = isinstance(condition, Tensor)
         # Other threads may call torch.cond, too, and on data.
         is_known = not (is_tensor and is_recording())
-        if is_known or self._values.is_certain(condition):
+        if is_known or self.recorder.values.is_certain(condition):
             return true_function(*operands) if condition else false_function(*operands)
 
         before = self._position()
@@ -95,28 +92,17 @@ class _Conditions:
             after = self._position()
             is_true_kept = self._flops(before, between) >= self._flops(between, after)
             start, end = (between, after) if is_true_kept else (before, between)
-            self._omitted.ops.update(range(start.num_ops, end.num_ops))
-            self._omitted.modules.update(range(start.num_modules, end.num_modules))
-        self._assume(Note.of("costliest-branch", branch="true" if is_true_kept else "false"))
+            self.omitted.ops.update(range(start.num_ops, end.num_ops))
+            self.omitted.modules.update(range(start.num_modules, end.num_modules))
+        self.assume(Note.of("costliest-branch", branch="true" if is_true_kept else "false"))
         return if_true if is_true_kept else if_false
 
     def _position(self) -> _Position:
-        return _Position(len(self._ops), len(self._modules))
+        return _Position(len(self.recorder.ops), len(self.recorder.tree.calls))
 
     def _flops(self, start: _Position, end: _Position) -> int:
         flops = 0
         for index in range(start.num_ops, end.num_ops):
-            if index not in self._omitted.ops:
-                flops += compute_cost(self._ops[index].signature).cost.flops
+            if index not in self.omitted.ops:
+                flops += compute_cost(self.recorder.ops[index].signature).cost.flops
         return flops
-
-
-def run_uncompiled(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-) -> Any:
-    """Run a function that torch would compile."""
-    if kwargs is None:
-        kwargs = {}
-    return function(*args, **kwargs)

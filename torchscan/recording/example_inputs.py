@@ -40,7 +40,10 @@ def example_inputs(
     shapes = _as_shapes(input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError.of_value("batch_size", batch_size, "give a positive integer")
-    dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
+    if dtype is None:
+        dtypes = [floating_dtype_of(module)] * len(shapes)
+    else:
+        dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
     tensors = [
         _make_example((batch_size, *shape), kind, device)
         for shape, kind in zip(shapes, dtypes, strict=True)
@@ -62,8 +65,18 @@ def floating_dtype_of(module: nn.Module) -> torch.dtype:
 
 
 def _make_example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    is_integer = not (dtype.is_floating_point or dtype.is_complex)
     try:
-        return _example(size, dtype, device)
+        if is_integer and (device.type != "meta" or math.prod(size) <= CONCRETE_INTEGERS):
+            # Integers keep their values in every pass.
+            known = torch.device("cpu") if device.type == "meta" else device
+            return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
+        if device.type == "meta":
+            return torch.empty(size, dtype=dtype, device=device)
+        drawn_as = torch.complex64 if dtype.is_complex else torch.float32
+        # A separate generator: a pass must not advance the user's random state.
+        random = torch.Generator("cpu").manual_seed(0)
+        return torch.randn(size, dtype=drawn_as, generator=random, device="cpu").to(device, dtype)
     except (RuntimeError, OverflowError, TypeError, MemoryError) as error:
         message = str(error).partition("\n")[0][:200]
         raise InputError(
@@ -71,25 +84,11 @@ def _make_example(size: tuple[int, ...], dtype: torch.dtype, device: torch.devic
         ) from error
 
 
-def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    is_integer = not (dtype.is_floating_point or dtype.is_complex)
-    if is_integer and (device.type != "meta" or math.prod(size) <= CONCRETE_INTEGERS):
-        # Integers keep their values in every pass.
-        known = torch.device("cpu") if device.type == "meta" else device
-        return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
-    if device.type == "meta":
-        return torch.empty(size, dtype=dtype, device=device)
-    drawn_as = torch.complex64 if dtype.is_complex else torch.float32
-    # A separate generator: a pass must not advance the user's random state.
-    generator = torch.Generator("cpu").manual_seed(0)
-    return torch.randn(size, dtype=drawn_as, generator=generator, device="cpu").to(device, dtype)
-
-
 def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
-    _refuse_tensors(input_shape)
     single = _as_shape(input_shape)
     if single is not None:
         return [single]
+    _refuse_tensors(input_shape)
     if not isinstance(input_shape, list | tuple | Mapping):
         raise InputError.of_value("input_shape", input_shape, _HOW)
     several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
@@ -134,8 +133,11 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
     """Return a tuple or list of integers (also NumPy's) that are not negative; else None."""
     if not isinstance(value, list | tuple) or (isinstance(value, list) and not value):
         return None
-    if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in value):
-        return None
+    for size in value:
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            return None
+        if getattr(size, "ndim", False):  # a tensor or array, not a number
+            return None
     try:
         sizes = tuple(operator.index(size) for size in value)
     except TypeError:  # a tensor or array of a fraction has an index, which fails
@@ -146,8 +148,8 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
 
 
 def _by_position(
-    dtype: DTypes | None, names: list[str] | None
-) -> torch.dtype | Sequence[torch.dtype | None] | None:
+    dtype: DTypes, names: list[str] | None
+) -> torch.dtype | Sequence[torch.dtype | None]:
     """Return types in the order of the inputs; None means the model's type."""
     if not isinstance(dtype, Mapping):
         return dtype
@@ -162,10 +164,8 @@ def _by_position(
 
 
 def _as_dtypes(
-    dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs: int, module: nn.Module
+    dtype: torch.dtype | Sequence[torch.dtype | None], inputs: int, module: nn.Module
 ) -> list[torch.dtype]:
-    if dtype is None:
-        return [floating_dtype_of(module)] * inputs
     given: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
     dtypes: list[torch.dtype] = []
     for kind in given:

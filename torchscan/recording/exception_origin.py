@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchscan.recording.module_calls import Call
 
+if TYPE_CHECKING:
+    from torchscan.recording.execution.calls import OpRequest
 
+
+@dataclass(slots=True)
 class ExceptionOrigin:
     """The first call that an exception left, until the exception is caught."""
 
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self._call: Call | None = None
-        #: the positional arguments of that call
-        self.arguments: tuple[Any, ...] = ()
+    error: BaseException | None = None
+    _call: Call | None = None
+    #: the positional arguments of that call
+    arguments: tuple[Any, ...] = ()
 
     def note(self, error: BaseException | None, call: Call, arguments: tuple[Any, ...]) -> None:
         """Note that an exception leaves a call; only the first call is its origin."""
@@ -28,9 +32,19 @@ class ExceptionOrigin:
 
     def forget_caught(self) -> None:
         """Release an exception that was caught: its frames hold tensors."""
-        if self.error is not None and sys.exception() is not self.error:
+        if sys.exception() is not self.error:
             self.forget()
 
     def forget(self) -> None:
         """Release the exception, the call and its arguments."""
         self.error, self._call, self.arguments = None, None, ()
+
+
+class Failure(NamedTuple):
+    """An exception, and where it came from."""
+
+    error: BaseException
+    #: the innermost module call that it left
+    call: Call | None
+    #: the operator call that failed, or None if something else did
+    request: OpRequest | None

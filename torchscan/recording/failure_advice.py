@@ -11,8 +11,8 @@ from torch import nn
 
 from torchscan.errors import Argument, Give, PythonOnly, Text, TorchName, Value
 from torchscan.recording.example_inputs import Shapes
+from torchscan.recording.exception_origin import Failure
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
 from torchscan.recording.sayings import Saying, says
 from torchscan.recording.shape_advice import advise_arguments, advise_fitting, advise_sizes

@@ -16,9 +16,9 @@ from torchscan.errors import (
     TorchscanError,
 )
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.exception_origin import Failure
 from torchscan.recording.failure_advice import advise, advise_values
 from torchscan.recording.loops import EndlessLoopError, OpenLoopError
-from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
 from torchscan.recording.shape_advice import name_call
 from torchscan.trace.provenance import InputRecord

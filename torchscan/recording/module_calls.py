@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Call:
-    """One call of a module."""
+    """One call of a module, which is added to the children of its parent."""
 
     __slots__ = (
         "children",
@@ -47,12 +47,18 @@ class Call:
         self.outer = outer
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: list[int] = []
+        if parent is not None:
+            parent.children.append(index)
         #: the exception that was being handled when it started
         self.handled = sys.exception()
         #: True if :meth:`CallTree.run` began it, and ends it
         self.is_run_here = False
         #: True while the part of such a call goes on that torch's hooks enclose
         self.is_entered = False
+
+    def awaits_hooks_of(self, module: nn.Module) -> bool:
+        """Return whether :meth:`CallTree.run` began the call, and torch's hooks did not yet."""
+        return self.module is module and self.is_run_here and not self.is_entered
 
     @property
     def outermost(self) -> Call:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,14 +33,13 @@ from torchscan.recording.class_attributes import (
     slots_of,
     user_classes,
 )
-from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.plain_state import (
     has_plain_state,
     num_bytes_to_copy,
     objects_in,
     steps_for,
 )
-from torchscan.recording.tensor_state import TensorState
+from torchscan.recording.tensor_state import KeptGradients, TensorState
 from torchscan.user_warnings import warn_user
 
 #: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
@@ -48,6 +48,8 @@ _MAX_COPIED = 2**28
 _HARMLESS = frozenset(
     {"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"}
 )
+#: types of containers whose own methods read them
+_PLAIN = TABLES | {list, set}
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _NO_STATE = (
     type,
@@ -69,9 +71,8 @@ class Snapshot:
     def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
         self._seen: set[int] = set()
         self._containers: list[tuple[Any, Any]] = []
-        self._empty: list[dict[Any, Any]] = []
+        self._empty: list[Any] = []
         self._tensors: list[TensorState] = []
-        self._generators: list[tuple[torch.Generator, Tensor]] = []
         #: modules and objects that could get another class, each with its own
         self._types: list[tuple[Any, type]] = []
         #: functions that restore numbers and bytes in rows, random generators and iterators
@@ -84,11 +85,14 @@ class Snapshot:
         self._classes = [(each, dict(vars(each))) for each in user_classes(modules)]
 
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
-        self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
+        self._waiting: deque[Any] = deque()
+        self._wait_for([*arguments, getattr(parametrize, "_cache", None)])
         self._seen.update(map(id, modules))
         for module in modules:
             self._types.append((module, type(module)))
-            self._keep(vars(module), dict(vars(module)))
+            attributes = dict(vars(module))
+            self._containers.append((vars(module), attributes))
+            self._wait_for(attributes.values())
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
         self._take_waiting()
@@ -96,34 +100,38 @@ class Snapshot:
 
     def restore(self, table: TensorTable) -> None:
         """Restore all that has changed, also if a part of it cannot be restored."""
-        attempts = _Attempts()
+        failures: list[BaseException] = []
+        for step in self._undo_changes(table):
+            try:
+                step()
+            except BaseException as error:
+                failures.append(error)
+        if failures:
+            _report(failures)
+
+    def _undo_changes(self, table: TensorTable) -> Iterator[Callable[[], object]]:
+        """Yield the steps that restore what may have changed."""
         for value, kind in self._types:
             if type(value) is not kind:
-                attempts.run(object.__setattr__, value, "__class__", kind)
-        self._restore_containers(attempts)
-        for value, attributes in self._slotted:
-            attempts.run(restore_slots, value, attributes)
-        for restore in self._steps:
-            attempts.run(restore)
-        for kind, attributes in self._classes:
-            attempts.run(restore_class, kind, attributes)
-        for tensor in self._tensors:
-            attempts.run(tensor.restore, table)
-        attempts.run(self.gradients.restore, table)
-        for generator, state in self._generators:
-            attempts.run(generator.set_state, state)
-        attempts.report()
-
-    def _restore_containers(self, attempts: _Attempts) -> None:
+                yield partial(object.__setattr__, value, "__class__", kind)
         for filled in filter(None, self._empty):
-            attempts.run(refill, filled, ())
+            yield partial(refill, filled, ())
         for container, items in self._containers:
             # Reading a container must run no code but Python's own.
             readable = container
-            if type(container) not in TABLES and type(container) is not plain_type_of(container):
+            if type(container) not in _PLAIN and type(container) is not plain_type_of(container):
                 readable = copy_items(container)
             if not has_same_items(readable, items):
-                attempts.run(refill, container, items)
+                yield partial(refill, container, items)
+        for value, attributes in self._slotted:
+            yield partial(restore_slots, value, attributes)
+        yield from self._steps
+        for kind, attributes in self._classes:
+            yield partial(restore_class, kind, attributes)
+        for tensor in self._tensors:
+            yield partial(tensor.restore, table)
+        if self.gradients.changed:
+            yield partial(self.gradients.restore, table)
 
     def _take_waiting(self) -> None:
         """Keep the contents of the objects that wait, and of those in them, near ones first."""
@@ -154,7 +162,7 @@ class Snapshot:
             if plain_len(value) <= LARGEST_CONTAINER:
                 self._wait_for(plain_items(value))
         elif issubclass(kind, torch.Generator):
-            self._generators.append((value, value.get_state()))
+            self._steps.append(partial(value.set_state, value.get_state()))
         elif has_plain_state(kind):
             size = num_bytes_to_copy(value)
             if self._copied + size <= _MAX_COPIED:
@@ -184,16 +192,11 @@ class Snapshot:
             self._wait_for(slots.values())
 
     def _take_container(self, container: Any) -> None:
-        if type(container) in TABLES:
-            size = len(container)
-        else:
-            size = plain_len(container)
+        size = len(container) if type(container) in _PLAIN else plain_len(container)
         if size <= LARGEST_CONTAINER:
-            self._keep(container, copy_items(container))
-
-    def _keep(self, container: Any, items: Any) -> None:
-        self._containers.append((container, items))
-        self._wait_for(items.values() if type(items) is dict else items)
+            items = copy_items(container)
+            self._containers.append((container, items))
+            self._wait_for(items.values() if type(items) is dict else items)
 
     def _wait_for(self, values: Iterable[Any]) -> None:
         """Enter objects to look into, except those that hold nothing that could change.
@@ -202,32 +205,18 @@ class Snapshot:
         """
         for value in values:
             kind = type(value)
-            if kind in TABLES and not value:
+            if kind in _PLAIN and not value:
                 self._empty.append(value)
             elif kind not in ATOMS and not (kind is tuple and ATOMS.issuperset(map(type, value))):
                 self._waiting.append(value)
 
 
-class _Attempts:
-    """Steps that restore something; one that fails does not keep the others from being taken."""
-
-    def __init__(self) -> None:
-        self._failures: list[BaseException] = []
-
-    def run(self, step: Callable[..., object], *arguments: Any) -> None:
-        """Take a step."""
-        try:
-            step(*arguments)
-        except BaseException as error:
-            self._failures.append(error)
-
-    def report(self) -> None:
-        """Raise an interruption, or warn about parts that could not be restored."""
-        for failure in self._failures:
-            if not isinstance(failure, Exception):
-                raise failure
-        if self._failures:
-            warn_user(
-                f"{len(self._failures)} part(s) of the model could not be restored, so the model "
-                f"may have changed: build it again ({self._failures[0]!r})"
-            )
+def _report(failures: Sequence[BaseException]) -> None:
+    """Raise an interruption, or warn about parts that could not be restored."""
+    for failure in failures:
+        if not isinstance(failure, Exception):
+            raise failure
+    warn_user(
+        f"{len(failures)} part(s) of the model could not be restored, so the model may have "
+        f"changed: build it again ({failures[0]!r})"
+    )

@@ -1,12 +1,16 @@
-"""The operator calls of a pass, each with its module call, its tensors and what asked for it."""
+"""The operator calls and module calls of a pass, with their tensors and what asked for them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchscan.recording.bookkeeping.containers import arguments_named, named_tensors
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.packed_weights import (
     Fingerprint,
     fingerprint_of,
@@ -14,19 +18,18 @@ from torchscan.recording.bookkeeping.packed_weights import (
     packed_tensors,
 )
 from torchscan.recording.bookkeeping.shared_memory import Tracked
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
 from torchscan.recording.execution.assumed import AssumedValues, Met
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.recording.execution.op_traits import RESOLVE
+from torchscan.recording.execution.op_traits import LIFT, RESOLVE
 from torchscan.recording.execution.outcomes import OpOutcome
-from torchscan.recording.module_calls import Call
-from torchscan.torch_versions import aten, current_node, keeps_for_gradients
-from torchscan.trace.events import OpCall, Origin, Phase
+from torchscan.recording.module_calls import Call, Given
+from torchscan.torch_versions import aten, current_node, keeps_for_gradients, local_part
+from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
 
 _ADD = aten.add.Tensor
-#: what torch does about a Python number or list that becomes a tensor
-LIFT = aten.lift_fresh.default
 
 
 class OperatorLog:
@@ -144,3 +147,76 @@ def is_inside_checkpoint() -> bool:
     Gradients are enabled then, or were just before a result was saved for them.
     """
     return torch.is_grad_enabled() or keeps_for_gradients()
+
+
+# -- module calls ----------------------------------------------------------------------------------
+
+
+class _Ends(NamedTuple):
+    """Inputs and outputs of a module call with their names, and the number of operators so far."""
+
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    end: int | None = None
+
+
+_NO_ENDS = _Ends()
+
+
+@dataclass(slots=True, eq=False)
+class ModuleEnds:
+    """The inputs and outputs of module calls. It holds no tensors."""
+
+    table: TensorTable
+    #: the operator calls so far
+    ops: Sequence[OpCall]
+    #: by the index of a module call
+    _ends: dict[int, _Ends] = field(default_factory=dict)
+
+    def note(self, call: Call, given: Given, result: object) -> None:
+        """Note the tensors of a call that ends."""
+        input_names, inputs = self._indices(arguments_named(type(call.module), *given))
+        output_names, outputs = self._indices(named_tensors(result))
+        ends = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
+        self._ends[call.index] = ends
+
+    def describe(self, calls: Sequence[Call]) -> tuple[ModuleCall, ...]:
+        """Return the module calls for the trace, each with the indices of its operator calls."""
+        indices: list[list[int]] = [[] for _ in calls]
+        for index, op in enumerate(self.ops):
+            indices[op.module_call].append(index)
+        described = []
+        for call, own_ops in zip(calls, indices, strict=True):
+            ends = self._ends.get(call.index, _NO_ENDS)
+            parent = None if call.parent is None else call.parent.index
+            module_call = ModuleCall(
+                call.index,
+                call.path,
+                type_name_of(call.module),
+                call.invocation,
+                call.depth,
+                parent,
+                tuple(call.children),
+                ends.inputs,
+                ends.outputs,
+                tuple(own_ops),
+                type(call.module).__module__,
+                ends.input_names,
+                ends.output_names,
+                ends.end,
+            )
+            described.append(module_call)
+        return tuple(described)
+
+    def _indices(
+        self, named: Iterable[tuple[str, Tensor]]
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        names = []
+        indices = []
+        for name, tensor in named:
+            names.append(name)
+            own = tensor if type(tensor) in PLAIN_TYPES else local_part(tensor)
+            indices.append(self.table.find(own).index)
+        return tuple(names), tuple(indices)

@@ -19,11 +19,11 @@ def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Contexts
 
     They may compute before, after or in place of it. Each class gets another ``__call__``.
     """
-    usual = _call_of(nn.Module)
+    usual = nn.Module.__call__
     kinds: dict[type[nn.Module], None] = {}
     for module in modules:
         kind = type(module)
-        is_usual = _call_of(kind) is usual and kind._call_impl is nn.Module._call_impl
+        is_usual = kind.__call__ is usual and kind._call_impl is nn.Module._call_impl
         if not is_usual or "_call_impl" in vars(module):
             kinds[kind] = None
     for kind in kinds:
@@ -49,7 +49,8 @@ def _own_call_followed(kind: type[nn.Module], tree: CallTree) -> Iterator[None]:
 
 
 def _followed(kind: type[nn.Module], tree: CallTree) -> Callable[..., Any]:
-    own = _call_of(kind)
+    # not bound to anything
+    own = next(call for base in kind.__mro__ for call in _defined_in(base))
     bind = getattr(type(own), "__get__", None)
 
     def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -59,11 +60,6 @@ def _followed(kind: type[nn.Module], tree: CallTree) -> Callable[..., Any]:
         return tree.run(module, partial(interruptible, bound), args, kwargs)
 
     return wraps(own)(call) if callable(own) else call
-
-
-def _call_of(kind: type) -> Any:
-    """Return what the class or its nearest base defines as ``__call__``, not bound to anything."""
-    return next(call for base in kind.__mro__ for call in _defined_in(base))
 
 
 def _defined_in(kind: type) -> tuple[Any, ...]:

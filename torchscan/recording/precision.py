@@ -16,7 +16,7 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensor_copies import own_copy, uninitialized
 from torchscan.recording.bookkeeping.tensor_layouts import has_strides, kind_of, meta_copy
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
-from torchscan.recording.surroundings import leave_surroundings
+from torchscan.recording.state import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import is_fake_type
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.inventory import Inventory, Slot
 from torchscan.recording.bookkeeping.tensor_layouts import CONCRETE_INTEGERS, is_plain, meta_copy
 from torchscan.recording.patches import overridden
-from torchscan.recording.state import keep_random_state
-from torchscan.recording.surroundings import leave_surroundings
+from torchscan.recording.state import keep_random_state, leave_surroundings
 from torchscan.recording.undo import Undo, interruptible, put_back_after
 
 

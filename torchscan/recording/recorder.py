@@ -4,65 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from torchscan.notes import Note
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen
-from torchscan.recording.bookkeeping.slot_names import name_weights
-from torchscan.recording.bookkeeping.tensor_layouts import are_plain
+from torchscan.recording.bookkeeping.parameter_records import name_weights
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES, are_plain
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import CallTree
+from torchscan.recording.exception_origin import Failure
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.execution.composite_operands import on_one_device
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.op_traits import OpTraits, traits_of
-from torchscan.recording.execution.outcomes import Execution, describe_outcome
-from torchscan.recording.execution.reads import CHECKING, TRUTH
-from torchscan.recording.module_calls import Call, Given
-from torchscan.recording.module_ends import ModuleEnds
-from torchscan.recording.operator_log import LIFT, OperatorLog, is_inside_checkpoint
-from torchscan.recording.undo import WAITING, deliver_interrupts, run_at_end_of_pass
+from torchscan.recording.execution.outcomes import Execution, OpOutcome, describe_outcome
+from torchscan.recording.execution.reads import CHECKING
+from torchscan.recording.operator_log import ModuleEnds, OperatorLog, is_inside_checkpoint
+from torchscan.recording.undo import WAITING, deliver_interrupts
 from torchscan.torch_versions import (
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
     aten,
     count_function_modes,
-    is_faking,
+    fake_mode,
     on_its_way,
     without_torch_function,
 )
-from torchscan.trace.events import ModuleCall, Phase
+from torchscan.trace.events import Phase
 from torchscan.trace.provenance import InputRecord
 
 #: about to be initialized: no part of the pass
-_LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})
+_LAZY_TYPES: frozenset[type] = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})
 
 _DETACH = aten.detach_.default
 _EQUAL = aten.equal.default
 _DEVICE: OpOverload = torch.ops.prim.device.default
 
-#: what torch does about a Python number or list that becomes a tensor: no part of the model
-_BOOKKEEPING = frozenset(map(id, (LIFT, aten.detach_.default, aten.scalar_tensor.default)))
-_ASKS_TRUTH = frozenset(map(id, {*TRUTH, _EQUAL}))
-
 #: whether a composite operator is recorded as one call, and not as the operators in it
 IsWhole = Callable[[OpOverload], bool]
 
-
-class Failure(NamedTuple):
-    """An exception, and where it came from."""
-
-    error: BaseException
-    #: the innermost module call that it left
-    call: Call | None
-    #: the operator call that failed, or None if something else did
-    request: OpRequest | None
+_NOTHING = contextlib.nullcontext()
+_AS_USUAL = object()
 
 
 class Recorder(TorchDispatchMode):
@@ -80,15 +68,15 @@ class Recorder(TorchDispatchMode):
         execution: Execution,
         is_whole: IsWhole,
         assume: Callable[[Note], None],
-        after_recomputation: Callable[[], None],
+        after_recomputation: Callable[[], None] | None,
         *,
         is_last_resort: bool = True,
     ) -> None:
         """Create a recorder.
 
-        ``assume`` is called with each assumption, ``after_recomputation`` when a checkpoint has
-        recomputed its part. With ``is_last_resort``, a branch may depend on an assumed index,
-        because there is no other way to run the pass.
+        ``assume`` is called with each assumption, ``after_recomputation``, if given, when a
+        checkpoint has recomputed its part. With ``is_last_resort``, a branch may depend on an
+        assumed index, because there is no other way to run the pass.
         """
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.tree = CallTree(inventory.path_of)
@@ -106,10 +94,13 @@ class Recorder(TorchDispatchMode):
         self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
-        self._module_ends = ModuleEnds(self.table)
+        #: inputs and outputs of the module calls
+        self.ends = ModuleEnds(self.table, self.ops)
         #: by the addresses of operators, whose hash is worked out in Python
         self._traits: dict[int, OpTraits] = {}
         self._taken_apart: dict[int, Callable[..., Any]] = {}
+        #: those that are not, or not always, recorded as one call
+        self._special: set[int] = set()
         #: the exception that an operator call raised
         self._failed: tuple[BaseException, OpRequest] | None = None
 
@@ -122,13 +113,6 @@ class Recorder(TorchDispatchMode):
         """
         return False
 
-    @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record what is done in this context."""
-        run_at_end_of_pass(self.tree.stop)
-        with self.tree.watched(self._note_tensors), self:
-            yield
-
     def begin(self, phase: Phase) -> None:
         """Start another phase, for example the backward pass."""
         self._log.phase = phase
@@ -139,7 +123,8 @@ class Recorder(TorchDispatchMode):
         """End the pass: memory that is freed from now on is freed after its end."""
         self.table.storages.end()
         self._failed = None
-        self._exception_origin.forget()
+        if self._exception_origin.error is not None:
+            self._exception_origin.forget()
 
     def failure_of(self, error: BaseException) -> Failure:
         """Return the origin of this exception, ignoring those that the model caught before."""
@@ -148,15 +133,8 @@ class Recorder(TorchDispatchMode):
             request = self._failed[1]
         call = self._exception_origin.call_of(error)
         if call is not None:
-            self._note_tensors(call, (self._exception_origin.arguments, {}), ())
+            self.ends.note(call, (self._exception_origin.arguments, {}), ())
         return Failure(error, call, request)
-
-    def module_calls(self) -> tuple[ModuleCall, ...]:
-        """Return the module calls, each with its operator calls."""
-        return self._module_ends.describe(self.tree.calls, self.ops)
-
-    def _note_tensors(self, call: Call, given: Given, result: object) -> None:
-        self._module_ends.note(call, given, result, len(self.ops))
 
     def __torch_dispatch__(
         self,
@@ -165,79 +143,91 @@ class Recorder(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Record one operator call, outside of function modes, which are for the user's calls."""
+        """Record one operator call, outside of function modes, which are for the user's calls.
+
+        A call on tensor subclasses is recorded as those in it.
+        """
         if func is _DEVICE:  # half of all calls ask on which device a tensor without data is
             return func(*args)
-        if count_function_modes():
-            with without_torch_function():
-                result = self._record(func, types, args, kwargs)
-        else:
-            result = self._record(func, types, args, kwargs)
+        with without_torch_function() if count_function_modes() else _NOTHING:
+            keywords = kwargs or {}
+            if fake_mode() is not None:
+                # A tensor subclass asks for the shape of what it is going to make.
+                return func(*args, **keywords)
+            if self._failed or self._log.is_recomputing or self._exception_origin.error is not None:
+                self._notice_what_is_over()
+            if isinstance(func, OpOverload) and PLAIN_TYPES.issuperset(types):
+                result = self._record_overload(func, args, keywords)
+            else:
+                result = self._record_rare(func, types, args, keywords)
         if WAITING:
             deliver_interrupts()
         return result
 
-    def _record(
-        self,
-        func: OpOverload | HigherOrderOperator,
-        types: Sequence[type],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
+    def _record_rare(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Record an operator call; one on tensor subclasses is recorded as those in it."""
-        keywords = kwargs or {}
-        if is_faking():
-            # A tensor subclass asks for the shape of what it is going to make.
-            return func(*args, **keywords)
-        self._notice_what_is_over()
-
+        """Record a call of an operator that takes functions, or one on tensor subclasses."""
         if not isinstance(func, OpOverload):
-            return self._record_with_functions(func, args, keywords)
+            return self._record_with_functions(func, args, kwargs)
         if func.namespace == "prim":
             # A tensor that pretends to be on a device is asked on which one.
-            return func(*args, **keywords)
-        if types and not are_plain(types):
-            if _LAZY_TYPES.issuperset(types):
-                return func(*args, **keywords)
-            return NotImplemented
-        return self._record_overload(func, args, keywords)
+            return func(*args, **kwargs)
+        if are_plain(types):
+            return self._record_overload(func, args, kwargs)
+        if _LAZY_TYPES.issuperset(types):
+            return func(*args, **kwargs)
+        return NotImplemented
 
     def _record_overload(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Record a call of an operator on plain tensors."""
         traits = self._traits.get(id(func)) or self._find_traits(func)
-        if traits.is_wrapper:
-            return on_its_way(args[0])
-        if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
-            return func(*args, **kwargs)
-        if func is _DETACH:
-            # Autograd has done it already; where it has not, the tensor's own graph would be cut.
-            return args[0]
-        if id(func) in self._taken_apart:
-            return self._decompose(func, args, kwargs)
+        if id(func) in self._special:
+            result = self._run_special(func, traits, args, kwargs)
+            if result is not _AS_USUAL:
+                return result
 
-        request = OpRequest(func, traits, args, kwargs, self.table)
+        request = OpRequest(op=func, traits=traits, args=args, kwargs=kwargs, table=self.table)
+        request.look_up()
         try:
-            met = self.values.met_by(request)
-            answer = self.values.answer(request) if id(func) in _ASKS_TRUTH else None
-            if answer is None:
-                outcome = self._execution.run(request)
-            else:
-                outcome = describe_outcome(request, answer)
+            met = NOTHING
+            if self.values.by_storage:
+                met = self.values.met_by(request)
+            run = self._answer if traits.asks_truth else self._execution.run
+            outcome = run(request)
         except Exception as error:
             self._failed = (error, request)
             raise
-        if id(func) in _BOOKKEEPING:
+        if traits.is_bookkeeping:
             return self._log.leave_out(request, outcome)
         return self._write_down(request, outcome, met)
 
-    def _is_being_frozen(self) -> bool:
-        """Return whether torch optimizes a frozen script, as it does in the first calls.
+    def _answer(self, request: OpRequest) -> OpOutcome:
+        """Return the outcome of an operator that asks for a truth, which may be assumed."""
+        answer = self.values.answer(request)
+        if answer is None:
+            return self._execution.run(request)
+        return describe_outcome(request, answer)
 
-        It compares constants, to store equal ones once.
-        """
-        return self.tree.current is not None and is_frozen(self.tree.current.module)
+    def _run_special(
+        self, func: OpOverload, traits: OpTraits, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Return the result of an operator that is not recorded as one call, or ``_AS_USUAL``."""
+        if traits.is_wrapper:
+            return on_its_way(args[0])
+        current = self.tree.current
+        is_script = func is _EQUAL and current is not None and is_frozen(current.module)
+        # In its first calls, torch compares constants of a frozen script, to store equal ones once.
+        if traits.is_aside or is_script:
+            return func(*args, **kwargs)
+        if func is _DETACH:
+            # Autograd has done it already; where not, the tensor's own graph would be cut.
+            return args[0]
+        if id(func) in self._taken_apart:
+            return self._decompose(func, args, kwargs)
+        return _AS_USUAL
 
     def _decompose(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Record the operators in a composite one."""
@@ -250,12 +240,14 @@ class Recorder(TorchDispatchMode):
 
     def _notice_what_is_over(self) -> None:
         """Release caught exceptions, whose frames hold tensors; detect the end of recomputation."""
-        self._exception_origin.forget_caught()
+        if self._exception_origin.error is not None:
+            self._exception_origin.forget_caught()
         if self._failed is not None and sys.exception() is not self._failed[0]:
             self._failed = None
         if self._log.is_recomputing and not is_inside_checkpoint():
             self._log.is_recomputing = False
-            self._after_recomputation()
+            if self._after_recomputation is not None:
+                self._after_recomputation()
 
     def _find_traits(self, func: OpOverload) -> OpTraits:
         """Read the schema of an operator that is met for the first time."""
@@ -265,13 +257,19 @@ class Recorder(TorchDispatchMode):
         apart = func.decompose if traits.is_composite else traits.launches_kernels
         if apart is not None and not self._is_whole(func):
             self._taken_apart[id(func)] = apart
+        is_apart = id(func) in self._taken_apart
+        if is_apart or traits.is_wrapper or traits.is_aside or func in (_DETACH, _EQUAL):
+            self._special.add(id(func))
         return traits
 
     def _record_with_functions(
         self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         call = named_call(func, args, kwargs)
-        request = OpRequest(call.op, traits_of(call.op), call.args, None, self.table)
+        op = call.op
+        traits = traits_of(op)
+        request = OpRequest(op=op, traits=traits, args=call.args, kwargs={}, table=self.table)
+        request.look_up()
         try:
             outcome = describe_outcome(request, call.run(request.operand))
         except Exception as error:

@@ -97,11 +97,6 @@ class PassRequest(Inputs):
         """True if nothing but the graph of the loss holds the model's output."""
         return callable(self.backward) and not self.holds_output
 
-    @property
-    def from_shapes(self) -> bool:
-        """True if torchscan makes the inputs from shapes."""
-        return self.input_shape is not None
-
 
 #: by the number of dimensions
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -164,12 +159,12 @@ def check_request(request: PassRequest) -> None:
         raise InputError.of_choice("execute", request.execute, get_args(Execute))
     if request.loop_iterations is not None:
         require_positive("loop_iterations", request.loop_iterations)
-    _require_one_input(request)
-    _check_arguments(request)
+    if request.input_shape is None or request.args is not None or request.kwargs is not None:
+        _check_arguments(request)
 
 
-def _require_one_input(request: PassRequest) -> None:
-    """Raise if there is no input, or the same one is given twice."""
+def _check_arguments(request: PassRequest) -> None:
+    """Raise if there is no input, one is given twice, or some have a form that no call takes."""
     if request.input_shape is not None and request.args is not None:
         raise InputError(
             Argument("input_shape"),
@@ -196,9 +191,10 @@ def _require_one_input(request: PassRequest) -> None:
                 Argument("kwargs"),
                 ": give it once",
             )
+    _check_form(request)
 
 
-def _check_arguments(request: PassRequest) -> None:
+def _check_form(request: PassRequest) -> None:
     """Raise if arguments of the forward pass have another form than a call takes."""
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
         raise InputError(

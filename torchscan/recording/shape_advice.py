@@ -12,9 +12,9 @@ from torch import nn
 from torchscan.errors import Argument, Give, PythonOnly, Text, Value
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.example_inputs import Shapes
+from torchscan.recording.exception_origin import Failure
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.module_calls import Call
-from torchscan.recording.recorder import Failure
 from torchscan.recording.sayings import Features, features_in
 
 #: characters

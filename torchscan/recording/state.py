@@ -1,14 +1,18 @@
-"""The state of model and process, restored after a pass, also if it raises an exception."""
+"""The state of model and process, restored after a pass, also if it raises an exception.
+
+Counters, tracers and transformations of the caller do not see the pass. Function modes stay,
+because the default device is one.
+"""
 
 from __future__ import annotations
 
 import random
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,60 +22,54 @@ from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.module_contents import Snapshot
 from torchscan.recording.running_modules import CALL_CODE
-from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
-from torchscan.recording.undo import Undo, is_recording, put_back_after
+from torchscan.recording.undo import Undo, is_recording, run_at_end_of_pass
 from torchscan.torch_versions import (
     compiled_from,
-    hooks_for_gradients_as_now,
     modes_as_now,
+    traces,
+    without_functorch,
+    without_hooks_for_gradients,
+    without_modes,
+    without_python_dispatcher,
+    wrapper_types,
 )
 
-T = TypeVar("T")
+#: the most calls of Python that one module inside another takes while it is recorded, instead of 3
+_CALLS_PER_LEVEL = 8
+#: deeper models would use up the memory for calls, which the limit on recursion protects
+_MAX_LEVELS = 1_200
 
 
-def unchanged(
-    inventory: Inventory,
-    mode: str,
-    arguments: Sequence[Any],
-    table: TensorTable,
-    body: Callable[[], T],
-) -> T:
-    """Call ``body`` with the module in ``mode`` ("eval", "train" or "same"), and restore all state.
+def keep_everything(
+    undo: Undo, inventory: Inventory, mode: str, arguments: Sequence[Any], table: TensorTable
+) -> None:
+    """Put the module in ``mode`` ("eval", "train" or "same"); let ``undo`` restore all state.
 
     Changes that other threads make at the same time stay: the table knows those of the pass.
     """
-    if is_recording():
-        raise InputError(
-            "torchscan was called inside the forward pass of a model that it records: record the "
-            "models one after the other"
-        )
     modules = list(inventory.modules.values())
-
-    def with_everything_kept(undo: Undo) -> T:
+    if threading.active_count() > 1:
         _refuse_if_running_elsewhere(inventory.root, modules)
-        leave_surroundings(undo)
-        undo.push(modes_as_now(), is_of_process=False)
-        undo.push(hooks_for_gradients_as_now(), is_of_process=False)
-        keep_random_state(undo)
-        keep_switches(undo)
-        # With the tensors: those of a ScriptModule are not among its attributes.
-        snapshot = Snapshot(modules, [*arguments, *inventory.tensors])
-        undo.push(partial(snapshot.restore, table))
-        snapshot.gradients.watch(undo)
-        flags = [_training_of(each) for each in modules]
-        undo.push(partial(_set_flags, modules, flags))
+    leave_surroundings(undo)
+    undo.push(modes_as_now(), is_of_process=False)
+    keep_random_state(undo)
+    keep_switches(undo)
+    # With the tensors: those of a ScriptModule are not among its attributes.
+    tensors = [slot.tensor for slot in inventory.slots]
+    snapshot = Snapshot(modules, [*arguments, *tensors])
+    undo.push(partial(snapshot.restore, table))
+    snapshot.gradients.watch(undo)
+    flags = [_training_of(each) for each in modules]
+    undo.push(partial(_set_flags, modules, flags))
+    if any(issubclass(each, wrapper_types()) for each in inventory.module_types):
         _bypass_compilation(modules)
-        set_training(modules, mode)
-        return body()
-
-    return put_back_after(with_everything_kept)
+    if mode != "same":
+        _set_flags(modules, [mode == "train"] * len(modules))
 
 
 def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) -> None:
     """Raise an InputError if another thread runs the model: both would change its attributes."""
-    if threading.active_count() == 1:
-        return
     this_thread = threading.get_ident()
     # Not in a variable: this function's own frame is among them, which would be a cycle.
     others = [frame for thread, frame in sys._current_frames().items() if thread != this_thread]
@@ -107,17 +105,58 @@ def keep_random_state(undo: Undo) -> None:
         undo.push(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
 
 
+# -- surroundings --------------------------------------------------------------------------------
+
+
+def refuse_nesting() -> None:
+    """Raise an InputError inside another pass, or in a tracer, which no pass can step out of."""
+    if is_recording():
+        raise InputError(
+            "torchscan was called inside the forward pass of a model that it records: record the "
+            "models one after the other"
+        )
+    tracer = traces()
+    if tracer is not None:
+        raise InputError(
+            f"{tracer} is tracing, and would trace the pass too: call torchscan before or after"
+        )
+
+
+def leave_surroundings(undo: Undo) -> None:
+    """Leave modes, transforms, hooks for gradients and anomaly detection until the pass ends."""
+    for context in (
+        without_functorch,
+        without_python_dispatcher,
+        without_modes,
+        without_hooks_for_gradients,
+    ):
+        undo.enter(context, is_of_process=False)
+    undo.enter(partial(torch.inference_mode, False), is_of_process=False)
+    undo.enter(partial(torch.autograd.set_detect_anomaly, False))
+
+
+def make_room_for_nesting(inventory: Inventory) -> None:
+    """Raise Python's limit on recursion, until the pass ends, by what nested modules take."""
+    limit = sys.getrecursionlimit()
+    levels = max(path.count(".") for path in inventory.modules)
+    run_at_end_of_pass(partial(sys.setrecursionlimit, limit))
+    sys.setrecursionlimit(limit + _CALLS_PER_LEVEL * min(levels, _MAX_LEVELS))
+
+
 # -- the model -------------------------------------------------------------------------------------
 
 
 def original_of(module: nn.Module) -> nn.Module:
     """Return the module that ``torch.compile`` or DistributedDataParallel wraps."""
-    if isinstance(module, nn.parallel.DistributedDataParallel) and not is_pretended(module):
-        return original_of(module.module)  # it would talk to the other processes
-    compiled = compiled_from(module)
-    if compiled is None:
+    if not isinstance(module, wrapper_types()):
         return module
-    return original_of(compiled)
+    compiled = compiled_from(module)
+    if compiled is not None:
+        return original_of(compiled)
+    if is_pretended(module):
+        return module
+    inner: Any = module.module
+    return original_of(inner)  # DDP would talk to the other processes
 
 
 def _bypass_compilation(modules: Sequence[nn.Module]) -> None:

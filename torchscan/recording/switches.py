@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -92,46 +92,50 @@ class _Switch(NamedTuple):
 
 def keep_switches(undo: Undo) -> None:
     """Restore all switches afterwards, and set two of them for recording."""
-    undo.push(_restoring(_of_thread()), is_of_process=False)
-    undo.push(_restoring(_of_process()))
+    for switches, is_of_process in ((_of_thread(), False), (_of_process(), True)):
+        before = _read(switches)
+        undo.push(partial(_restore, switches, before), is_of_process=is_of_process)
     # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
     torch.backends.mha.set_fastpath_enabled(False)
     undo.enter(as_written)
 
 
-def _restoring(switches: Sequence[_Switch]) -> Callable[[], None]:
-    """Return a function that sets the switches to their present values."""
-    before = [_value_of(switch) for switch in switches]
-
-    def restore() -> None:
-        for switch, value in zip(switches, before, strict=True):
-            if value is not _UNREADABLE and _value_of(switch) != value:
-                switch.write(value)
-
-    return restore
-
-
-def _value_of(switch: _Switch) -> Any:
-    """Return the value of a switch, or a marker if the older API cannot read the newer one's value.
+def _read(switches: Sequence[_Switch]) -> list[Any]:
+    """Return the values of switches, or a marker where the older API cannot read the newer one's.
 
     Then the newer API restores it.
     """
-    try:
-        return switch.read()
-    except RuntimeError:
-        return _UNREADABLE
+    values = []
+    for switch in switches:
+        try:
+            values.append(switch.read())
+        except RuntimeError:
+            values.append(_UNREADABLE)
+    return values
+
+
+def _restore(switches: Sequence[_Switch], before: Sequence[Any]) -> None:
+    for switch, value in zip(switches, before, strict=True):
+        # Each is read when those before it are set, because some change others.
+        if value is not _UNREADABLE and _read([switch]) != [value]:
+            switch.write(value)
 
 
 @cache
 def _of_thread() -> tuple[_Switch, ...]:
     """Return the switches that each thread has separately."""
-    return (
+    switches = [
         _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
         _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-        *map(_autocast_on, ("cpu", "cuda")),
-        _Switch(autocast_contexts, _set_autocast_contexts),
-        _Switch(default_device, set_default_device),
-    )
+    ]
+    for device in ("cpu", "cuda"):
+        is_on = partial(torch.is_autocast_enabled, device)
+        dtype = partial(torch.get_autocast_dtype, device)
+        switches.append(_Switch(is_on, partial(torch.set_autocast_enabled, device)))
+        switches.append(_Switch(dtype, partial(torch.set_autocast_dtype, device)))
+    switches.append(_Switch(autocast_contexts, _set_autocast_contexts))
+    switches.append(_Switch(default_device, set_default_device))
+    return tuple(switches)
 
 
 @cache
@@ -143,8 +147,11 @@ def _of_process() -> tuple[_Switch, ...]:
     for read, write in _FUNCTIONS:
         if _exists(read):
             switches.append(_Switch(attrgetter(read)(torch), attrgetter(write)(torch)))
-    switches += [_determinism(), _anomaly_detection()]
-    switches += [_Switch(attention_order, set_attention_order), _printing()]
+    switches += _PAIRS
+    switches.append(_Switch(attention_order, set_attention_order))
+    options = print_options()
+    for name in vars(options):
+        switches.append(_Switch(partial(getattr, options, name), partial(setattr, options, name)))
     switches += [_attribute(path) for path in _PRECISIONS if _exists(path)]
     return tuple(switches)
 
@@ -162,19 +169,7 @@ def _exists(path: str) -> bool:
 def _attribute(path: str) -> _Switch:
     owner, _, name = path.rpartition(".")
     holder = attrgetter(owner)(torch)
-    return _Switch(lambda: getattr(holder, name), lambda value: setattr(holder, name, value))
-
-
-def _autocast_on(device: str) -> _Switch:
-    def read() -> tuple[bool, torch.dtype]:
-        return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-
-    def write(value: tuple[bool, torch.dtype]) -> None:
-        is_enabled, dtype = value
-        torch.set_autocast_enabled(device, is_enabled)
-        torch.set_autocast_dtype(device, dtype)
-
-    return _Switch(read, write)
+    return _Switch(partial(getattr, holder, name), partial(setattr, holder, name))
 
 
 def autocast_contexts() -> int:
@@ -200,36 +195,26 @@ def _set_autocast_contexts(number: int) -> None:
         torch.clear_autocast_cache()
 
 
-def _determinism() -> _Switch:
-    def read() -> tuple[bool, bool]:
-        return (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
-
-    def write(value: tuple[bool, bool]) -> None:
-        is_enabled, warns_only = value
-        torch.use_deterministic_algorithms(is_enabled, warn_only=warns_only)
-
-    return _Switch(read, write)
-
-
-def _anomaly_detection() -> _Switch:
-    def read() -> tuple[bool, bool]:
-        return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-    def write(value: tuple[bool, bool]) -> None:
-        is_enabled, checks_nan = value
-        torch.set_anomaly_enabled(is_enabled, checks_nan)
-
-    return _Switch(read, write)
-
-
-def _printing() -> _Switch:
-    def read() -> dict[str, Any]:
-        return dict(vars(print_options()))
-
-    def write(value: dict[str, Any]) -> None:
-        vars(print_options()).update(value)
-
-    return _Switch(read, write)
+#: pairs of switches that one function sets
+_PAIRS = (
+    _Switch(
+        torch.are_deterministic_algorithms_enabled,
+        lambda is_on: torch.use_deterministic_algorithms(
+            is_on, warn_only=torch.is_deterministic_algorithms_warn_only_enabled()
+        ),
+    ),
+    _Switch(
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        lambda warns_only: torch.use_deterministic_algorithms(
+            torch.are_deterministic_algorithms_enabled(), warn_only=warns_only
+        ),
+    ),
+    _Switch(
+        torch.is_anomaly_enabled,
+        lambda is_on: torch.set_anomaly_enabled(is_on, torch.is_anomaly_check_nan_enabled()),
+    ),
+    _Switch(
+        torch.is_anomaly_check_nan_enabled,
+        lambda checks_nan: torch.set_anomaly_enabled(torch.is_anomaly_enabled(), checks_nan),
+    ),
+)

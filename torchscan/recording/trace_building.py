@@ -15,13 +15,14 @@ from torchscan.notes import Note
 from torchscan.plain import to_plain
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameter_records import (
+    notes_on_shares,
     parameter_records,
-    rank_share,
     unseen_parameters,
 )
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.omission import without_calls
 from torchscan.recording.running import PassRun
+from torchscan.recording.training.quantized_linear import QuantizedLinear
 from torchscan.recording.unpacked import with_quantized, with_unpacked
 from torchscan.torch_versions import is_sharded_type
 from torchscan.trace.provenance import Processes, Provenance
@@ -33,20 +34,24 @@ from torchscan.user_warnings import warn_user
 def build_trace(run: PassRun) -> Trace:
     """Return the trace of a pass that succeeded, and warn about tensors that the model kept."""
     recorder, inventory = run.recorder, run.inventory
-    recorder.values.report()
+    if recorder.values.by_storage:
+        recorder.values.report()
     if run.attempt.buffers:
         run.assume(Note.of("rebuilt-buffers"))
-    unread = unseen_parameters(inventory, recorder.took_packed)
-    for weights in unread:
-        run.assume(Note.of("weights-not-counted", weights=to_plain(weights)))
+    unread: list[Note] = []
+    if inventory.has_scripts or inventory.packed or inventory.lazy_slots or recorder.took_packed:
+        unread = unseen_parameters(inventory, recorder.took_packed)
+        notes = [Note.of("weights-not-counted", weights=to_plain(each)) for each in unread]
+        run.assumptions.update(dict.fromkeys(notes))
 
     # before the rest of the trace: this may enter parameters that the pass did not use
-    records = parameter_records(inventory, recorder.table, recorder.took_packed)
-    parameters = with_quantized(records, inventory.slots, inventory.modules)
-    share = rank_share(parameters)
-    if share is not None:
-        run.assume(share)
-    _warn_of_leaked(recorder.table)
+    parameters = parameter_records(inventory, recorder.table, recorder.took_packed)
+    if any(issubclass(each, QuantizedLinear) for each in inventory.module_types):
+        parameters = with_quantized(parameters, inventory.slots, inventory.modules)
+    if not inventory.has_plain_tensors:
+        run.assumptions.update(dict.fromkeys(notes_on_shares(parameters)))
+    if recorder.table.find_leaked():
+        _warn_of_leaked(recorder.table)
     trace = _trace_with(run, parameters, unread)
     return with_unpacked(trace, inventory.slots, inventory.modules)
 
@@ -68,15 +73,15 @@ def _trace_with(
 ) -> Trace:
     request, attempt, recorder = run.request, run.attempt, run.recorder
     storages = recorder.table.storages.records()
-    batch_size = request.batch_size if request.from_shapes else None
+    batch_size = None if request.input_shape is None else request.batch_size
     processes = None
     if run.inventory.is_sharded:
         processes = _processes_of(run.inventory)
     provenance = Provenance(
-        execution=attempt.name,
+        execution="abstract" if attempt.is_abstract else "real",
         reasons=attempt.reasons,
         mode=request.mode,
-        backward=request.has_backward,
+        backward=request.backward is not False,
         batch_size=batch_size,
         inputs=tuple(recorder.inputs),
         assumptions=tuple(run.assumptions),
@@ -87,7 +92,7 @@ def _trace_with(
         processes=processes,
     )
     trace = Trace(
-        modules=recorder.module_calls(),
+        modules=recorder.ends.describe(recorder.tree.calls),
         ops=tuple(recorder.ops),
         tensors=tuple(recorder.table.records),
         storages=storages,

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,22 +44,20 @@ class Undo:
         is_of_process: bool = True,
     ) -> None:
         """Enter a context, to be left with all others."""
-        entered: list[contextlib.AbstractContextManager[object]] = []
-
-        def leave() -> None:
-            if entered:
-                entered.pop().__exit__(None, None, None)
-
-        self.push(leave, is_of_process=is_of_process)
-        manager = make()
-        manager.__enter__()
-        entered.append(manager)
+        entered = contextlib.ExitStack()
+        self.push(entered.close, is_of_process=is_of_process)
+        entered.enter_context(make())
 
     def now(self) -> None:
         """Take all steps, also if one of them fails: what was raised first is raised at the end."""
         raised: list[BaseException] = []
         while self._steps:
-            _take(self._steps[-1], raised)
+            for _ in range(2):  # once more if it was interrupted
+                try:
+                    self._steps[-1].take()
+                    break
+                except BaseException as error:
+                    raised.append(error)
             self._steps.pop()
         if raised:
             raise raised[0]
@@ -67,16 +66,6 @@ class Undo:
         """Undo the changes in a child process that was forked while another thread recorded."""
         self._steps = [step for step in self._steps if step.is_of_process]
         self.now()
-
-
-def _take(step: _UndoAction, raised: list[BaseException]) -> None:
-    """Take a step, and once more if it was interrupted."""
-    for _ in range(2):
-        try:
-            step.take()
-            return
-        except BaseException as error:
-            raised.append(error)
 
 
 # -- one pass at a time ----------------------------------------------------------------------------
@@ -92,10 +81,18 @@ def run_at_end_of_pass(take: Callable[[], object], *, is_of_process: bool = True
 
 
 def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function of the user, which signals may interrupt."""
+    """Call a function of the user, which signals may interrupt at once."""
     if _current is None:
         return call(*args, **kwargs)
-    return _current.interrupts.let_in(call, *args, **kwargs)
+    interrupts = _current.interrupts
+    before = interrupts.may_come_in
+    try:
+        interrupts.may_come_in = True
+        if WAITING:
+            interrupts.deliver()
+        return call(*args, **kwargs)
+    finally:
+        interrupts.may_come_in = before
 
 
 def deliver_interrupts() -> None:
@@ -134,7 +131,9 @@ def put_back_after(body: Callable[[Undo], T]) -> T:
             undo.now()
     finally:  # again, because a signal may have interrupted that
         undo.now()
-        undo.interrupts.tell_at_end()
+        undo.interrupts.may_come_in = True
+        if WAITING:
+            undo.interrupts.deliver()
 
 
 def _in_child() -> None:
@@ -177,16 +176,17 @@ _SWITCHING_MODES = ("contextlib", "torch.overrides", "torch.utils._python_dispat
 WAITING: list[int] = []
 
 
+@dataclass(slots=True, eq=False)
 class Interrupts:
     """Signals with a handler in Python, such as Ctrl-C, which wait while torchscan's code runs.
 
-    They interrupt the model's own code, called by :meth:`let_in`, at once. Only the main thread
-    gets signals.
+    They interrupt the model's own code, called by :func:`interruptible`, at once. Only the main
+    thread gets signals.
     """
 
-    def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-        self._may_come_in = False
+    _handlers: dict[int, Callable[[int, FrameType | None], Any]] = field(default_factory=dict)
+    #: True while the model's own code runs, and once all is undone
+    may_come_in: bool = False
 
     def wait(self, undo: Undo) -> None:
         """Let signals wait from now on, until all other changes are undone."""
@@ -205,39 +205,24 @@ class Interrupts:
                 self._handlers[number] = handler
                 signal.signal(number, self._receive)
 
-    def let_in(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call it, and let signals interrupt it."""
-        before = self._may_come_in
-        try:
-            self._may_come_in = True
-            self.deliver()
-            return call(*args, **kwargs)
-        finally:
-            self._may_come_in = before
-
     def deliver(self) -> None:
         """Handle the signals that wait.
 
         If a handler raises an exception, no other signal is handled until all is undone.
         """
-        while WAITING and self._may_come_in:
+        while WAITING and self.may_come_in:
             self._answer(WAITING.pop(0), sys._getframe())
 
-    def tell_at_end(self) -> None:
-        """Deliver the interrupt when everything is restored."""
-        self._may_come_in = True
-        self.deliver()
-
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._may_come_in and _is_of_model(frame):
+        if self.may_come_in and _is_of_model(frame):
             self._answer(number, frame)
         else:
             WAITING.append(number)
 
     def _answer(self, number: int, frame: FrameType | None) -> None:
-        self._may_come_in = False
+        self.may_come_in = False
         self._handlers[number](number, frame)
-        self._may_come_in = True
+        self.may_come_in = True
 
 
 def _is_of_model(frame: FrameType | None) -> bool:
@@ -250,7 +235,7 @@ def _is_of_model(frame: FrameType | None) -> bool:
         return False
     while frame is not None and not _is_ours(frame):
         frame = frame.f_back
-    return frame is not None and frame.f_code is Interrupts.let_in.__code__
+    return frame is not None and frame.f_code is interruptible.__code__
 
 
 def _is_ours(frame: FrameType) -> bool:

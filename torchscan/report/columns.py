@@ -20,7 +20,7 @@ from torchscan.report.info_data import (
 )
 from torchscan.report.make_table import ColumnOf, share_text
 from torchscan.report.table import Column
-from torchscan.report.table_rows import NONE, Cell
+from torchscan.report.table_rows import NONE
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
@@ -44,10 +44,6 @@ class LayerColumn(ColumnOf[_Part]):
     is_derived: bool = False
     #: the estimate that it shows, which is there if it was asked for
     needs: EstimateKey | None = None
-
-    def written(self, layers: Sequence[Layer], whole: Sums) -> tuple[Column, list[Cell]]:
-        """Return the column, with its unit in the heading, and a cell for each of these layers."""
-        return self.write([(layer, whole) for layer in layers])
 
 
 _OPTIONS = [field.name for field in fields(LayerColumn)]
@@ -216,13 +212,11 @@ DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs", "macs_share")
 
 def name_of(layer: Layer) -> str:
     """Return the name, with the number of the call if the module was called before."""
-    return f"{printable(layer['name'])}{_repeated(layer)}"
+    call = f" ({layer['call'] + 1})" if layer["call"] else ""
+    return printable(layer["name"]) + call
 
 
 def full_name_of(layer: Layer) -> str:
     """Return the path, for use outside the tree; of the model itself, the name."""
-    return f"{printable(layer['path'] or layer['name'])}{_repeated(layer)}"
-
-
-def _repeated(layer: Layer) -> str:
-    return f" ({layer['call'] + 1})" if layer["call"] else ""
+    call = f" ({layer['call'] + 1})" if layer["call"] else ""
+    return printable(layer["path"] or layer["name"]) + call

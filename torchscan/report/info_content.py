@@ -33,7 +33,6 @@ from torchscan.report.info_data import (
     InfoData,
     InputData,
     Layer,
-    Overall,
     OverheadData,
     ProvenanceData,
     Shapes,
@@ -64,18 +63,22 @@ def info_of(
     without_formula = {}
     for name, paths in operators_without_formula(trace, costs).items():
         without_formula[name] = sum(paths.values())
+    overall: Any = {}
+    for key in SUMS:
+        overall[key] = sum([layer[key] for layer in layers])
+    overall["complete"] = layers[0]["complete"]
     pre, fwd = overheads
     cuda: OverheadData = {"pre": pre.cuda, "fwd": fwd.cuda}
     framework: OverheadData = {"pre": pre.framework, "fwd": fwd.framework}
     data: InfoData = {
         "overheads": {"cuda": cuda, "framework": framework},
         "layers": layers,
-        "overall": _overall(layers),
+        "overall": overall,
         "without_formula": without_formula,
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
-    problems = formula_problems(trace, without_formula)
+    problems = formula_problems(trace, without_formula) if without_formula else []
     if problems:
         data["formula_problems"] = list(map(to_plain, problems))
     if memory is not None:
@@ -143,8 +146,13 @@ def _layer(
         receptive_field, stride = plain_short(field.rf), plain_short(field.stride)
         padding = plain_short(field.padding)
         axes = [list(map(AxisField.to_dict, output)) for output in field.outputs]
+    name = call.type_name
+    if call.parent is not None:
+        # the path from the calling module: ``layers.0`` in a model that has a list
+        above = trace.modules[call.parent].path
+        name = call.path.removeprefix(f"{above}.") or name
     layer = {
-        "name": _relative_path(trace, call),
+        "name": name,
         "path": call.path,
         "depth": call.depth,
         "type": call.type_name,
@@ -165,22 +173,6 @@ def _layer(
 
 
 _parameter_sums, _cost_sums = attrgetter(*PARAMETER_SUMS), attrgetter(*COST_SUMS)
-
-
-def _overall(layers: list[Layer]) -> Overall:
-    overall: dict[str, Any] = {}
-    for key in SUMS:
-        overall[key] = sum([layer[key] for layer in layers])
-    overall["complete"] = layers[0]["complete"]
-    return cast("Overall", overall)
-
-
-def _relative_path(trace: Trace, call: ModuleCall) -> str:
-    """Return the path from the calling module: ``layers.0`` in a model that has a list."""
-    if call.parent is None:
-        return call.type_name
-    above = trace.modules[call.parent].path
-    return call.path.removeprefix(f"{above}.") or call.type_name
 
 
 def _shapes(trace: Trace, indices: tuple[int, ...]) -> Shapes:

@@ -175,7 +175,10 @@ def data_of(info: InfoDict) -> InfoData:
         raise InputError(
             f"a {type(info).__name__} is not an info dict: give what crawl_module() returns"
         )
-    return cast("InfoData", with_notes(info))
+    provenance = info.get("provenance")
+    if isinstance(provenance, Mapping) and "reason" in provenance:
+        info = with_notes(info)
+    return cast("InfoData", info)
 
 
 #: keys of schema 1 -> those of schema 2

@@ -39,7 +39,8 @@ def info_table(
     data = data_of(info)
     layers = data["layers"]
     is_listed = "selection" in data
-    check_estimates(names, layers)
+    if any(COLUMNS[name].needs for name in names):
+        check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
     written = []
     headings = [_NAME]
@@ -160,18 +161,18 @@ class _WrittenColumn(NamedTuple):
 def _write_column(
     column: LayerColumn, lines: Sequence[Line], whole: Sums, *, is_listed: bool
 ) -> _WrittenColumn:
-    layers = [line.own for line in lines]
+    parts = [(line.own, whole) for line in lines]
     if not column.is_of_all or is_listed:
-        heading, cells = column.written(layers, whole)
+        heading, cells = column.write(parts)
         return _WrittenColumn(heading, cells, [None] * len(lines))
-    layers += [line.total for line in lines if line.total is not line.own]
-    heading, cells = column.written(layers, whole)
+    parts += [(line.total, whole) for line in lines if line.total is not line.own]
+    heading, cells = column.write(parts)
     own = cells[: len(lines)]
     totals = iter(cells[len(lines) :])
-    sums = [
-        cell if line.total is line.own else next(totals)
-        for line, cell in zip(lines, own, strict=True)
-    ]
+    sums = list(own)
+    for index, line in enumerate(lines):
+        if line.total is not line.own:
+            sums[index] = next(totals)
     return _WrittenColumn(heading, own, sums)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -40,7 +40,7 @@ class Lines:
 
     lines: Sequence[Line]
     #: how many layers of which type were left out
-    hidden: Counter[str]
+    hidden: Counter[str] = field(default_factory=Counter)
 
 
 def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
@@ -49,13 +49,32 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     None: for each run if that takes no more than half as many lines.
     """
     tree = Tree(layers)
-    if fold_repeats is not False:
+    if fold_repeats or (fold_repeats is None and _may_fold(layers)):
         most = len(layers) // 2
         folded = list(tree.folded() if fold_repeats else islice(tree.folded(), most + 1))
         if fold_repeats or len(folded) <= most:
-            hidden = Counter(layer["type"] for layer in layers if tree.is_idle(layer))
+            hidden = Counter(layer["type"] for layer in layers if _is_idle(layer))
             return Lines([tree.line(*each) for each in folded], hidden)
-    return Lines([tree.line([index], [index]) for index in range(len(layers))], Counter())
+    lines = []
+    for layer, total in zip(layers, tree.totals, strict=True):
+        name, full_name = name_of(layer), full_name_of(layer)
+        lines.append(Line(name=name, full_name=full_name, own=layer, total=total))
+    return Lines(lines)
+
+
+def _may_fold(layers: Sequence[Layer]) -> bool:
+    """Return whether equal blocks may save half of the lines: each type of layer needs one."""
+    types = {layer["type"] for layer in layers if not _is_idle(layer)}
+    return 2 * len(types) <= len(layers)
+
+
+def _is_idle(layer: Layer) -> bool:
+    """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
+    if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
+        return False
+    if any(_sums_of(layer)):
+        return False
+    return layer["input_shape"] == layer["output_shape"] is not None
 
 
 class Tree:
@@ -66,7 +85,14 @@ class Tree:
         self._children: list[list[int]] = [[] for _ in layers]
         #: each layer with everything that it calls: itself if it calls nothing
         self.totals = list(layers)
-        for index, parent in _parents(layers):
+        above_by_depth: list[int] = []
+        pairs = []
+        for index, layer in enumerate(layers):
+            del above_by_depth[layer["depth"] :]
+            if above_by_depth:
+                pairs.append((index, above_by_depth[-1]))
+            above_by_depth.append(index)
+        for index, parent in reversed(pairs):  # children before their parents
             if not self._children[parent]:
                 self.totals[parent] = layers[parent].copy()
             self._children[parent].append(index)
@@ -78,14 +104,6 @@ class Tree:
                 above["time_estimate"] += total["time_estimate"]
         for children in self._children:
             children.reverse()  # the last one came first
-
-    def is_idle(self, layer: Layer) -> bool:
-        """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
-        if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
-            return False
-        if any(_sums_of(layer)):
-            return False
-        return layer["input_shape"] == layer["output_shape"] is not None
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """Return the line of equal layers, the last of which are a run in the last block."""
@@ -117,7 +135,7 @@ class Tree:
             shown: list[list[int]] = []
             for place in places:
                 children = self._children[place]
-                shown.append([each for each in children if not self.is_idle(self._layers[each])])
+                shown.append([each for each in children if not _is_idle(self._layers[each])])
             below = []
             start = 0
             for siblings in self._runs(shown[-1], kinds):
@@ -158,14 +176,11 @@ class Tree:
         for index in reversed(range(len(self._layers))):
             children = self._children[index]
             below = tuple([(self._layers[child]["name"], kinds[child]) for child in children])
-            key = (*_visible_values(self._layers[index]), below)
+            layer = self._layers[index]
+            shapes = str(layer["input_shape"]), str(layer["output_shape"])
+            key = (*_flags_of(layer), *_sums_of(layer), *shapes, below)
             kinds[index] = known.setdefault(key, len(known))
         return kinds
-
-
-def _visible_values(layer: Layer) -> tuple[Any, ...]:
-    shapes = str(layer["input_shape"]), str(layer["output_shape"])
-    return (*_flags_of(layer), *shapes, *_sums_of(layer))
 
 
 def _merge_layers(layers: Sequence[Layer]) -> Layer:
@@ -181,15 +196,3 @@ def _merge_layers(layers: Sequence[Layer]) -> Layer:
         merged["activation_bytes"] = sum(layer["activation_bytes"] or 0 for layer in layers)
         merged["peak_bytes"] = max(layer["peak_bytes"] or 0 for layer in layers)
     return merged
-
-
-def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Return the index of each layer and of its parent, children before their parents."""
-    above: list[int] = []
-    pairs = []
-    for index, layer in enumerate(layers):
-        del above[layer["depth"] :]
-        if above:
-            pairs.append((index, above[-1]))
-        above.append(index)
-    return reversed(pairs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
@@ -38,26 +37,32 @@ class ColumnOf(Generic[Item]):
     def write(self, items: Sequence[Item]) -> tuple[Column, list[Cell]]:
         """Return the column, with its unit in the heading, and a cell for each item."""
         values = [self.value(item) for item in items]
+        cells: list[Cell] = []
         if self.scale is None:
-            return self.column, list(map(self._cell, values))
+            for value in values:
+                if isinstance(value, Cell):
+                    cells.append(value)
+                else:
+                    cells.append(Cell(value, NONE if value is None else self.text(value)))
+            return self.column, cells
 
         scale = self.scale(abs(value) for value in values if value and math.isfinite(value))
-        texts = map(partial(self._text_in, scale), items, values)
-        return in_unit(self.column, scale), list(map(Cell, values, texts))
+        return in_unit(self.column, scale), self._write_in(scale, items, values)
 
-    def _cell(self, value: Any) -> Cell:
-        if isinstance(value, Cell):
-            return value
-        text = NONE if value is None else self.text(value)
-        return Cell(value, text)
-
-    def _text_in(self, scale: units.Scale, item: Item, value: Any) -> str:
-        mark = "" if self.mark is None else self.mark(item)
-        if value or mark:
-            return f"{mark}{scale.text(value or 0)}"
-        if self.absent is not None:
-            return self.absent(item)
-        return NONE
+    def _write_in(
+        self, scale: units.Scale, items: Sequence[Item], values: Sequence[Any]
+    ) -> list[Cell]:
+        """Return the cells of values in a unit."""
+        cells = []
+        for item, value in zip(items, values, strict=True):
+            mark = "" if self.mark is None else self.mark(item)
+            text = NONE
+            if value or mark:
+                text = f"{mark}{scale.text(value or 0)}"
+            elif self.absent is not None:
+                text = self.absent(item)
+            cells.append(Cell(value, text))
+        return cells
 
 
 def number(

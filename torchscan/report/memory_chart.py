@@ -13,7 +13,7 @@ from torchscan.analyses.memory_timeline import Moment
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.table import Screen, Table
-from torchscan.report.text_totals import format_totals
+from torchscan.report.text import format_totals
 
 _PLOT_HEIGHT, _LABEL_WIDTH = 12, 12
 

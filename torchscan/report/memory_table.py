@@ -16,9 +16,8 @@ from torchscan.report.make_table import make_table, sizes, total, totals_table, 
 from torchscan.report.memory_chart import STACK, format_chart, format_legend
 from torchscan.report.table import Screen, Table, check_width
 from torchscan.report.table_rows import Cell
-from torchscan.report.text import format_rows, wrap_paragraphs
+from torchscan.report.text import format_rows, format_totals, wrap_paragraphs
 from torchscan.report.text_columns import fit_columns
-from torchscan.report.text_totals import format_totals
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _LAYERS = 40, 8

@@ -10,7 +10,14 @@ from torchscan import units
 from torchscan.notes import Note
 from torchscan.ops import operators_with_problem
 from torchscan.plain import from_plain
-from torchscan.report.info_data import InfoData, Layer, NoteData, Overheads, ProvenanceData
+from torchscan.report.info_data import (
+    InfoData,
+    Layer,
+    NoteData,
+    Overheads,
+    ProvenanceData,
+    Selection,
+)
 from torchscan.report.make_table import total, totals_table
 from torchscan.report.table import ColumnRemark, Table
 from torchscan.report.table_rows import Cell
@@ -88,16 +95,20 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
 
     ``fields`` are the columns of receptive fields that the table has.
     """
-    remarks = [*_selection_texts(info), _pass_text(info["provenance"])]
-    remarks += _sentences(info.get("estimates", ()))
     provenance = info["provenance"]
+    remarks = []
+    if "selection" in info:
+        remarks.append(_selection_text(info, info["selection"]))
+    remarks.append(_pass_text(provenance))
+    remarks += map(_sentence, info.get("estimates", ()))
     if provenance["convention"] != "torchscan":
         tool = provenance["convention"]
         remarks.append(f"MACs follow the rules of {tool}; all other values are torchscan's.")
-    remarks += _sentences(provenance["assumptions"])
-    labels = {name: f"{name} ({calls}×)" for name, calls in info["without_formula"].items()}
-    notes = [from_plain(Note, each) for each in info.get("formula_problems", ())]
-    remarks += unknown_cost_texts(labels, notes)
+    remarks += map(_sentence, provenance["assumptions"])
+    if info["without_formula"]:
+        labels = {name: f"{name} ({calls}×)" for name, calls in info["without_formula"].items()}
+        notes = [from_plain(Note, each) for each in info.get("formula_problems", ())]
+        remarks += unknown_cost_texts(labels, notes)
     if provenance["unrecorded_modules"]:
         remarks.append(unrecorded_text(", ".join(provenance["unrecorded_modules"])))
     if info["unused_parameters"]:
@@ -109,8 +120,8 @@ def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
     return remarks
 
 
-def _sentences(notes: Sequence[NoteData]) -> list[str]:
-    return [from_plain(Note, each).sentence for each in notes]
+def _sentence(note: NoteData) -> str:
+    return from_plain(Note, note).sentence  # type: ignore[no-any-return]
 
 
 def unknown_cost_texts(
@@ -165,18 +176,15 @@ def unrecorded_text(names: str, when: str = "") -> str:
     )
 
 
-def _selection_texts(info: InfoData) -> list[str]:
+def _selection_text(info: InfoData, chosen: Selection) -> str:
     """Return the note about layers that were left out."""
-    chosen = info.get("selection")
-    if chosen is None:
-        return []
     which = f" that match {chosen['match']}" if chosen["match"] else ""
     order = f", sorted by {chosen['sort']}" if chosen["sort"] else ""
     num_shown = f"{len(info['layers'])} of {chosen['layers']} layers"
-    return [
+    return (
         f"Shown are {num_shown}{which}{order}, each with its own values; "
         "totals are of the entire model."
-    ]
+    )
 
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:

@@ -135,6 +135,8 @@ class Table(Result):
     @property
     def shown(self) -> Table:
         """The table without columns that are hidden from people."""
+        if all(column.is_shown for column in self.columns):
+            return self
         return self.only([column for column in self.columns if column.is_shown])
 
     def only(self, columns: Sequence[Column]) -> Table:

@@ -53,7 +53,8 @@ class Row:
     @property
     def name(self) -> str:
         """The name as it reads in the tree."""
-        return printable(self.cells[0].text) + self.times
+        name = printable(self.cells[0].text)
+        return name + self.times if self.repeats > 1 else name
 
     @property
     def times(self) -> str:

@@ -127,12 +127,15 @@ def _split_columns(
 
     Columns with the largest priority number are hidden first; the name and one column stay.
     """
+    kept = list(table.columns)
     # Columns of a table without rows have no texts, and take no room.
+    if not texts or sum(map(max_text_width, kept, texts)) + GAP * (len(kept) - 1) <= width:
+        return kept, []
+
     min_widths: dict[str, int] = {}
     for column, texts_of_column in zip(table.columns, texts, strict=False):
         min_widths[column.key] = _min_width(column, texts_of_column)
 
-    kept = list(table.columns)
     hidden: list[Column] = []
     while _is_too_wide(kept, min_widths, width):
         priority = max(column.priority for column in kept[1:])
@@ -174,11 +177,13 @@ def column_widths(
     If it does not, columns that may be truncated give way, the one with most to spare first.
     """
     widths = [max_text_width(*each) for each in zip(columns, texts, strict=True)]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    if excess <= 0:
+        return widths
     spare: dict[int, int] = {}
     for index, column in enumerate(columns):
         if column.min_width is not None:
             spare[index] = widths[index] - _min_width(column, texts[index])
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
     while excess > 0 and max(spare.values(), default=0) > 0:
         widest = max(spare, key=spare.__getitem__)
         widths[widest] -= 1

@@ -27,7 +27,6 @@ from torchscan.torch_versions.autograd_graph import (
     backward_pass,
     current_node,
     engine,
-    hooks_for_gradients_as_now,
     keeps_for_gradients,
     next_node,
     set_grad_enabled,
@@ -48,6 +47,7 @@ from torchscan.torch_versions.compiler import (
     not_compiled,
     recompile_reason,
     skip_in_compiler,
+    wrapper_types,
 )
 from torchscan.torch_versions.cuda_state import (
     allocator_snapshot,
@@ -76,9 +76,9 @@ from torchscan.torch_versions.dispatch_modes import (
 )
 from torchscan.torch_versions.fake_tensors import (
     WithoutData,
+    fake_mode,
     has_no_data,
     is_fake_type,
-    is_faking,
     making_fakes,
     pinning_verbs,
     stands_for_itself,
@@ -111,6 +111,7 @@ from torchscan.torch_versions.process_groups import (
     gather_columns,
     gather_rows,
     has_collectives_on_shapes,
+    has_process_group,
     is_group_pretended,
     is_wrapped_by_ddp,
     place_in_group,

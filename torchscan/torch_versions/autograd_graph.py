@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.torch_versions.dispatch_modes import making_ordinary_tensors, without_dispatch
+from torchscan.torch_versions.dispatch_modes import (
+    making_ordinary_tensors,
+    top_hooks,
+    without_dispatch,
+)
 
 _C: Any = torch._C
 
@@ -35,15 +39,12 @@ def share_storage(one: Tensor, other: Tensor) -> bool:
 
 #: the same in C++, if torch has it
 share_memory: Callable[[Tensor, Tensor], bool] = getattr(_C, "_is_alias_of", share_storage)
-_top_hooks: Callable[[bool], Any] = getattr(
-    _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
-)
 #: True if hooks for saved tensors can be seen; False on torch 2.6
 SHOWS_SAVED_TENSOR_HOOKS = hasattr(_C._autograd, "_top_saved_tensors_default_hooks")
 #: True if a saved tensor tells whether hooks have packed it
 TELLS_UNPACKING = hasattr(getattr(_C._autograd, "SavedTensor", None), "unpack_hook")
 #: place of the function that Python's functions hand a graph to
-RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
+RUNS_BACKWARD: tuple[Any, str] = (torch.autograd, "_engine_run_backward")
 #: place of the function that anomaly mode asks for the frames that create a node
 FORMATS_STACK: tuple[dict[str, Any], str] = (
     vars(importlib.import_module("torch.fx.traceback")),
@@ -136,20 +137,7 @@ def _ignore(_index: int, _gradient: Tensor | None) -> None:
 
 def keeps_for_gradients() -> bool:
     """Return whether hooks see saved tensors, as a checkpoint's do. False on torch 2.6."""
-    return _top_hooks(True) is not None
-
-
-def hooks_for_gradients_as_now() -> Callable[[], None]:
-    """Return a function that leaves the hooks for saved tensors that this thread has entered."""
-    before = _top_hooks(True)
-
-    def leave() -> None:
-        while _top_hooks(True) not in (before, None):
-            _C._autograd._pop_saved_tensors_default_hooks()
-        if _top_hooks(True) != before:
-            _C._autograd._push_saved_tensors_default_hooks(*before)
-
-    return leave
+    return top_hooks(True) is not None
 
 
 @contextlib.contextmanager
@@ -157,7 +145,7 @@ def without_hooks_for_gradients() -> Iterator[None]:
     """Disable earlier hooks for saved tensors, except in torch 2.6, which does not show them."""
     taken = []
     try:
-        while (top := _top_hooks(True)) is not None:
+        while (top := top_hooks(True)) is not None:
             taken.append(top)
             _C._autograd._pop_saved_tensors_default_hooks()
         yield

@@ -39,6 +39,13 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
     )
 
 
+def wrapper_types() -> tuple[type[nn.Module], ...]:
+    """Return the types of modules that stand for another one: of DDP and of the compiler."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = () if frames is None else (frames.OptimizedModule,)
+    return (nn.parallel.DistributedDataParallel, *compiled)
+
+
 def as_written() -> contextlib.AbstractContextManager[object]:
     """Run compiled functions eagerly inside the context. The compiler is not imported."""
     return (
@@ -107,14 +114,10 @@ def graph_breaks() -> dict[str, int]:
     return {} if utils is None else dict(utils.counters["graph_break"])
 
 
-def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
-    """Return the place of torch's switch for compiling flex attention, or None.
+def compiles_flex_attention() -> list[tuple[Any, str]]:
+    """Return the place of torch's switch that keeps flex attention from being compiled.
 
     Older versions have no such switch, and the module may not be loaded.
     """
     module = sys.modules.get("torch.nn.attention.flex_attention")
-    return (
-        None
-        if module is None or not hasattr(module, _NO_COMPILING)
-        else (vars(module), _NO_COMPILING)
-    )
+    return [(module, _NO_COMPILING)] if hasattr(module, _NO_COMPILING) else []

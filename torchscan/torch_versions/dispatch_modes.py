@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,16 +21,34 @@ _C: Any = torch._C
 count_function_modes: Callable[[], int] = _C._len_torch_function_stack
 #: the number of active modes that take the place of operators
 count_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
+#: returns the hooks for saved tensors that were entered last, or None; torch 2.6 does not show them
+top_hooks: Callable[[bool], Any] = getattr(
+    _C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
+)
+
+
+#: returns whether a tensor is the wrapper that vmap and grad put around one
+is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrapped_tensor
+#: returns the transform of ``torch.func`` that is active in this thread, or None
+innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
 
 
 def modes_as_now() -> Callable[[], None]:
-    """Return a function that leaves the modes that this thread has entered in the meantime."""
-    functions, operators = count_function_modes(), _C._len_torch_dispatch_stack()
+    """Return a function that leaves modes, and hooks for saved tensors, of this thread.
+
+    It leaves those that are entered after this call.
+    """
+    functions, operators = count_function_modes(), count_dispatch_modes()
+    hooks = top_hooks(True)
 
     def leave() -> None:
+        while top_hooks(True) not in (hooks, None):
+            _C._autograd._pop_saved_tensors_default_hooks()
+        if top_hooks(True) != hooks:
+            _C._autograd._push_saved_tensors_default_hooks(*hooks)
         while count_function_modes() > functions:
             torch.overrides._pop_mode()
-        while _C._len_torch_dispatch_stack() > operators:
+        while count_dispatch_modes() > operators:
             pop_mode()
 
     return leave
@@ -60,23 +79,11 @@ without_dispatch: Any = _C._DisableTorchDispatch
 below_autograd: Any = _C._AutoDispatchBelowAutograd
 
 
-def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which C++ code calls kernels itself.
-
-    A tracer may have torch call them from Python.
-    """
-    guard = getattr(_C, "_DisablePythonDispatcher", contextlib.nullcontext)
-    context: contextlib.AbstractContextManager[object] = guard()
-    return context
-
-
-def making_ordinary_tensors() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which tensors are not those of inference mode.
-
-    It does the same as ``torch.inference_mode(False)``, in less than half its time.
-    """
-    context: contextlib.AbstractContextManager[object] = _C._InferenceMode(False)
-    return context
+#: a context in which C++ code calls kernels itself; a tracer may have torch call them from Python
+without_python_dispatcher: Any = getattr(_C, "_DisablePythonDispatcher", contextlib.nullcontext)
+#: a context in which tensors are not those of inference mode: ``torch.inference_mode(False)`` takes
+#: twice as long
+making_ordinary_tensors: Any = partial(_C._InferenceMode, False)
 
 
 @contextlib.contextmanager
@@ -92,7 +99,7 @@ def without_tracing() -> contextlib.AbstractContextManager[object]:
     It is much faster than :func:`outside_of_everything`, and where there is no graph to leave it is
     an object of C++ code.
     """
-    if is_transforming():
+    if innermost_transform() is not None:
         return outside_of_everything()
     if torch.is_grad_enabled():
         return _without_graph()
@@ -104,12 +111,6 @@ def without_tracing() -> contextlib.AbstractContextManager[object]:
 def _without_graph() -> Iterator[None]:
     with without_dispatch(), torch.no_grad():
         yield
-
-
-#: returns whether a tensor is the wrapper that vmap and grad put around one
-is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrapped_tensor
-#: returns the transform of ``torch.func`` that is active in this thread, or None
-innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
 
 
 def is_transforming() -> bool:

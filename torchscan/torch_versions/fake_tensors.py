@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +15,8 @@ from torchscan.torch_versions.sharded_tensors import is_sharded_type, local_part
 
 _C: Any = torch._C
 
-_dispatch_mode: Callable[[Any], Any] = _C._get_dispatch_mode
-_FAKING = _C._TorchDispatchModeKey.FAKE
-
-
-def is_faking() -> bool:
-    """Return whether a mode of torch's fake tensors is active, which modes like ours run before."""
-    return _dispatch_mode(_FAKING) is not None
+#: returns the active mode of torch's fake tensors, which runs after other modes, or None
+fake_mode: Callable[[], Any] = partial(_C._get_dispatch_mode, _C._TorchDispatchModeKey.FAKE)
 
 
 def is_fake_type(kind: type) -> bool:

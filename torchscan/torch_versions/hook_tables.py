@@ -36,8 +36,7 @@ def hooks_of(tensor: Tensor) -> TensorHooks:
 
 def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
     """Restore hooks that were read. Autograd keeps the dict that it got, so that is changed."""
-    there = hooks_of(tensor)
-    if there is before or there == before:
+    if hooks_of(tensor) == before:
         return
     for name, hooks in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), before, strict=True):
         now: Any = getattr(tensor, name)

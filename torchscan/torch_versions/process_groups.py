@@ -13,6 +13,12 @@ import torch
 from torch import Tensor, nn
 
 
+def has_process_group() -> bool:
+    """Return whether this process is a rank of a group, which sharded tensors need."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return distributed is not None and bool(distributed.is_initialized())
+
+
 def is_group_pretended() -> bool:
     """Return whether the process group is a fake one, with this process only."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")

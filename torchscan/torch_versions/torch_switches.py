@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 
 _C: Any = torch._C
 
+#: returns the order in which the kernels of attention are tried
+attention_order: Callable[[], list[int]] = _C._get_sdp_priority_order
+#: sets the order that was read
+set_attention_order: Callable[[list[int]], None] = _C._set_sdp_priority_order
+
 
 def default_device() -> torch.device | None:
     """Return the device that was given to ``torch.set_default_device`` in this thread."""
-    context: Any = getattr(_device_context(), "device_context", None)
+    state = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    context: Any = getattr(state, "device_context", None)
     return None if context is None else context.device
 
 
@@ -24,27 +30,13 @@ def set_default_device(device: torch.device | None) -> None:
     """
     torch.set_default_device(device)
     if device is None:
-        getattr(_device_context(), "__dict__", {}).pop("device_context", None)
-
-
-def _device_context() -> object:
-    return getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+        state = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+        getattr(state, "__dict__", {}).pop("device_context", None)
 
 
 def print_options() -> Any:
     """Return torch's options for printing tensors. They can be assigned to."""
     return torch._tensor_str.PRINT_OPTS
-
-
-def attention_order() -> list[int]:
-    """Return the order in which the kernels of attention are tried."""
-    order: list[int] = _C._get_sdp_priority_order()
-    return order
-
-
-def set_attention_order(order: list[int]) -> None:
-    """Set the order of attention backends that was read."""
-    _C._set_sdp_priority_order(order)
 
 
 def anomaly_flags() -> tuple[bool, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -89,20 +90,21 @@ def call_of(function: type[torch.autograd.Function]) -> Any:
     return call
 
 
-def control_flow() -> list[tuple[Any, str]]:
+@functools.lru_cache(maxsize=1)
+def control_flow() -> tuple[tuple[Any, str], ...]:
     """Return modules and names under which torch finds its operators that take functions.
 
     There are none in versions that compile the functions in another way.
     """
     utils = importlib.import_module("torch._higher_order_ops.utils")
     if not hasattr(utils, "_hop_compile_and_call"):
-        return []
+        return ()
     found: list[tuple[Any, str]] = [(utils, "_hop_compile_and_call")]
     for module, name in _CONTROL_FLOW.items():
         owner = importlib.import_module(f"torch._higher_order_ops.{module}")
         if hasattr(owner, name):
             found.append((owner, name))
-    return found
+    return tuple(found)
 
 
 def scan_in_pairs(

@@ -53,6 +53,8 @@ def copy_items(container: Any) -> Any:
     """Return the items as a dict, set or list, without calling methods of a subclass."""
     if type(container) in TABLES:
         return dict(container)
+    if type(container) is list:
+        return list(container)
     methods = plain_type_of(container)
     if methods in (dict, OrderedDict):
         return dict(methods.items(container))
@@ -173,7 +175,8 @@ def _steps_into(value: object) -> Iterator[tuple[str, object]]:
             for key, item in value.items():  # type: ignore[attr-defined]
                 yield f"[{key!r}]", item
         elif issubclass(kind, list | tuple):
-            for index, item in enumerate(plain_items(value)):
+            items = value if kind in (list, tuple) else plain_items(value)
+            for index, item in enumerate(items):  # type: ignore[arg-type]
                 yield f"[{index}]", item
         elif dataclasses.is_dataclass(kind):
             for field in dataclasses.fields(kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,12 @@ from torchscan.recording.bookkeeping.packed_weights import (
     packed_objects,
     packed_tensors,
 )
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
 from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_sharded_type
 from torchscan.trace.events import stored_size
 from torchscan.trace.records import TensorKind
 
+_SCRIPT = torch.jit.ScriptModule
 #: the attributes of each module, such as parameters and tables of hooks: none of them is packed
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))
 
@@ -33,17 +35,13 @@ class Slot(NamedTuple):
     #: as in ``named_parameters()``
     path: str
     tensor: Tensor
-    is_buffer: bool
+    #: "parameter" or "buffer", as the trace records it
+    kind: TensorKind
 
     @property
-    def kind(self) -> TensorKind:
-        """The kind that the trace records."""
-        return "buffer" if self.is_buffer else "parameter"
-
-    @property
-    def is_lazy(self) -> bool:
-        """True if the tensor gets its shape from a first input."""
-        return nn.parameter.is_lazy(self.tensor)
+    def is_buffer(self) -> bool:
+        """True for a buffer, False for a parameter."""
+        return self.kind == "buffer"
 
 
 class PackedSize(NamedTuple):
@@ -141,62 +139,70 @@ def is_on_cuda(module: nn.Module) -> bool:
 
 
 class Inventory:
-    """The modules of a model, in the order of ``named_modules()``, and their slots."""
+    """The modules of a model, in the order of ``named_modules()``, and their slots.
+
+    Of most models, ``has_plain_tensors`` is True and ``has_scripts`` False. What only other tensors
+    and modules need is not asked then.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.root = module
         #: each module once, under its first path
         self.modules: dict[str, nn.Module] = dict(modules_of(module))
         self._paths = {id(each): path for path, each in self.modules.items()}
+        self.module_types = frozenset(map(type, self.modules.values()))
+        self.has_scripts = any(issubclass(each, _SCRIPT) for each in self.module_types)
+        slots: list[Slot] = []
+        for path, each in self.modules.items():
+            prefix = f"{path}." if path else ""
+            for name, parameter in each._parameters.items():
+                if parameter is not None:
+                    slots.append(Slot(path, name, prefix + name, parameter, "parameter"))
+            for name, buffer in each._buffers.items():
+                if buffer is not None:
+                    slots.append(Slot(path, name, prefix + name, buffer, "buffer"))
+        #: every parameter and buffer slot of every module
+        self.all_slots = tuple(slots)
+        #: those whose tensors have a shape
+        self.slots = self.all_slots
+        #: those whose tensors wait for a first input to get their shapes
+        self.lazy_slots: tuple[Slot, ...] = ()
+        #: True if the model has fake tensors
+        self.is_fake = False
+        #: True if parameters are sharded over ranks, or gradients are reduced
+        self.is_sharded = False
+        self.has_plain_tensors = PLAIN_TYPES.issuperset([type(slot.tensor) for slot in slots])
+        if not self.has_plain_tensors:
+            self._examine_types()
+
+    def _examine_types(self) -> None:
+        is_lazy = nn.parameter.is_lazy
+        self.lazy_slots = tuple(slot for slot in self.all_slots if is_lazy(slot.tensor))
+        self.slots = tuple(slot for slot in self.all_slots if not is_lazy(slot.tensor))
+        types = frozenset([type(slot.tensor) for slot in self.slots])
+        self.is_fake = any(map(is_fake_type, types))
+        self.is_sharded = any(map(is_sharded_type, types)) or is_pretended(self.root)
 
     def path_of(self, module: nn.Module) -> str | None:
         """Return the path of a module, or None if the model does not own it."""
         return self._paths.get(id(module))
 
     @once
-    def slots(self) -> tuple[Slot, ...]:
-        """Every parameter and buffer slot of every module whose tensor has a shape."""
-        return tuple(slot for slot in self.all_slots if not slot.is_lazy)
-
-    @once
-    def lazy_slots(self) -> tuple[Slot, ...]:
-        """The slots whose tensors wait for a first input to get their shapes."""
-        return tuple(slot for slot in self.all_slots if slot.is_lazy)
-
-    @once
-    def all_slots(self) -> tuple[Slot, ...]:
-        """Every parameter and buffer slot of every module."""
-        slots = []
-        for path, module in self.modules.items():
-            prefix = f"{path}." if path else ""
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    slots.append(Slot(path, name, prefix + name, parameter, False))
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    slots.append(Slot(path, name, prefix + name, buffer, True))
-        return tuple(slots)
-
-    @once
     def packed(self) -> tuple[PackedObject, ...]:
         """The objects that hold parameters in a kernel's own format."""
         packed = []
         for path, module in self.modules.items():
-            attributes = _attributes_of_its_own(module)
+            attributes = [
+                (name, value)
+                for name, value in vars(module).items()
+                if name not in _OF_ALL_MODULES
+                and type(value) not in ATOMS
+                and not (type(value) in (tuple, list) and ATOMS.issuperset(map(type, value)))
+            ]
             if attributes:
                 for name, each in packed_objects(attributes):
                     packed.append(_packed_object(path, name, each))
         return tuple(packed)
-
-    @once
-    def _kinds(self) -> frozenset[type]:
-        """The types of the model's tensors, which are few."""
-        return frozenset([type(slot.tensor) for slot in self.slots])
-
-    @property
-    def is_fake(self) -> bool:
-        """True if the model has fake tensors."""
-        return any(map(is_fake_type, self._kinds))
 
     @property
     def without_data(self) -> WithoutData | None:
@@ -208,30 +214,9 @@ class Inventory:
         return None
 
     @property
-    def is_sharded(self) -> bool:
-        """True if parameters are sharded over ranks, or gradients are reduced."""
-        return any(map(is_sharded_type, self._kinds)) or is_pretended(self.root)
-
-    @property
     def has_meta_tensors(self) -> bool:
         """True if a parameter or buffer has no data."""
         return any(slot.tensor.is_meta for slot in self.all_slots)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors that have a shape."""
-        return [slot.tensor for slot in self.slots]
-
-
-def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the attributes that not every module has, without numbers and strings."""
-    return [
-        (name, value)
-        for name, value in vars(module).items()
-        if name not in _OF_ALL_MODULES
-        and type(value) not in ATOMS
-        and not (type(value) in (tuple, list) and ATOMS.issuperset(map(type, value)))
-    ]
 
 
 def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedObject:

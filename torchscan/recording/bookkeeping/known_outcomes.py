@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,14 +20,14 @@ from torchscan.recording.bookkeeping.tensor_layouts import shape_of
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
+@dataclass(slots=True)
 class KnownOutcomes:
     """Outcomes by the key of a call. Keys contain addresses of specs, so both are kept together."""
 
-    def __init__(self) -> None:
-        self.specs: dict[tuple[object, ...], TensorSpec] = {}
-        self.signatures: dict[tuple[Any, ...], OpSignature] = {}
-        #: by the key of a call, the way to make its result again
-        self.plans: dict[tuple[Any, ...], Any] = {}
+    specs: dict[tuple[object, ...], TensorSpec] = field(default_factory=dict)
+    signatures: dict[tuple[Any, ...], OpSignature] = field(default_factory=dict)
+    #: by the key of a call, the way to make its result again
+    plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """Return the spec of a tensor; equal specs are one object, whose identity can be a key."""

@@ -1,4 +1,4 @@
-"""The record of a model's parameters and buffers, written when the pass is over."""
+"""Names of a model's parameters and buffers, and their records, written when the pass is over."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import local_part
 from torchscan.trace.records import ParameterRecord
+
+
+def name_weights(inventory: Inventory, table: TensorTable) -> None:
+    """Name the parameters and buffers of a model, and the memory of packed weights."""
+    for slot in inventory.slots:
+        table.name(slot.tensor, slot.kind, slot.path)
+    for packed in inventory.packed:
+        for size in packed.sizes or ():
+            table.storages.find_or_add(size.memory, "parameter", packed.path)
+
+
+def name_parts(inventory: Inventory, table: TensorTable) -> None:
+    """Name the local parts of sharded tensors, which a pass uses in their place."""
+    if not inventory.is_sharded:
+        return
+    for slot in inventory.slots:
+        part = local_part(slot.tensor)
+        if part is not slot.tensor:
+            table.name(part, slot.kind, slot.path)
+            table.foreign_storage(part)
 
 
 def parameter_records(
@@ -45,7 +65,8 @@ def parameter_records(
         inventory.slots, identities, known, used, strict=True
     ):
         records.append(_record_of(slot, identity, storage, is_used, table))
-    records += _packed_records(inventory.packed, len(records), table, took_packed)
+    if inventory.packed:
+        records += _packed_records(inventory.packed, len(records), table, took_packed)
     return tuple(records)
 
 
@@ -76,14 +97,14 @@ def _packed_records(
             position += 1
 
 
-def rank_share(records: Sequence[ParameterRecord]) -> Note | None:
-    """Return a note of the parameters that this rank holds, or None if it holds all."""
+def notes_on_shares(records: Sequence[ParameterRecord]) -> list[Note]:
+    """Return a note of the parameters that this rank holds, unless it holds all."""
     distinct = {each.identity: each for each in records if not each.is_buffer}.values()
     held = sum(each.local_numel for each in distinct)
     params = sum(each.numel for each in distinct)
     if held == params:
-        return None
-    return Note.of("rank-share", held=held, params=params)
+        return []
+    return [Note.of("rank-share", held=held, params=params)]
 
 
 def unseen_parameters(
@@ -128,7 +149,7 @@ def _record_of(
         owner=slot.owner,
         name=slot.name,
         identity=identity,
-        is_buffer=slot.is_buffer,
+        is_buffer=slot.kind == "buffer",
         requires_grad=tensor.requires_grad,
         numel=tensor.numel(),
         local_numel=local.numel(),

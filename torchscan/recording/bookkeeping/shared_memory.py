@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ class Tracked:
 
     @property
     def proxy(self) -> Tensor | None:
-        """The tensor to compute with instead of the tensor itself, or None for the tensor itself."""
+        """The tensor to compute with in place of the tensor itself, or None for the latter."""
         if self._storages is not None:
             with without_tracing(), making_ordinary_tensors():
                 self._proxy = meta_tensor(self.spec)
@@ -78,14 +79,14 @@ class Tracked:
         self.is_concrete = not proxy.is_meta
 
 
+@dataclass(slots=True)
 class SharedMemory:
     """The entries that share each block of memory, and the memory that replaces it."""
 
-    def __init__(self) -> None:
-        #: by memory, the tensor met last that looks into it
-        self._last: dict[int, Tracked] = {}
-        #: memory that is not computed with: the memory that stands in for it, None for meta tensors
-        self.replaced: dict[int, torch.UntypedStorage | None] = {}
+    #: by memory, the tensor met last that looks into it
+    _last: dict[int, Tracked] = field(default_factory=dict)
+    #: memory that is not computed with: the memory that stands in for it, None for meta tensors
+    replaced: dict[int, torch.UntypedStorage | None] = field(default_factory=dict)
 
     def add(self, tracked: Tracked) -> None:
         """Enter a tensor, which looks into its storage."""

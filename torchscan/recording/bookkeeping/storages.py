@@ -7,6 +7,7 @@ the backward pass, hold a tensor in a pass on shapes alone just as they do in a 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -36,21 +37,21 @@ _KEPT = ("parameter", "buffer")
 _MADE = ("intermediate", "gradient", "gathered")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Storages:
     """Every block of memory that the pass met, by number. None is kept alive by this."""
 
-    def __init__(self) -> None:
-        #: operator calls made so far: the clock of the pass
-        self._now = 0
-        self._blocks: list[_Block] = []
-        self._died: dict[int, int] = {}
-        #: number of other storages that keep a block alive, because functions got them instead
-        self._more_holders: dict[int, int] = {}
-        self._of_pointer: dict[int, int] = {}
-        self._watches: dict[int, _StorageWatch] = {}
-        #: watches of freed memory that were not handled yet
-        self._gone: list[_StorageWatch] = []
-        self._leaves_out_host = False
+    #: operator calls made so far: the clock of the pass
+    _now: int = 0
+    _blocks: list[_Block] = field(default_factory=list)
+    _died: dict[int, int] = field(default_factory=dict)
+    #: number of other storages that keep a block alive, because functions got them instead
+    _more_holders: dict[int, int] = field(default_factory=dict)
+    _of_pointer: dict[int, int] = field(default_factory=dict)
+    _watches: dict[int, _StorageWatch] = field(default_factory=dict)
+    #: watches of freed memory that were not handled yet
+    _gone: list[_StorageWatch] = field(default_factory=list)
+    _leaves_out_host: bool = False
 
     def records(self) -> tuple[StorageRecord, ...]:
         """Return a record of each storage."""
@@ -90,7 +91,7 @@ class Storages:
             size = 0
         else:
             size = bytes_of(tensor)
-        if self._is_left_out(tensor):
+        if self._leaves_out_host and not tensor.is_meta:
             size = 0
         number = len(self._blocks)
         self._blocks.append((size, self._now, kind, name))
@@ -116,7 +117,7 @@ class Storages:
 
         number = len(self._blocks)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        if self._is_left_out(tensor):
+        if self._leaves_out_host and not tensor.is_meta:
             size = 0
         self._blocks.append((size, producer, "intermediate", ""))
         if storage is None:
@@ -133,18 +134,18 @@ class Storages:
         return number
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
-        """Note that the pass computes with ``tensor`` in place of a block.
+        """Note that the pass computes with ``tensor``, which is dense, in place of a block.
 
         With ``holds``, the tensor keeps the block alive.
         """
-        self._settle()
-        storage = _storage_of(tensor)
-        pointer = tensor._cdata if storage is None else storage._cdata
+        if self._gone:
+            self._settle()
+        storage = tensor.untyped_storage()
         if holds:
             self._more_holders[number] = self._more_holders.get(number, 0) + 1
-            self._hold(tensor if storage is None else storage, pointer, number)
+            self._hold(storage, storage._cdata, number)
         else:
-            self._of_pointer.setdefault(pointer, number)
+            self._of_pointer.setdefault(storage._cdata, number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Note the kind and the name of a block, which show later than the block itself."""
@@ -164,9 +165,6 @@ class Storages:
         Numbers of an optimizer are an example.
         """
         self._leaves_out_host = is_left_out
-
-    def _is_left_out(self, tensor: Tensor) -> bool:
-        return self._leaves_out_host and not tensor.is_meta
 
     def is_elsewhere(self, number: int) -> None:
         """Note that a block takes no memory on the device of the pass."""

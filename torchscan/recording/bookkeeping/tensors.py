@@ -118,7 +118,21 @@ class TensorTable:
         if tracked is not None and tracked.reference() is tensor:
             return tracked
         with without_tracing():  # hooks of modules ask where operators are recorded
-            return self._adopt(tensor)
+            spec = self.spec_of(tensor)
+            kind, name = self._names.get(tensor._cdata, _NAMELESS)
+            storage, is_new = self.storages.find_or_add(tensor, kind, name)
+            if is_new:
+                self._foreign.add(storage)
+            replaced = self._memory.replaced
+            is_replaced = storage in replaced or self._needs_proxy(tensor, spec, kind)
+            memory = replaced.setdefault(storage, None) if is_replaced else None
+            proxy = None if memory is None else make_proxy(tensor, spec, memory)
+            tracked = self._enter(tensor, spec, storage, proxy, kind, name, None)
+            if proxy is not None:
+                self.storages.stands_for(proxy, storage)
+            elif is_replaced:
+                tracked.replace_on_demand(self.storages)
+            return tracked
 
     def name_of_buffer(self, tracked: Tracked) -> str | None:
         """Return the path of a buffer without values that could have some, else None."""
@@ -232,19 +246,6 @@ class TensorTable:
             self._generators[generator] = generator.clone_state()
         return self._generators[generator]
 
-    def _adopt(self, tensor: Tensor) -> Tracked:
-        spec = self.spec_of(tensor)
-        kind, name = self._names.get(tensor._cdata, _NAMELESS)
-        storage = self._foreign_storage(tensor, kind, name)
-        replaced = self._memory.replaced
-        is_replaced = storage in replaced or self._needs_proxy(tensor, spec, kind)
-        memory = replaced.setdefault(storage, None) if is_replaced else None
-        proxy = None if memory is None else make_proxy(tensor, spec, memory)
-        tracked = self._enter(tensor, spec, storage, proxy, kind, name, None)
-        if is_replaced and proxy is None:
-            tracked.replace_on_demand(self.storages)
-        return tracked
-
     def _enter(
         self,
         tensor: Tensor,
@@ -260,15 +261,11 @@ class TensorTable:
         self._tracked[id(tensor)] = tracked
         records.append(TensorRecord(spec, storage, kind, name, producer))
         self._memory.add(tracked)
-        if proxy is not None:
-            self.storages.stands_for(proxy, storage)
         return tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
         """Return the number of a tensor's memory; it is foreign if it is met for the first time."""
-        return self._foreign_storage(tensor, *self._names.get(tensor._cdata, _NAMELESS))
-
-    def _foreign_storage(self, tensor: Tensor, kind: TensorKind, name: str) -> int:
+        kind, name = self._names.get(tensor._cdata, _NAMELESS)
         storage, is_new = self.storages.find_or_add(tensor, kind, name)
         if is_new:
             self._foreign.add(storage)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ from torchscan.recording.execution.outcomes import (
     protect_foreign,
     tensors_of_result,
 )
-from torchscan.recording.execution.plan_makers import make_again, make_results
+from torchscan.recording.execution.plan_makers import Maker, make_again, make_results
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorSpec
@@ -60,25 +61,26 @@ class _Plan(NamedTuple):
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
-    make: Callable[[OpRequest], Any]
+    make: Maker
     assumed: Assumed | None = None
 
 
+@dataclass(slots=True, eq=False)
 class AbstractExecution:
     """Runs operators on specs, and on values where they are known: see the top of this file."""
 
-    def __init__(self, largest_floats: int, device_type: str) -> None:
-        self._largest_floats = largest_floats
-        self._device_type = device_type
-        self._assumes_numbers = False
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
+    #: floating-point tensors up to this many elements keep their values
+    largest_floats: int
+    device_type: str
+    _assumes_numbers: bool = False
+    _plans: dict[tuple[Any, ...], _Plan] = field(default_factory=dict)
 
     def begin_optimizer(self) -> None:
         """Let known floats keep their values, as autograd is done.
 
         A number that an optimizer asks for is taken to be 1.
         """
-        self._largest_floats = CONCRETE_FLOATS
+        self.largest_floats = CONCRETE_FLOATS
         self._assumes_numbers = True
 
     def needs_proxy(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
@@ -98,31 +100,32 @@ class AbstractExecution:
             self._make_writable(request)
         plan = self._plans.get(request.key)
         if plan is None:
-            return self._run_first_time(request)
+            run = self._way_to_run(request)
+            return run(request)
         result = plan.make(request)
         outputs = (result,) if type(result) is Tensor else tensors_of_result(result)
         return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
-    def _run_first_time(self, request: OpRequest) -> OpOutcome:
+    def _way_to_run(self, request: OpRequest) -> Callable[[OpRequest], OpOutcome]:
+        """Return the method that runs a call which is unlike all before."""
         if can_run_on_values(request):
-            return self._run_on_values(request)
+            return self._run_on_values
         if request.op in ONLY_SPEC_MATTERS:
-            outcome = self._run_on_specs(request)
-            if outcome is not None:
-                return outcome
+            return self._run_on_specs
         if request.op is aten.index.Tensor and any(map(is_mask, request.args[1])):
-            return self._run_with_masks(request)
+            return self._run_with_masks
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
-            return describe_outcome(request, assumed_number(request.tensors[0]))
+            number = assumed_number(request.tensors[0])
+            return lambda request: describe_outcome(request, number)
         if request.traits.needs_values and request.op is not aten.index.Tensor:
             raise NeedsValuesError(f"{request.op} needs values that depend on the data")
-        return self._run_on_shapes(request)
+        return self._run_on_shapes
 
     # -- shapes ----------------------------------------------------------------------------------
 
     def _run_on_shapes(self, request: OpRequest) -> OpOutcome:
         result = call_on_meta(request)
-        if self._device_type == "cpu" and request.op in SAVING_STATISTICS:
+        if self.device_type == "cpu" and request.op in SAVING_STATISTICS:
             operands = (request.args[position] for position in SAVING_STATISTICS[request.op])
             result = statistics_on_cpu(result, *operands)
         outcome = describe_outcome(request, result)
@@ -236,19 +239,19 @@ class AbstractExecution:
     def _has_values(self, signature: OpSignature) -> bool:
         return signature.is_view or all(map(self._keeps_values, signature.outputs))
 
-    def _run_on_specs(self, request: OpRequest) -> OpOutcome | None:
+    def _run_on_specs(self, request: OpRequest) -> OpOutcome:
         """Run an operator that asks an operand without values for its shape or its type only.
 
-        A tensor without memory of its own takes the place of that operand.
+        If all others have values, a tensor without memory of its own takes its place.
         """
         unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
         results = tensors_of_result(call_on_meta(request))
         specs = tuple(map(request.table.spec_of, results))
         for tensor, tracked in zip(request.tensors, request.tracked, strict=True):
             if tensor is not unknown and not tracked.is_concrete:
-                return None
+                return self._run_on_shapes(request)
         if any(spec.is_arithmetic or not self._keeps_values(spec) for spec in specs):
-            return None
+            return self._run_on_shapes(request)
         outcome = describe_outcome(request, call_on_spec(request))
         self._remember(request, outcome, call_on_spec)
         return outcome
@@ -270,10 +273,8 @@ class AbstractExecution:
             request.look_up()
 
     def _keeps_values(self, spec: TensorSpec) -> bool:
-        return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
+        return spec.numel <= (self.largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
 
-    def _remember(
-        self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]
-    ) -> None:
+    def _remember(self, request: OpRequest, outcome: OpOutcome, make: Maker) -> None:
         alias_of = tuple(outcome.alias_of)
         self._plans[request.key] = _Plan(outcome.signature, alias_of, make, outcome.assumed)

@@ -66,8 +66,8 @@ class AssumedValues:
         self._gradients_of_loss: set[int] = set()
         #: numbers that became tensors without values in the backward pass, by index
         self._numbers: dict[int, float] = {}
-        #: by the number of the block
-        self._of_storage: dict[int, Assumed] = {}
+        #: by the number of a block of memory, what its values rest on
+        self.by_storage: dict[int, Assumed] = {}
         #: by the call that picked, the choices that its picks were compared with
         self._asked_for: dict[int, set[object]] = {}
         #: what was read of certain choices: a matter of balance only if most others are asked for
@@ -110,8 +110,6 @@ class AssumedValues:
 
         Raise an error if the call reads values that were not allowed to be assumed.
         """
-        if not self._of_storage:
-            return NOTHING
         met = [
             (position, each)
             for position, each in enumerate(map(self._of, request.tracked))
@@ -165,7 +163,7 @@ class AssumedValues:
 
     def read(self, tensor: Tensor, function: str) -> None:
         """Note that a function has read the values of a tensor."""
-        assumed = self._of(self._table.find(tensor)) if self._of_storage else None
+        assumed = self._of(self._table.find(tensor)) if self.by_storage else None
         if assumed is not None:
             self._note(assumed, function)
 
@@ -226,9 +224,9 @@ class AssumedValues:
         """Keep the strongest assumption of a storage: a read may return any of its values."""
         if assumed is None or not tracked.is_concrete:
             return
-        before = self._of_storage.get(tracked.storage)
+        before = self.by_storage.get(tracked.storage)
         if before is None or before.about < assumed.about:
-            self._of_storage[tracked.storage] = assumed
+            self.by_storage[tracked.storage] = assumed
 
     def report(self) -> None:
         """Report what was read on the way, or raise an error if it must not have been."""
@@ -245,7 +243,7 @@ class AssumedValues:
             self._assume(Note.of("typical-random-numbers", reads=_list_reads(self._draws)))
 
     def _of(self, tracked: Tracked) -> Assumed | None:
-        return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
+        return self.by_storage.get(tracked.storage) if tracked.is_concrete else None
 
     def _note(self, assumed: Assumed, reader: str) -> None:
         if self._is_checking or assumed.about.is_integer or is_validation():

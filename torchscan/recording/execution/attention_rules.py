@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import Rule, has_floats, like_input, meta_like
+from torchscan.recording.execution.layouts import FLOATS, Rule, like_input, meta_like
 from torchscan.recording.execution.norm_rules import dtype_of_sums
 from torchscan.torch_versions import FUSES_GROUPED_QUERIES, OpOverload, aten
 
@@ -56,7 +56,7 @@ def flash_attention_on_cpu(
     query: Tensor, *_args: Any, **_kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
     """Return the result, and the logarithm of a sum for each query and head."""
-    if query.dim() != 4 or not has_floats(query):
+    if query.dim() != 4 or query.dtype not in FLOATS:
         return None
     batch, heads, length = query.shape[:3]
     dtype = dtype_of_sums(query)

@@ -6,7 +6,7 @@ Equal calls have the same key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torchscan.recording.execution.op_traits import OpTraits
 from torchscan.torch_versions import OpOverload
 from torchscan.trace.events import OpSignature, TensorSpec
 
-_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 _COMPARABLE = frozenset({float, bool, complex, torch.device})
 _ROWS = (list, tuple)
@@ -29,46 +28,34 @@ _OPEN, _CLOSE, _SAME = object(), object(), object()
 _TRAINING = 5  # the position of the flag that says whether running statistics are written
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class OpRequest:
-    """An operator call before it ran: the operands in order, each with what is known of it."""
+    """An operator call before it ran: the operands in order, each with what is known of it.
 
-    __slots__ = (
-        "args",
-        "has_proxy",
-        "is_repeatable",
-        "key",
-        "kwargs",
-        "op",
-        "places",
-        "table",
-        "tensors",
-        "tracked",
-        "traits",
-    )
+    :meth:`look_up` finds the operands.
+    """
 
-    def __init__(
-        self,
-        op: OpOverload,
-        traits: OpTraits,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        table: TensorTable,
-    ) -> None:
-        self.op = op
-        self.traits = traits
-        self.args = args
-        self.kwargs = kwargs or _NO_KWARGS
-        self.table = table
-        self.look_up()
+    op: OpOverload
+    traits: OpTraits
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    table: TensorTable
+    tensors: list[Tensor] = field(init=False)
+    tracked: list[Tracked] = field(init=False)
+    #: by the address of an entry where it came first: optimizers hand over lists of all tensors
+    places: dict[int, int] = field(init=False)
+    has_proxy: bool = field(init=False)
+    #: True if another pass can have the same call: objects and groups of ranks end with a pass
+    is_repeatable: bool = field(init=False)
+    #: equal for calls that have equal outcomes
+    key: tuple[Any, ...] = field(init=False)
 
     def look_up(self) -> None:
         """Find the operands' entries and the key (again, after an entry has changed)."""
-        self.tensors: list[Tensor] = []
-        self.tracked: list[Tracked] = []
-        #: by the address of an entry where it came first: optimizers hand over lists of all tensors
-        self.places: dict[int, int] = {}
+        self.tensors = []
+        self.tracked = []
+        self.places = {}
         self.has_proxy = False
-        #: True if another pass can have the same call: objects and groups of ranks end with a pass
         self.is_repeatable = self.op.namespace == "aten"
         key: list[Any] = [id(self.op)]  # whose hash is worked out in Python
         self._scan(self.args, key)
@@ -143,24 +130,25 @@ class OpRequest:
 
     def call(
         self,
-        replace: Callable[[Tensor], Tensor] | None = None,
+        operands: Sequence[Tensor] | None = None,
         device: torch.device | None = None,
         op: Callable[..., Any] | None = None,
     ) -> Any:
-        """Run the operator, or ``op``, with each tensor replaced, by default by its proxy tensor.
+        """Run the operator, or ``op``, on other operands, by default on the proxy tensors.
 
         Factories create on ``device`` if one is given.
         """
         run = op or self.op
-        is_changed = replace is not None or device is not None or self.has_proxy
+        is_changed = operands is not None or device is not None or self.has_proxy
         if not is_changed and "generator" not in self.kwargs:
             return run(*self.args, **self.kwargs)
-        swap = replace or self.operand
-        args = self._replace(self.args, swap, device)
+        operands = self.operands() if operands is None else operands
+        by_id = dict(zip(map(id, self.tensors), operands, strict=True))
+        args = [self._replace(value, by_id, device) for value in self.args]
         kwargs = {}
         for name, value in self.kwargs.items():
             if name != "pin_memory":
-                kwargs[name] = self._replace(value, swap, device)
+                kwargs[name] = self._replace(value, by_id, device)
         if device is not None and self.traits.is_factory:
             kwargs["device"] = device
         return run(*args, **kwargs)
@@ -169,7 +157,9 @@ class OpRequest:
         """Return the signature of this call."""
         first = [self.places[id(each)] for each in self.tracked]
         repeated = [position for position, earlier in enumerate(first) if earlier != position]
-        written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
+        written: list[Tensor] = []
+        if self.traits.written_only or self.traits.silently_written:
+            written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
         written_specs = tuple([self.table.find(tensor).spec for tensor in written])
         args = tuple(map(self._describe, self.args))
         if self.op.namespace in NAMESPACES:
@@ -197,15 +187,13 @@ class OpRequest:
             return None  # a trace holds nothing of the machine's
         return value
 
-    def _replace(
-        self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None
-    ) -> Any:
+    def _replace(self, value: Any, by_id: Mapping[int, Tensor], device: torch.device | None) -> Any:
         if type(value) in _PLAIN:
             return value
         if isinstance(value, Tensor):
-            return swap(value)
+            return by_id[id(value)]
         if type(value) in (list, tuple):
-            return type(value)(self._replace(item, swap, device) for item in value)
+            return type(value)(self._replace(item, by_id, device) for item in value)
         if isinstance(value, torch.Generator):
             if device is not None and device.type == "meta":
                 return None
@@ -213,6 +201,15 @@ class OpRequest:
         if device is not None and isinstance(value, torch.device):
             return device
         return value
+
+    def operands(self) -> list[Tensor]:
+        """Return the tensors to compute with, in the order of ``tensors``."""
+        operands = list(self.tensors)
+        for position, tracked in enumerate(self.tracked):
+            proxy = tracked.proxy
+            if proxy is not None:
+                operands[position] = proxy
+        return operands
 
     def operand(self, tensor: Tensor) -> Tensor:
         """Return the proxy tensor to compute with, or the tensor itself if it has none."""

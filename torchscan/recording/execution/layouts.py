@@ -10,21 +10,22 @@ from torch import Tensor
 
 #: gives the results of an operator for its operands, or None where it does not fit
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
+#: types with which every operator computes
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
 def is_row_by_row(tensor: Tensor) -> bool:
     """Return whether a tensor fills its memory row by row, with the strides of a new tensor."""
     if not tensor.is_contiguous() or tensor.numel() == 0:
         return False
-    return 1 not in tensor.shape or tensor.stride() == strides_of_rows(tensor.shape)
-
-
-def has_floats(tensor: Tensor) -> bool:
-    """Return whether a tensor has a type with which every operator computes."""
-    return tensor.dtype in _FLOATS
-
-
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+    if 1 not in tensor.shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= size
+    return True
 
 
 def meta_empty(shape: Sequence[int], of_type: Tensor) -> Tensor:
@@ -49,7 +50,11 @@ def meta_like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
 
 def like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """Return one result per element, laid out as the input is."""
-    return meta_like(source) if has_floats(source) else None
+    if source.dtype not in FLOATS:
+        return None
+    if is_row_by_row(source):
+        return torch.empty(source.shape, dtype=source.dtype, device="meta")
+    return meta_like(source)
 
 
 def _fills_memory(tensor: Tensor) -> bool:
@@ -63,29 +68,28 @@ def _fills_memory(tensor: Tensor) -> bool:
     return True
 
 
-def layout_of(tensor: Tensor) -> torch.memory_format:
-    """Return the layout with channels last if the strides of images say so, else row by row.
-
-    torch decides this in C++, out of reach.
-    """
-    rank = tensor.dim()
-    if rank not in _CHANNELS_LAST or not _has_channels_last(tensor.shape, tensor.stride()):
-        return torch.contiguous_format
-    return _CHANNELS_LAST[rank]
-
-
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def _has_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    if strides[1] == 0 or 0 in shape:
-        return False
-    least = 0
-    for dim in (1, *range(len(shape) - 1, 1, -1)):
-        if strides[dim] < least:
-            return False
-        least = strides[dim] * shape[dim]
-    return strides[0] >= least and least != strides[1]  # what could be either is row by row
+def layout_of(*tensors: Tensor) -> torch.memory_format:
+    """Return the layout with channels last if the strides of any images say so, else row by row.
+
+    torch decides this in C++, out of reach.
+    """
+    for tensor in tensors:
+        shape, strides = tensor.shape, tensor.stride()
+        rank = len(shape)
+        if rank not in _CHANNELS_LAST or strides[1] == 0 or 0 in shape:
+            continue
+        least = 0
+        for dim in (1, *range(rank - 1, 1, -1)):
+            if strides[dim] < least:
+                break
+            least = strides[dim] * shape[dim]
+        else:
+            if strides[0] >= least and least != strides[1]:  # what could be either is row by row
+                return _CHANNELS_LAST[rank]
+    return torch.contiguous_format
 
 
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
@@ -102,7 +106,7 @@ def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
     Dimensions may be missing, or have one place.
     """
     shape = left.shape if left.shape == right.shape else _common_shape(left.shape, right.shape)
-    if shape is None or 0 in shape or not has_floats(left):
+    if shape is None or 0 in shape or left.dtype not in FLOATS:
         return None
     is_dense = 1 not in shape and left.is_contiguous() and right.is_contiguous()
     if is_dense or len(shape) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensor_layouts import meta_tensor
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.recording.execution.layouts import Rule
 from torchscan.recording.execution.operand_checks import check
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
@@ -45,55 +44,59 @@ def call_on_cpu(request: OpRequest) -> Any:
         if request.op is not aten.histc.default:
             return request.call(device=CPU)
         # Counts tokens per expert; on integers it exists for GPUs only.
-        counts = request.call(lambda tensor: request.operand(tensor).double())
+        counts = request.call([each.double() for each in request.operands()])
         return counts.to(request.tracked[0].spec.dtype)
 
 
 def call_on_spec(request: OpRequest) -> Any:
     """Run a call with a tensor of one element in memory in place of the unknown operand."""
     unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
-
-    def to_known(tensor: Tensor) -> Tensor:
-        if tensor is unknown:
-            return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-        return request.operand(tensor)
-
-    return request.call(to_known, CPU)
+    known = torch.empty((), dtype=unknown.dtype).expand(unknown.shape)
+    operands = []
+    for tensor, operand in zip(request.tensors, request.operands(), strict=True):
+        operands.append(known if tensor is unknown else operand)
+    return request.call(operands, CPU)
 
 
 def call_on_meta(request: OpRequest) -> Any:
     """Return the result on meta tensors: by a rule, or by torch's own shape function."""
-    keep_integers = request.op in READ_INTEGERS
-    #: the operands with values, each with the meta tensor in its place
-    replaced: list[tuple[Tensor, Tensor]] = []
-
-    def to_meta(tensor: Tensor) -> Tensor:
-        tracked = request.table.find(tensor)
-        if not tracked.is_concrete:
-            return tensor if tracked.proxy is None else tracked.proxy
-        if keep_integers and not tracked.spec.is_arithmetic:
-            return tensor
-        substitute = meta_tensor(tracked.spec)
-        replaced.append((request.operand(tensor), substitute))
-        return substitute
-
+    operands, replaced = _operands_on_meta(request)
     check(request)
     rule = SHAPE_RULES.get(request.op)
     try:
-        result = None if rule is None else _apply_rule(rule, request, to_meta)
+        if rule is None:
+            result = None
+        elif replaced or request.has_proxy:
+            result = request.call(operands, op=rule)
+        else:
+            result = rule(*request.args, **request.kwargs)
         if type(result) is tuple and not result:  # an operator that returns nothing
             return None
         if result is None:
-            result = request.call(to_meta, META)
+            result = request.call(operands, META)
         return _with_known_views(result, replaced) if replaced else result
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run on meta tensors: {error}") from error
 
 
-def _apply_rule(rule: Rule, request: OpRequest, to_meta: Callable[[Tensor], Tensor]) -> Any:
-    if request.has_proxy or any(tracked.is_concrete for tracked in request.tracked):
-        return request.call(to_meta, op=rule)
-    return rule(*request.args, **request.kwargs)
+def _operands_on_meta(request: OpRequest) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """Return the operands without values, and those that had some, each with what replaces it.
+
+    Integers that a shape function reads keep their values.
+    """
+    keeps_integers = request.op in READ_INTEGERS
+    operands: list[Tensor] = []
+    replaced: list[tuple[Tensor, Tensor]] = []
+    for tensor, tracked in zip(request.tensors, request.tracked, strict=True):
+        proxy = tracked.proxy
+        operand = tensor if proxy is None else proxy
+        if tracked.is_concrete and (tracked.spec.is_arithmetic or not keeps_integers):
+            substitute = meta_tensor(tracked.spec)
+            replaced.append((operand, substitute))
+            operands.append(substitute)
+        else:
+            operands.append(operand)
+    return operands, replaced
 
 
 def _with_known_views(result: Any, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import has_floats, is_row_by_row, meta_empty, meta_like
+from torchscan.recording.execution.layouts import FLOATS, is_row_by_row, meta_empty, meta_like
 from torchscan.torch_versions import OpOverload, aten
 
 
@@ -22,7 +22,7 @@ def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
     is_training = arguments[4]
     if is_training and source.numel() <= source.shape[1]:
         return None  # statistics need more than one value per channel
-    return in_layout_of_images(source) if has_floats(source) else None
+    return in_layout_of_images(source) if source.dtype in FLOATS else None
 
 
 def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
@@ -97,7 +97,7 @@ def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) ->
     inner = torch.Size(normalized_shape)
     if not inner or source.shape[source.dim() - len(inner) :] != inner:
         return None
-    if any(each.shape != inner for each in vectors) or not has_floats(source):
+    if any(each.shape != inner for each in vectors) or source.dtype not in FLOATS:
         return None
     return meta_empty(source.shape, source)
 
@@ -130,7 +130,7 @@ def _layer_norm_backward(
     """Return the gradients that are wanted, and None for the others."""
     if not is_row_by_row(grad) or not is_row_by_row(source):
         return None
-    if not has_floats(source) or grad.shape != source.shape:
+    if source.dtype not in FLOATS or grad.shape != source.shape:
         return None
     gradients: list[Tensor | None] = []
     for operand, is_wanted in zip((source, weight, bias), wanted, strict=True):

@@ -38,6 +38,20 @@ _GROWING = (
 MAY_GROW = frozenset(getattr(aten, name).default for name in _GROWING)
 MAY_GROW |= {aten.repeat_interleave.self_int}
 
+#: what Python's ``if`` calls, and comparisons of tensors
+_TRUTH = frozenset(
+    {
+        aten.is_nonzero.default,
+        aten._local_scalar_dense.default,
+        aten.item.default,
+        aten.equal.default,
+    }
+)
+
+#: makes a tensor of a Python number or list
+LIFT = aten.lift_fresh.default
+_BOOKKEEPING = frozenset({LIFT, aten.detach_.default, aten.scalar_tensor.default})
+
 _WRAPPER = "_c10d_functional._wrap_tensor_autograd.default"
 
 #: operators that need values without a tag that says so, by name: their library may not be there
@@ -70,6 +84,10 @@ class OpTraits:
     #: what torch does besides, no part of a pass: ask about an assignment to ``.data``, or measure
     #: itself
     is_aside: bool
+    #: what torch does about a Python number or list that becomes a tensor: no part of the model
+    is_bookkeeping: bool
+    #: asks whether something is true of values, which may be assumed
+    asks_truth: bool
     #: makes of what other processes send a tensor by whose use this one waits for it
     is_wrapper: bool
     #: function of a Triton operator, which launches kernels, or None
@@ -98,6 +116,8 @@ def traits_of(op: OpOverload) -> OpTraits:
         has_cpu_kernel=has_cpu_kernel(op),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
+        is_bookkeeping=op in _BOOKKEEPING,
+        asks_truth=op in _TRUTH,
         is_wrapper=str(op) == _WRAPPER,
         launches_kernels=function_of_triton_op(op),
     )

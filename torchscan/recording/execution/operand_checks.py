@@ -41,7 +41,9 @@ def _refuse_expanded(spec: TensorSpec) -> None:
 
 def _one_type(request: OpRequest) -> None:
     """Require one type: contractions multiply equals with equals."""
-    _require_equal(tracked.spec.dtype for tracked in request.tracked)
+    dtypes = {tracked.spec.dtype for tracked in request.tracked}
+    if len(dtypes) > 1:
+        _require_equal(dtypes)
 
 
 def _einsum_types(request: OpRequest) -> None:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.aliases import alias_positions
 from torchscan.recording.execution.assumptions import Assumed
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.torch_versions import aten
+from torchscan.torch_versions import aten, share_memory
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.records import TensorKind
+
+#: from this number of outputs on, what they share memory with is looked up
+_MANY = 8
 
 
 class OpOutcome(NamedTuple):
@@ -54,12 +56,48 @@ def tensors_of_result(result: Any) -> list[Tensor]:
 def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     """Describe what a call returned."""
     outputs = [result] if type(result) is Tensor else tensors_of_result(result)
-    alias_of = alias_positions(outputs, [request.operand(tensor) for tensor in request.tensors])
+    alias_of = _alias_positions(outputs, request.operands())
     changes_data = request.traits.written and torch.Tag.inplace_view not in request.op.tags
     is_view = bool(outputs) and None not in alias_of and not changes_data
     specs = tuple(request.table.spec_of(output) for output in outputs)
     signature = request.describe(specs, is_view)
     return OpOutcome(result, signature, outputs, alias_of)
+
+
+def _alias_positions(
+    outputs: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[int | None, ...]:
+    """Return for each output the position of the first operand that shares its memory."""
+    if len(outputs) > _MANY:
+        known = _aliases_of_many(outputs, operands)
+        if known is not None:
+            return known
+    positions: list[int | None] = []
+    for output in outputs:
+        shared = None
+        for position, operand in enumerate(operands):
+            if output is operand or share_memory(output, operand):
+                shared = position
+                break
+        positions.append(shared)
+    return tuple(positions)
+
+
+def _aliases_of_many(
+    outputs: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[int | None, ...] | None:
+    """Compare the memories themselves: not every output is held against every operand.
+
+    Return None if some have no memory of their own.
+    """
+    position_by_memory: dict[int, int] = {}
+    try:
+        for position, operand in enumerate(operands):
+            position_by_memory.setdefault(operand.untyped_storage()._cdata, position)
+        memories = [output.untyped_storage()._cdata for output in outputs]
+    except (NotImplementedError, RuntimeError):
+        return None
+    return tuple(map(position_by_memory.get, memories))
 
 
 def protect_foreign(request: OpRequest, is_at_risk: Callable[[Tensor], bool] | None = None) -> bool:

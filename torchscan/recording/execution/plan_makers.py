@@ -60,7 +60,7 @@ def _view_again(request: OpRequest, outcome: OpOutcome) -> Maker | None:
     position, result = outcome.alias_of[0], outcome.result
     if position is None:
         return None
-    operand = request.operand(request.tensors[position])
+    operand = request.operands()[position]
     if result is operand:
         return lambda again: again.operand(again.tensors[position])
     if result.dtype is not operand.dtype or result.is_complex():

@@ -111,13 +111,11 @@ class PretendingExecution(RealExecution):
         """Return what a kernel of cards makes, by the rule that passes on shapes alone follow."""
         device = next(each.device for each in request.tensors if is_fake_type(type(each)))
 
-        def to_meta(tensor: Tensor) -> Tensor:
-            return meta_tensor(request.table.find(tensor).spec)
-
         def to_device(made: Tensor) -> Tensor:
             return _make_tensor(self._without_data, request.table.spec_of(made), device)
 
-        made = request.call(to_meta, op=SHAPE_RULES[request.op])
+        operands = [meta_tensor(tracked.spec) for tracked in request.tracked]
+        made = request.call(operands, op=SHAPE_RULES[request.op])
         return describe_outcome(request, copy_arguments(made, to_device))
 
 
@@ -176,7 +174,7 @@ def _view_one(request: OpRequest) -> _Maker | None:
     if request.op.namespace != "aten" or not has_strides(operand):
         return None
     meta = meta_tensor(request.tracked[0].spec)
-    result = request.call(lambda _: meta)
+    result = request.call([meta])
     views = tensors_of_result(result)
     if any(each.untyped_storage()._cdata != meta.untyped_storage()._cdata for each in views):
         return None

@@ -47,9 +47,6 @@ COMPARING_DEVICES: Collection[Callable[..., object]] = frozenset(
     {torch.take_along_dim, Tensor.take_along_dim}
 )
 
-#: what Python's ``if`` calls
-TRUTH = frozenset({aten.is_nonzero.default, aten._local_scalar_dense.default, aten.item.default})
-
 
 def begins_deepcopy(request: OpRequest) -> bool:
     """Return whether a call makes the tensor into which ``copy.deepcopy`` copies memory unseen."""

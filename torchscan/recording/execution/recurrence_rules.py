@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import Rule, has_floats, meta_empty, meta_like
+from torchscan.recording.execution.layouts import FLOATS, Rule, meta_empty, meta_like
 from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, OpOverload, aten
 
 Shapes = list[tuple[int, ...]]
@@ -33,7 +33,7 @@ def _recurrent(
 
     torch's own function takes each step, and imports a computer algebra system for it.
     """
-    if not has_floats(source) or source.dim() != 3 or 0 in source.shape:
+    if source.dtype not in FLOATS or source.dim() != 3 or 0 in source.shape:
         return None
     steps, batch, width = source.shape
     if batch_first:

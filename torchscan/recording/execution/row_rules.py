@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.execution.layouts import (
+    FLOATS,
     Rule,
-    has_floats,
     is_row_by_row,
     layout_of,
     meta_empty,
@@ -29,7 +29,7 @@ def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
 
     What torch makes of other layouts depends on the operator.
     """
-    if not has_floats(source) or not is_row_by_row(source):
+    if source.dtype not in FLOATS or not is_row_by_row(source):
         return None
     return meta_empty(source.shape, source)
 
@@ -98,7 +98,7 @@ def summed(
     source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any
 ) -> Tensor | None:
     """Return the result over some dimensions, or over all of them."""
-    if not has_floats(source) or not is_row_by_row(source) or options.get("dtype") is not None:
+    if source.dtype not in FLOATS or not is_row_by_row(source) or options.get("dtype") is not None:
         return None
     rank = source.dim()
     over = set(range(rank))
@@ -119,7 +119,7 @@ def summed(
 def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Return the result if the mask has the shape of the source or is broadcast to it."""
     missing = source.dim() - mask.dim()
-    if not has_floats(source) or missing < 0:
+    if source.dtype not in FLOATS or missing < 0:
         return None
     for size, full_size in zip(mask.shape, source.shape[missing:], strict=True):
         if size not in (1, full_size):
@@ -197,7 +197,7 @@ def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
 
 def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     """Return images with a number of places along each axis."""
-    if not has_floats(source) or source.dim() != 4 or len(size) != 2 or min(size) <= 0:
+    if source.dtype not in FLOATS or source.dim() != 4 or len(size) != 2 or min(size) <= 0:
         return None
     batch, channels = source.shape[:2]
     if is_row_by_row(source):

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from torchscan.recording.execution.attention_rules import ATTENTION_RULES
 from torchscan.recording.execution.layouts import (
+    FLOATS,
     Rule,
     broadcast,
-    has_floats,
     like_input,
     meta_empty,
     meta_like,
@@ -70,7 +70,7 @@ def dropout_with_mask(
     source: Tensor, _p: float, _train: bool | None
 ) -> tuple[Tensor, Tensor] | None:
     """Return the result, and a mask of booleans."""
-    if not has_floats(source):
+    if source.dtype not in FLOATS:
         return None
     return meta_like(source), meta_like(source, dtype=torch.bool)
 

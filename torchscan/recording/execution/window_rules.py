@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchscan.recording.execution.layouts import (
+    FLOATS,
     Rule,
-    has_floats,
     is_row_by_row,
     layout_of,
     meta_empty,
@@ -60,15 +62,48 @@ def _pooled(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor | None:
-    if source.dim() != 4 or not has_floats(source) or not is_row_by_row(source):
+    if source.dim() != 4 or source.dtype not in FLOATS or not is_row_by_row(source):
         return None
-    kernel, padding = _along_axes(kernel, 2), _along_axes(padding, 2)
     sizes = windows_along(source.shape[2:], kernel, stride, padding, dilation)
     if sizes is None:
         return None
-    if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+    axes = zip(sizes, cycle(kernel), cycle(padding), strict=False)
+    if any(2 * pad > width for _, width, pad in axes):
         return None
     return meta_empty((*source.shape[:2], *sizes), source)
+
+
+def convolve(
+    ranks: Collection[int],
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Tensor | None:
+    """Return the result for images of one of these numbers of dimensions.
+
+    It has channels last where they are in the source or in the weight.
+    """
+    filters = weight.shape[0]
+    if source.dim() not in ranks or weight.dim() != source.dim():
+        return None
+    if source.dtype not in FLOATS:
+        return None
+    if min(groups, filters) <= 0 or filters % groups != 0:
+        return None
+    if not 0 != source.shape[1] == weight.shape[1] * groups:
+        return None
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return None
+    sizes = windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation)
+    if sizes is None:
+        return None
+    shape = (source.shape[0], filters, *sizes)
+    layout = layout_of(source, weight)
+    return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=layout)
 
 
 def convolution(
@@ -82,46 +117,10 @@ def convolution(
     _output_padding: Sequence[int],
     groups: int,
 ) -> Tensor | None:
-    """Return the result along one to three axes.
-
-    It has channels last where they are in the source or in the weight.
-    """
-    filters = weight.shape[0]
-    if transposed or source.dim() not in (3, 4, 5) or weight.dim() != source.dim():
+    """Return the result along one to three axes of a convolution that is not transposed."""
+    if transposed:
         return None
-    if not has_floats(source):
-        return None
-    if min(groups, filters) <= 0 or filters % groups != 0:
-        return None
-    if not 0 != source.shape[1] == weight.shape[1] * groups:
-        return None
-    if bias is not None and bias.shape != weight.shape[:1]:
-        return None
-    sizes = windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation)
-    if sizes is None:
-        return None
-    shape = (source.shape[0], filters, *sizes)
-    layout = layout_of_both(source, weight)
-    return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=layout)
-
-
-def convolution_of(axes: int) -> Callable[..., Tensor | None]:
-    """Return the rule of convolutions along a number of axes, as they are called from Python."""
-
-    def rule(
-        source: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Sequence[int] = (1,),
-        padding: Sequence[int] = (0,),
-        dilation: Sequence[int] = (1,),
-        groups: int = 1,
-    ) -> Tensor | None:
-        if source.dim() != axes + 2:
-            return None
-        return convolution(source, weight, bias, stride, padding, dilation, False, (), groups)
-
-    return rule
+    return convolve((3, 4, 5), source, weight, bias, stride, padding, dilation, groups)
 
 
 def convolution_backward(
@@ -129,9 +128,9 @@ def convolution_backward(
 ) -> tuple[Tensor | None, ...] | None:
     """Return the gradients that are asked for."""
     of_source, of_weight, of_bias = rest[-1]
-    if not has_floats(grad) or (of_bias and bias_sizes is None):
+    if grad.dtype not in FLOATS or (of_bias and bias_sizes is None):
         return None
-    layout = layout_of_both(source, weight)
+    layout = layout_of(source, weight)
     gradients: list[Tensor | None] = []
     for operand, is_wanted in ((source, of_source), (weight, of_weight)):
         gradient = None
@@ -143,12 +142,6 @@ def convolution_backward(
     return *gradients, meta_empty(bias_sizes or (), grad) if of_bias else None
 
 
-def layout_of_both(source: Tensor, weight: Tensor) -> torch.memory_format:
-    """Return the layout with channels last, if either has them there."""
-    layout = layout_of(source)
-    return layout_of(weight) if layout is torch.contiguous_format else layout
-
-
 def _in_layout_of_operands(op: OpOverload) -> Rule:
     """Return a rule for convolutions, which work channels-last where input or weight does.
 
@@ -157,7 +150,7 @@ def _in_layout_of_operands(op: OpOverload) -> Rule:
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         source, weight = args[:2]
-        layout = layout_of_both(source, weight)
+        layout = layout_of(source, weight)
         if layout is torch.contiguous_format:
             return None
 
@@ -192,30 +185,26 @@ def windows_along(
 ) -> list[int] | None:
     """Return the number of places along each axis, or None if there are none along one.
 
-    That is ``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1``.
+    An option with one value has it along all axes. The number is
+    ``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1``.
     """
-    stride, padding, dilation = (_along_axes(each, len(sizes)) for each in steps)
-    if any(len(each) != len(sizes) for each in (kernel, stride, padding, dilation)):
-        return None
-    if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0 or min(dilation) < 1:
+    if any(len(each) not in (1, len(sizes)) for each in (kernel, *steps)):
         return None
     counts = []
-    axes = zip(sizes, kernel, stride, padding, dilation, strict=True)
+    axes = zip(sizes, cycle(kernel), *map(cycle, steps), strict=False)
     for size, width, step, pad, gap in axes:
+        if min(width, step, gap) < 1 or pad < 0:
+            return None
         margin = size + 2 * pad - gap * (width - 1) - 1
         counts.append(margin // step + 1)
     return counts if min(counts) > 0 else None
 
 
-def _along_axes(each: Sequence[int], count: int) -> list[int]:
-    return list(each) * count if len(each) == 1 else list(each)
-
-
 WINDOW_RULES: Mapping[OpOverload, Rule] = {
     aten.conv_transpose2d.input: _in_layout_of_operands(aten.conv_transpose2d.input),
     aten.conv_transpose3d.input: _in_layout_of_operands(aten.conv_transpose3d.input),
-    aten.conv2d.default: convolution_of(2),
-    aten.conv3d.default: convolution_of(3),
+    aten.conv2d.default: partial(convolve, (4,)),
+    aten.conv3d.default: partial(convolve, (5,)),
     aten.convolution.default: _first_that_fits(
         convolution, _in_layout_of_operands(aten.convolution.default)
     ),

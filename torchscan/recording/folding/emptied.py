@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.parameter_records import rank_share
+from torchscan.recording.bookkeeping.parameter_records import notes_on_shares
 from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES
 from torchscan.recording.folding.layer_folds import Fold
 from torchscan.recording.folding.thinned import UnfoldableError, above_in, copied
@@ -96,9 +96,10 @@ def with_parameters(trace: Trace, slots: Slots) -> Trace:
 
 def _with_share(trace: Trace) -> Trace:
     """Return the trace with the share of all parameters that this rank holds."""
-    share = rank_share(trace.parameters)
-    if share is None:
+    share = notes_on_shares(trace.parameters)
+    if not share:
         return trace
-    others = [note for note in trace.provenance.assumptions if note.code != share.code]
-    notes = [*others, share]
+    codes = {note.code for note in share}
+    others = [note for note in trace.provenance.assumptions if note.code not in codes]
+    notes = [*others, *share]
     return replace(trace, provenance=replace(trace.provenance, assumptions=tuple(notes)))

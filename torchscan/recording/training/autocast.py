@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.amp import autocast_mode
 from torch.cuda.amp import common as cuda_autocast
 
-from torchscan.recording.patches import Contexts, replaced
+from torchscan.recording.patches import Contexts, substituted
 from torchscan.recording.switches import autocast_contexts
 
 # fmt: off
@@ -220,29 +221,37 @@ def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Con
     way. A model that names that device itself gets the same answer, because the two cases look
     equal; hardly any model does.
     """
-    asked = {"meta", "meta" if home is None else home.type}
-
-    def meant(value: Any) -> Any:
-        return device_type if isinstance(value, str) and value in asked else value
-
-    def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
-        def asked_of(*args: Any, **kwargs: Any) -> Any:
-            options = {name: meant(value) for name, value in kwargs.items()}
-            return function(*map(meant, args), **options)
-
-        return asked_of
-
+    asked = frozenset({"meta", "meta" if home is None else home.type})
     for name in _ASKED_OF_A_DEVICE:
-        yield replaced(vars(torch), name, of_device_type)
+        answer = partial(_answer_for, device_type, asked, getattr(torch, name))
+        yield substituted(torch, name, answer)
     # torch.autocast reads the one, torch.utils.checkpoint the other
     for namespace in (autocast_mode, torch.amp):
         if "is_autocast_available" in vars(namespace):
-            yield replaced(vars(namespace), "is_autocast_available", of_device_type)
+            answer = partial(_answer_for, device_type, asked, namespace.is_autocast_available)
+            yield substituted(namespace, "is_autocast_available", answer)
     if device_type == "cuda":
         # torch.autocast("cuda") asks about this machine, which may have no such device
-        is_missing = "amp_definitely_not_available"
-        yield replaced(vars(cuda_autocast), is_missing, lambda _: lambda: False)
-        yield replaced(vars(torch.cuda), "is_bf16_supported", lambda _: lambda *_args: True)
+        yield substituted(cuda_autocast, "amp_definitely_not_available", lambda: False)
+        yield substituted(torch.cuda, "is_bf16_supported", lambda *_args: True)
+
+
+def _answer_for(
+    device_type: str,
+    asked: Collection[str],
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call a function of torch with ``device_type`` in place of the kinds that are asked for."""
+    meant = [_meant(value, device_type, asked) for value in args]
+    options = {name: _meant(value, device_type, asked) for name, value in kwargs.items()}
+    return function(*meant, **options)
+
+
+def _meant(value: Any, device_type: str, asked: Collection[str]) -> Any:
+    return device_type if isinstance(value, str) and value in asked else value
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:

@@ -152,11 +152,11 @@ class Recipe:
     def of_step(self) -> Recipe:
         """The options that remain after the model was changed."""
         left = tuple(each for each in self.offloaded if each != "activations") or None
-        return replace(self, **{name: _DEFAULTS[name] for name in _OF_MODEL}, offload=left)
+        return replace(self, **{name: RECIPE_DEFAULTS[name] for name in _OF_MODEL}, offload=left)
 
     def given(self) -> list[str]:
         """Return the names of the options that differ from their defaults."""
-        return [name for name in _DEFAULTS if name != "compiled" and _is_given(self, name)]
+        return [name for name in RECIPE_DEFAULTS if name != "compiled" and _is_given(self, name)]
 
 
 #: options that change the model
@@ -173,12 +173,13 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 #: options that may have several values
 _SEVERAL = ("offload", "fused_kernels")
-_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Recipe)}
+#: options by name, each with the value that changes nothing
+RECIPE_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Recipe)}
 
 
 def recipe_for(training: bool, given: Mapping[str, Any]) -> Recipe:
     """Return the recipe from the keyword arguments. Raise if the pass cannot have its options."""
-    recipe = Recipe(**{name: given[name] for name in _DEFAULTS if name in given})
+    recipe = Recipe(**{name: given[name] for name in RECIPE_DEFAULTS if name in given})
     options = recipe.given()
     if options and not training:
         raise InputError(
@@ -189,7 +190,7 @@ def recipe_for(training: bool, given: Mapping[str, Any]) -> Recipe:
 
 def recipe_arguments(recipe: Recipe) -> dict[str, Any]:
     """Return the options by name, as arguments of a question."""
-    return {name: getattr(recipe, name) for name in _DEFAULTS}
+    return {name: getattr(recipe, name) for name in RECIPE_DEFAULTS}
 
 
 def with_recipe(request: PassRequest, recipe: Recipe) -> PassRequest:
@@ -273,5 +274,5 @@ def _sequential_blocks(module: nn.Module, path: str = "") -> Iterator[str]:
 
 
 def _is_given(recipe: Recipe, name: str) -> bool:
-    value, default = getattr(recipe, name), _DEFAULTS[name]
+    value, default = getattr(recipe, name), RECIPE_DEFAULTS[name]
     return not (value is default or value == default)

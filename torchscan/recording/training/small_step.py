@@ -15,6 +15,7 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.optimizer_steps import state_of, take_step
+from torchscan.recording.undo import run_at_end_of_pass
 from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 
 #: tensors of each parameter before the step: the parameter, its gradient, then its state
@@ -87,9 +88,7 @@ class SmallStep(nn.Module):
         super().__init__()
         self._optimizer = optimizer
         execution = AbstractExecution(NO_FLOATS, device_type)
-        self._recorder = Recorder(
-            Inventory(self), execution, lambda _: True, around.assume, lambda: None
-        )
+        self._recorder = Recorder(Inventory(self), execution, lambda _: True, around.assume, None)
         self._table = self._recorder.table
         self._table.share_specs(table)
         take_step(optimizer, is_recorded=False)
@@ -97,7 +96,9 @@ class SmallStep(nn.Module):
             self._table.storages.leave_out_host()
         #: of each parameter the names and indices of what is kept for it
         self._states = self._entered(examples)
-        with self._recorder.recording():
+        tree = self._recorder.tree
+        run_at_end_of_pass(tree.stop)
+        with tree.watched(self._recorder.ends.note), self._recorder:
             self()
         #: by memory that was there before the step: of which parameter, and what of it
         self._slots = self._slots_of(examples)

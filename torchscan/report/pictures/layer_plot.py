@@ -60,7 +60,7 @@ def draw_layers(
         )
     check_number_of_bars(top)
     check_estimates([by], layers)
-    heading, cells = column.written(layers, data["overall"])
+    heading, cells = column.write([(layer, data["overall"]) for layer in layers])
     if not any(cell.value for cell in cells):
         raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
     names = list(map(full_name_of, layers))
