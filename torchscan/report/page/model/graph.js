@@ -73,7 +73,7 @@ export class GraphView {
     const drawnBefore = this.drawn;
     const isElsewhere = row !== this.row || !drawnBefore;
     this.brings = isElsewhere || selected !== this.selected;
-    if (isElsewhere || figure !== this.figure || !this.isDrawn()) this.plan = null;
+    if (isElsewhere || !this.isDrawn()) this.plan = null;
     this.row = row;
     this.selected = selected;
     this.figure = figure;

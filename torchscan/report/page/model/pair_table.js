@@ -60,7 +60,6 @@ export class PairTable extends LayersView {
     const row = this.rows[at], cell = super.nameCell(at, isTree);
     const sign = make("span", { class: `sign keep-${row.kind}`, title: WORDS[row.kind] }, SIGNS[row.kind] ?? "");
     cell.insertBefore(sign, cell.children[1]);
-    if (row.was) cell.insertBefore(make("span", { class: "type" }, `was ${row.was}`), cell.children[3]); // a long class is cut
     return cell;
   }
 
@@ -119,5 +118,8 @@ function percentText(percent) { return `${percent.toFixed(percent < 0.995 ? 2 : 
 /** @param {number} value @param {(value: number) => string} text of a positive one */
 function signed(value, text) { return `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`; }
 
-/** @param {Row} row */
-export function wordsOf(row) { return row.what.length ? row.what.join("; ") : WORDS[row.kind] ?? ""; }
+/** What differs, or how, and the name before if the layer has moved. @param {Row} row */
+export function wordsOf(row) {
+  const words = row.what.length ? row.what : [WORDS[row.kind] ?? ""];
+  return [...words, row.was ? `was ${row.was}` : ""].filter(Boolean).join("; ");
+}
