@@ -10,6 +10,8 @@ from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
 
+_SOFTPLUS, _SIGMOID = 4, 4
+
 
 @cost_of("triton::fused_recurrent_fwd_kernel")
 def linear_recurrence(
@@ -97,18 +99,21 @@ def gated_delta_recurrence(
     USE_GV: bool = False,
     USE_QK_L2NORM_IN_KERNEL: bool = False,
     USE_GATE_IN_KERNEL: bool = False,
+    APPLY_BETA_SIGMOID: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = 3 · positions · K · V, as without a gate; norms of q and k take 6 · K + 4.
 
-    It is None if the kernel computes the gate, too.
+    A gate ``−exp(A) · softplus(g + bias)`` takes 7, the sigmoid of beta 4.
     """
-    if USE_GATE_IN_KERNEL:
-        return None
     positions = v.numel // V
     flops = K + 2 * V + _flops_of_decays(K, V, USE_G, by_key=USE_GK, by_value=USE_GV)
     if USE_QK_L2NORM_IN_KERNEL:
         flops += 6 * K + 4
+    if USE_GATE_IN_KERNEL:
+        flops += _SOFTPLUS + 3
+    if APPLY_BETA_SIGMOID:
+        flops += _SIGMOID
     return Work(macs=3 * positions * K * V, other_flops=positions * flops)
 
 
