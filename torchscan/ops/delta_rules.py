@@ -30,7 +30,9 @@ def chunk_key_products(
     """MACs = positions · BT · K, for k · k; a pair takes 2 for beta and mask, and 3 for a decay."""
     positions = A.numel // BT
     per_pair = 5 if USE_G else 2
-    return Work(macs=positions * BT * K, other_flops=positions * BT * per_pair)
+    macs = positions * BT * K
+    flops = positions * BT * per_pair
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(
@@ -65,7 +67,9 @@ def cost_of_inverses(positions: int, length: int, width: int) -> Work:
     for below in range(1, blocks):
         macs += (blocks - below) * (below + 1) * _BLOCK**3
         flops += (blocks - below) * below * _BLOCK**2
-    return Work(macs=chunks * macs, other_flops=chunks * flops)
+    macs = chunks * macs
+    flops = chunks * flops
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_fwd_kkt_solve_kernel")
@@ -86,10 +90,9 @@ def chunk_key_products_and_inverses(
         return None
     products = chunk_key_products(k=k, beta=beta, A=A, K=K, BT=BT, USE_G=USE_G, out=out)
     inverses = cost_of_inverses(A.numel // BT, T, BT)
-    return Work(
-        macs=products.macs + inverses.macs,
-        other_flops=products.other_flops + inverses.other_flops,
-    )
+    macs = products.macs + inverses.macs
+    flops = products.other_flops + inverses.other_flops
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::recompute_w_u_fwd_kernel")
@@ -110,7 +113,9 @@ def chunk_wy_representation(
     flops = K + V
     if USE_G:
         flops += K + 1
-    return Work(macs=positions * BT * (K + V), other_flops=positions * flops)
+    macs = positions * BT * (K + V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_fwd_kernel_h_blockdim64")
@@ -141,7 +146,8 @@ def chunk_delta_states(
         flops += positions * (V + 3) + chunks * (K * V + 1)
     if USE_GK:
         flops += chunks * (K * V + K)
-    return Work(macs=2 * positions * K * V, other_flops=flops)
+    macs = 2 * positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64")
@@ -173,7 +179,8 @@ def chunk_delta_state_gradients(
         flops += positions * (V + K + 4) + chunks * (K * V + 1)
     if USE_GK:
         flops += chunks * (K * V + K)
-    return Work(macs=3 * positions * K * V, other_flops=flops)
+    macs = 3 * positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::prepare_wy_repr_bwd_kernel")
@@ -203,4 +210,6 @@ def chunk_wy_gradients(
         flops += BT
     if g is not None:
         flops += 6 * BT + 3 * K + 3
-    return Work(macs=positions * macs, other_flops=positions * flops)
+    macs *= positions
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)

@@ -32,7 +32,9 @@ def linear_recurrence(
     """
     positions = k.numel // K
     flops = K + _flops_of_decays(K, V, USE_G or USE_G_GAMMA, by_key=USE_GK, by_value=USE_GV)
-    return Work(macs=2 * positions * K * V, other_flops=positions * flops)
+    macs = 2 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_bwd_kernel")
@@ -60,7 +62,9 @@ def linear_recurrence_gradients(
         flops += 4 * K
     if USE_GV:
         flops += 4 * V
-    return Work(macs=5 * positions * K * V, other_flops=positions * flops)
+    macs = 5 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_delta_rule_fwd_kernel")
@@ -72,7 +76,9 @@ def delta_recurrence(
     The scale takes K, the difference and beta 2 · V.
     """
     positions = k.numel // K
-    return Work(macs=3 * positions * K * V, other_flops=positions * (K + 2 * V))
+    macs = 3 * positions * K * V
+    flops = positions * (K + 2 * V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_delta_rule_bwd_kernel")
@@ -84,7 +90,9 @@ def delta_recurrence_gradients(
     Two scales take 2 · K; beta and its gradient 5 · V.
     """
     positions = k.numel // K
-    return Work(macs=7 * positions * K * V, other_flops=positions * (2 * K + 5 * V))
+    macs = 7 * positions * K * V
+    flops = positions * (2 * K + 5 * V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_gated_delta_rule_fwd_kernel")
@@ -114,7 +122,9 @@ def gated_delta_recurrence(
         flops += _SOFTPLUS + 3
     if APPLY_BETA_SIGMOID:
         flops += _SIGMOID
-    return Work(macs=3 * positions * K * V, other_flops=positions * flops)
+    macs = 3 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 def _flops_of_decays(

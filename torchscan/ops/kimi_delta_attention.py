@@ -48,7 +48,9 @@ def scores_of_blocks(
     """
     positions = Aqk.numel // BT
     flops = (BC + 1) * (4 * K + 3) // 2 + K
-    return Work(macs=2 * positions * BC * K, other_flops=positions * flops)
+    macs = 2 * positions * BC * K
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_kda_fwd_kernel_inter_solve_fused")
@@ -75,10 +77,9 @@ def scores_between_blocks_and_inverses(
     later = BT // BC - 1
     inverses = cost_of_inverses(positions, T, BT)
     flops = 5 * K * later * BC // BT + 3 * K * later // 2 + BC * later
-    return Work(
-        macs=2 * positions * (BT - BC) * K + inverses.macs,
-        other_flops=positions * flops + inverses.other_flops,
-    )
+    macs = 2 * positions * (BT - BC) * K + inverses.macs
+    flops = positions * flops + inverses.other_flops
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::recompute_w_u_fwd_kda_kernel")
@@ -104,4 +105,6 @@ def wy_representation_with_key_decays(
         flops += 4 * K
     if STORE_QG:
         flops += 2 * K
-    return Work(macs=positions * BT * (K + V), other_flops=positions * flops)
+    macs = positions * BT * (K + V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
