@@ -309,6 +309,84 @@ CASES = [
         ROWS * 3 * STATE,
         ROWS * (8 + 2 * 24 + STATE + 1 + 2 * (3 * 8 + 2)),
     ),
+    # bias, softplus, the rate and its product; the sigmoid of beta
+    (
+        launch(
+            *("fused_recurrent_gated_delta_rule_fwd_kernel", {"o": VALUES}),
+            q=KEYS,
+            k=KEYS,
+            v=VALUES,
+            g=SCALARS,
+            beta=SCALARS,
+            USE_GATE_IN_KERNEL=True,
+            APPLY_BETA_SIGMOID=True,
+            **SIZES,
+        ),
+        ROWS * 3 * STATE,
+        ROWS * (8 + 2 * 24 + 1 + 4 + 1 + 1 + 4),
+    ),
+    # q · k and k · k in blocks; 17 / 2 positions are not later: difference, exponential, product
+    # and mask for each key, and scale, mask and beta; beta · k before
+    (
+        launch(
+            *("chunk_kda_fwd_kernel_intra_token_parallel", {"Aqk": SCORES, "Akk": SCORES}),
+            q=KEYS,
+            k=KEYS,
+            beta=SCALARS,
+            **BLOCKS,
+        ),
+        ROWS * 2 * 16 * 8,
+        ROWS * (17 * (4 * 8 + 3) // 2 + 8),
+    ),
+    # in the second of two blocks: 5 for q and k, 3 for k of the first one; half of 16 pairs, twice
+    (
+        launch(
+            *("chunk_kda_fwd_kernel_inter_solve_fused", {"Aqk": SCORES, "Akk": SCORES}),
+            q=KEYS,
+            k=KEYS,
+            beta=SCALARS,
+            **BLOCKS,
+        ),
+        ROWS * 2 * 16 * 8 + CHUNKS * INVERSE,
+        ROWS * ((5 + 3) * 8 // 2 + 16) + CHUNKS * AROUND_INVERSE,
+    ),
+    (
+        launch(
+            *("recompute_w_u_fwd_kda_kernel", {"w": KEYS, "u": VALUES, "kg": KEYS, "qg": KEYS}),
+            q=KEYS,
+            k=KEYS,
+            v=VALUES,
+            beta=SCALARS,
+            A=SCORES,
+            STORE_KG=True,
+            STORE_QG=True,
+            **SIZES,
+        ),
+        ROWS * PAIRS * (8 + 24),
+        ROWS * (24 + (3 + 4 + 2) * 8),
+    ),
+    (
+        launch(
+            *("kda_gate_chunk_cumsum_vector_kernel", {"o": KEYS}),
+            s=KEYS,
+            A_log=T(2),
+            HAS_BIAS=True,
+            HAS_SCALE=True,
+        ),
+        0,
+        ROWS * 8 * (1 + 4 + 1 + 1 + 1),
+    ),
+    # the sigmoid and two products
+    (
+        launch(
+            *("kda_gate_chunk_cumsum_vector_kernel", {"o": KEYS}),
+            s=KEYS,
+            A_log=T(2),
+            USE_LOWER_BOUND=True,
+        ),
+        0,
+        ROWS * 8 * (4 + 2 + 1),
+    ),
 ]
 
 #: 4 rows of 8

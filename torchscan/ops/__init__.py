@@ -25,6 +25,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     index_writes,
     indexing,
     join_windows,
+    kimi_delta_attention,
     liger,
     linalg,
     linear_attention,

@@ -30,7 +30,9 @@ def chunk_key_products(
     """MACs = positions · BT · K, for k · k; a pair takes 2 for beta and mask, and 3 for a decay."""
     positions = A.numel // BT
     per_pair = 5 if USE_G else 2
-    return Work(macs=positions * BT * K, other_flops=positions * BT * per_pair)
+    macs = positions * BT * K
+    flops = positions * BT * per_pair
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of(
@@ -48,27 +50,26 @@ def chunk_inverses(
     """
     if cu_seqlens is not None:
         return None
-    chunks = count_chunks(A.numel // BT, T, BT)
-    return Work(macs=chunks * _macs_of_inverse(BT), other_flops=chunks * _flops_of_inverse(BT))
+    return cost_of_inverses(A.numel // BT, T, BT)
 
 
-def _macs_of_inverse(width: int) -> int:
-    blocks = width // _BLOCK
-    products = sum((blocks - below) * (below + 1) for below in range(1, blocks))
-    substitution = blocks * (_BLOCK - 2) * _BLOCK**2
-    return products * _BLOCK**3 + substitution
+def cost_of_inverses(positions: int, length: int, width: int) -> Work:
+    """Return the cost of the inverses of all chunks of this width.
 
-
-def _flops_of_inverse(width: int) -> int:
-    """Return the other FLOPs: signs, masks and diagonals of the blocks, and sums of their rows.
-
-    A diagonal block takes a mask, a sign and a sum with the identity, and for each row a sign, a
-    mask, a sum and a choice of the row. A block d below takes a sign and d − 1 sums.
+    Besides MACs, a diagonal block takes a mask, a sign and a sum with the identity, and for each
+    row a sign, a mask, a sum and a choice of the row. A block d below takes a sign and d − 1 sums.
     """
+    chunks = count_chunks(positions, length, width)
     blocks = width // _BLOCK
-    diagonal = blocks * (3 * _BLOCK**2 + (_BLOCK - 2) * (3 * _BLOCK + _BLOCK**2))
-    below = sum((blocks - distance) * distance for distance in range(1, blocks))
-    return diagonal + below * _BLOCK**2
+    rows = blocks * (_BLOCK - 2)
+    macs = rows * _BLOCK**2
+    flops = 3 * blocks * _BLOCK**2 + rows * (3 * _BLOCK + _BLOCK**2)
+    for below in range(1, blocks):
+        macs += (blocks - below) * (below + 1) * _BLOCK**3
+        flops += (blocks - below) * below * _BLOCK**2
+    macs = chunks * macs
+    flops = chunks * flops
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_fwd_kkt_solve_kernel")
@@ -87,13 +88,11 @@ def chunk_key_products_and_inverses(
     """Return the cost of the products of keys and of the inverses, by one kernel."""
     if cu_seqlens is not None:
         return None
-    positions = A.numel // BT
     products = chunk_key_products(k=k, beta=beta, A=A, K=K, BT=BT, USE_G=USE_G, out=out)
-    chunks = count_chunks(positions, T, BT)
-    return Work(
-        macs=products.macs + chunks * _macs_of_inverse(BT),
-        other_flops=products.other_flops + chunks * _flops_of_inverse(BT),
-    )
+    inverses = cost_of_inverses(A.numel // BT, T, BT)
+    macs = products.macs + inverses.macs
+    flops = products.other_flops + inverses.other_flops
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::recompute_w_u_fwd_kernel")
@@ -114,7 +113,9 @@ def chunk_wy_representation(
     flops = K + V
     if USE_G:
         flops += K + 1
-    return Work(macs=positions * BT * (K + V), other_flops=positions * flops)
+    macs = positions * BT * (K + V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_fwd_kernel_h_blockdim64")
@@ -145,7 +146,8 @@ def chunk_delta_states(
         flops += positions * (V + 3) + chunks * (K * V + 1)
     if USE_GK:
         flops += chunks * (K * V + K)
-    return Work(macs=2 * positions * K * V, other_flops=flops)
+    macs = 2 * positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64")
@@ -177,7 +179,8 @@ def chunk_delta_state_gradients(
         flops += positions * (V + K + 4) + chunks * (K * V + 1)
     if USE_GK:
         flops += chunks * (K * V + K)
-    return Work(macs=3 * positions * K * V, other_flops=flops)
+    macs = 3 * positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::prepare_wy_repr_bwd_kernel")
@@ -207,4 +210,6 @@ def chunk_wy_gradients(
         flops += BT
     if g is not None:
         flops += 6 * BT + 3 * K + 3
-    return Work(macs=positions * macs, other_flops=positions * flops)
+    macs *= positions
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)

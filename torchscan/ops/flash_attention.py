@@ -119,4 +119,5 @@ def _scores_of_3(
 @cost_of("triton::rotary_kernel")
 def rotary_kernel(*, X: TensorSpec, COS: TensorSpec, ROTARY_DIM: int, out: object) -> Work:
     """Return 3 FLOPs per rotated element: the first ``ROTARY_DIM`` of each head."""
-    return Work(other_flops=3 * ROTARY_DIM * (X.numel // X.shape[-1]))
+    flops = 3 * ROTARY_DIM * (X.numel // X.shape[-1])
+    return Work(other_flops=flops)

@@ -10,6 +10,8 @@ from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
 
+_SOFTPLUS, _SIGMOID = 4, 4
+
 
 @cost_of("triton::fused_recurrent_fwd_kernel")
 def linear_recurrence(
@@ -30,7 +32,9 @@ def linear_recurrence(
     """
     positions = k.numel // K
     flops = K + _flops_of_decays(K, V, USE_G or USE_G_GAMMA, by_key=USE_GK, by_value=USE_GV)
-    return Work(macs=2 * positions * K * V, other_flops=positions * flops)
+    macs = 2 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_bwd_kernel")
@@ -58,7 +62,9 @@ def linear_recurrence_gradients(
         flops += 4 * K
     if USE_GV:
         flops += 4 * V
-    return Work(macs=5 * positions * K * V, other_flops=positions * flops)
+    macs = 5 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_delta_rule_fwd_kernel")
@@ -70,7 +76,9 @@ def delta_recurrence(
     The scale takes K, the difference and beta 2 · V.
     """
     positions = k.numel // K
-    return Work(macs=3 * positions * K * V, other_flops=positions * (K + 2 * V))
+    macs = 3 * positions * K * V
+    flops = positions * (K + 2 * V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_delta_rule_bwd_kernel")
@@ -82,7 +90,9 @@ def delta_recurrence_gradients(
     Two scales take 2 · K; beta and its gradient 5 · V.
     """
     positions = k.numel // K
-    return Work(macs=7 * positions * K * V, other_flops=positions * (2 * K + 5 * V))
+    macs = 7 * positions * K * V
+    flops = positions * (2 * K + 5 * V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_gated_delta_rule_fwd_kernel")
@@ -97,19 +107,24 @@ def gated_delta_recurrence(
     USE_GV: bool = False,
     USE_QK_L2NORM_IN_KERNEL: bool = False,
     USE_GATE_IN_KERNEL: bool = False,
+    APPLY_BETA_SIGMOID: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = 3 · positions · K · V, as without a gate; norms of q and k take 6 · K + 4.
 
-    It is None if the kernel computes the gate, too.
+    A gate ``−exp(A) · softplus(g + bias)`` takes 7, the sigmoid of beta 4.
     """
-    if USE_GATE_IN_KERNEL:
-        return None
     positions = v.numel // V
     flops = K + 2 * V + _flops_of_decays(K, V, USE_G, by_key=USE_GK, by_value=USE_GV)
     if USE_QK_L2NORM_IN_KERNEL:
         flops += 6 * K + 4
-    return Work(macs=3 * positions * K * V, other_flops=positions * flops)
+    if USE_GATE_IN_KERNEL:
+        flops += _SOFTPLUS + 3
+    if APPLY_BETA_SIGMOID:
+        flops += _SIGMOID
+    macs = 3 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 def _flops_of_decays(

@@ -20,7 +20,9 @@ def scores_between_blocks(
     """MACs = positions · (BT − BC) · K. Decays take 7 · K for each earlier block."""
     positions = A.numel // BT
     earlier = BT // BC - 1  # twice the mean number of earlier blocks
-    return Work(macs=positions * (BT - BC) * K, other_flops=positions * earlier * 7 * K // 2)
+    macs = positions * (BT - BC) * K
+    flops = positions * earlier * 7 * K // 2
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_fwd_A_kernel_intra_sub_intra")
@@ -29,7 +31,9 @@ def scores_inside_blocks(
 ) -> Work:
     """MACs = positions · BC · K. A decay takes 3 (difference, exponential, product), a scale 1."""
     positions = A.numel // BT
-    return Work(macs=positions * BC * K, other_flops=positions * BC * (3 * K + 1))
+    macs = positions * BC * K
+    flops = positions * BC * (3 * K + 1)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_fwd_kernel_o")
@@ -42,14 +46,18 @@ def gated_outputs(
     """
     positions = v.numel // V
     flops = 2 * K + V + BT
-    return Work(macs=positions * (K * V + BT * V), other_flops=positions * flops)
+    macs = positions * (K * V + BT * V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_bwd_kernel_dA")
 def score_gradients(*, v: TensorSpec, dA: TensorSpec, V: int, BT: int, out: object) -> Work:
     """MACs = positions · BT · V, for ∂result · v; a pair takes 2 for scale and mask."""
     positions = v.numel // V
-    return Work(macs=positions * BT * V, other_flops=positions * 2 * BT)
+    macs = positions * BT * V
+    flops = positions * 2 * BT
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_bwd_kernel_dv")
@@ -62,7 +70,9 @@ def gated_value_gradients(
     """
     positions = dv.numel // V
     flops = BT + 3 * K
-    return Work(macs=positions * (BT * V + K * V), other_flops=positions * flops)
+    macs = positions * (BT * V + K * V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_bwd_kernel_intra")
@@ -76,9 +86,12 @@ def gradients_inside_chunks(
     """
     positions = dA.numel // BT
     blocks = BT // BC
-    between = 7 * (blocks - 1) * K // 2 + 6 * K * (blocks - 1) // blocks
-    flops = 8 * BC * K + between
-    return Work(macs=2 * positions * BT * K, other_flops=positions * flops)
+    others = blocks - 1
+    flops = 8 * BC * K + 7 * others * K // 2
+    flops += 6 * K * others // blocks
+    macs = 2 * positions * BT * K
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_gla_bwd_kernel_inter")
@@ -103,8 +116,10 @@ def gradients_between_chunks(
         return None
     positions = dq2.numel // K
     chunks = count_chunks(positions, T, BT)
-    flops = positions * 18 * K + chunks * 2 * K * (V + 1)
-    return Work(macs=2 * positions * K * V, other_flops=flops)
+    flops = positions * 18 * K
+    flops += chunks * 2 * K * (V + 1)
+    macs = 2 * positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_local_cumsum_scalar_kernel", "triton::chunk_local_cumsum_vector_kernel")
@@ -112,4 +127,5 @@ def chunk_sums(
     *, s: TensorSpec, o: TensorSpec, BT: int, HAS_SCALE: bool = False, out: object
 ) -> Work:
     """Return one sum per element, and one product with a scale."""
-    return Work(other_flops=(2 if HAS_SCALE else 1) * s.numel)
+    flops = (2 if HAS_SCALE else 1) * s.numel
+    return Work(other_flops=flops)

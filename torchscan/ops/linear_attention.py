@@ -49,7 +49,8 @@ def chunk_states(
     ):
         if is_used:
             flops += positions * per_position + chunks * (K * V + per_chunk)
-    return Work(macs=positions * K * V, other_flops=flops)
+    macs = positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 def count_chunks(positions: int, length: int, width: int) -> int:

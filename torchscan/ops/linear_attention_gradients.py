@@ -44,8 +44,10 @@ def chunk_state_gradients(
         (USE_GV, 2 * V, V),
     ):
         if is_used:
-            flops += positions * per_position + chunks * (K * V + per_chunk)
-    return Work(macs=positions * K * V, other_flops=flops)
+            flops += positions * per_position
+            flops += chunks * (K * V + per_chunk)
+    macs = positions * K * V
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_bwd_kernel_dv")
@@ -72,7 +74,9 @@ def chunk_value_gradients(
         flops += positions * (3 * BT + 3 + V)
     if USE_G_GAMMA:
         flops += positions
-    return Work(macs=positions * (BT * K + K * V + BT * V), other_flops=flops)
+    macs = BT * K + K * V + BT * V
+    macs *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_bwd_kernel_dv_local")
@@ -95,12 +99,15 @@ def value_gradients_in_chunks(
     """
     positions = dv.numel // V
     if USE_A:
-        return Work(macs=positions * BT * V, other_flops=positions * BT)
+        macs = positions * BT * V
+        flops = positions * BT
+        return Work(macs=macs, other_flops=flops)
     per_pair = 6 if USE_G or USE_G_GAMMA else 3
     flops = positions * BT * per_pair
     if USE_G_GAMMA:
         flops += positions
-    return Work(macs=positions * BT * (K + V), other_flops=flops)
+    macs = positions * BT * (K + V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_bwd_kernel_dqkwg")
@@ -128,11 +135,14 @@ def chunk_query_and_key_gradients(
     macs = BT * V + 2 * K * V + 2 * BT * K
     flops, per_chunk = BT + 3 * K, 0
     if USE_G:
-        flops, per_chunk = 5 * BT + 9 * K + 6, 2 * (K * V + 1)
+        flops = 5 * BT + 9 * K + 6
+        per_chunk = 2 * (K * V + 1)
     elif USE_G_GAMMA:
         flops = 5 * BT + 3 * K + 6
     if USE_DW:
         macs += K * V
         flops += K
     chunks = count_chunks(positions, T, BT)
-    return Work(macs=positions * macs, other_flops=positions * flops + chunks * per_chunk)
+    macs *= positions
+    flops = positions * flops + chunks * per_chunk
+    return Work(macs=macs, other_flops=flops)

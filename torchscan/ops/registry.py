@@ -152,7 +152,8 @@ def windows(signature: OpSignature) -> Windows | None:
     except Exception as error:
         call = describe_failure(signature, error)
         warn_user(
-            f"the window rule {rule.__qualname__} failed on {call}; its receptive fields are unknown"
+            f"the window rule {rule.__qualname__} failed on {call}; its receptive fields are "
+            "unknown"
         )
         return None
 
@@ -225,7 +226,8 @@ def _cost_by_formula(entry: _Entry, signature: OpSignature, routing: Routing) ->
     except Exception as error:
         call = describe_failure(signature, error)
         warn_user(
-            f"the cost formula {entry.formula.__qualname__} failed on {call}; totals are lower bounds"
+            f"the cost formula {entry.formula.__qualname__} failed on {call}; totals are lower "
+            "bounds"
         )
         return _UNKNOWN_COST
 

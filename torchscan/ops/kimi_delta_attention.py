@@ -1,0 +1,110 @@
+"""Kimi delta attention: Triton kernels of ``flash-linear-attention``, without gradients.
+
+It is a delta rule with a decay for each key, so a chunk of ``BT`` positions is divided into blocks
+of ``BC``, as in :mod:`torchscan.ops.gated_linear_attention`. All pairs of positions count as MACs.
+"""
+
+from __future__ import annotations
+
+from torchscan.ops.delta_rules import cost_of_inverses
+from torchscan.ops.linear_attention import Pointer
+from torchscan.ops.op_costs import Work
+from torchscan.ops.registry import cost_of
+from torchscan.trace.events import TensorSpec
+
+_SOFTPLUS, _SIGMOID = 4, 4
+
+
+@cost_of("triton::kda_gate_chunk_cumsum_vector_kernel")
+def key_gate_sums(
+    *,
+    s: TensorSpec,
+    A_log: TensorSpec,
+    HAS_BIAS: bool = False,
+    HAS_SCALE: bool = False,
+    USE_LOWER_BOUND: bool = False,
+    out: object,
+) -> Work:
+    """Return the FLOPs of sums of ``−exp(A) · softplus(g + bias) · scale``, per element.
+
+    With a lower bound, a sigmoid takes the place of softplus, with one product more.
+    """
+    per_element = 2 + (_SIGMOID + 1 if USE_LOWER_BOUND else _SOFTPLUS)
+    if HAS_BIAS:
+        per_element += 1
+    if HAS_SCALE:
+        per_element += 1
+    return Work(other_flops=per_element * s.numel)
+
+
+@cost_of("triton::chunk_kda_fwd_kernel_intra_token_parallel")
+def scores_of_blocks(
+    *, q: TensorSpec, beta: TensorSpec, Aqk: TensorSpec, K: int, BT: int, BC: int, out: object
+) -> Work:
+    """MACs = 2 · positions · BC · K: q · k and k · k.
+
+    A position goes through the (BC + 1) / 2 that are not later, on average. Each takes 4 · K for
+    decay, product and mask, and 3 for scale, mask and beta.
+    """
+    positions = Aqk.numel // BT
+    flops = (BC + 1) * (4 * K + 3) // 2 + K
+    macs = 2 * positions * BC * K
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
+
+
+@cost_of("triton::chunk_kda_fwd_kernel_inter_solve_fused")
+def scores_between_blocks_and_inverses(
+    *,
+    q: TensorSpec,
+    beta: TensorSpec,
+    Aqk: TensorSpec,
+    cu_seqlens: Pointer = None,
+    T: int,
+    K: int,
+    BT: int,
+    BC: int,
+    out: object,
+) -> Work | None:
+    """MACs = 2 · positions · (BT − BC) · K, for q · k and k · k, and those of the inverses.
+
+    In all but the first of n blocks, a position takes 5 · K for the decays of q and k, and 3 · K
+    for those of the keys of each earlier block; a pair takes a scale or beta.
+    """
+    if cu_seqlens is not None:
+        return None
+    positions = Aqk.numel // BT
+    later = BT // BC - 1
+    inverses = cost_of_inverses(positions, T, BT)
+    flops = 5 * K * later * BC // BT + 3 * K * later // 2 + BC * later
+    macs = 2 * positions * (BT - BC) * K + inverses.macs
+    flops = positions * flops + inverses.other_flops
+    return Work(macs=macs, other_flops=flops)
+
+
+@cost_of("triton::recompute_w_u_fwd_kda_kernel")
+def wy_representation_with_key_decays(
+    *,
+    u: TensorSpec,
+    beta: TensorSpec,
+    A: TensorSpec,
+    K: int,
+    V: int,
+    BT: int,
+    STORE_QG: bool = False,
+    STORE_KG: bool = False,
+    out: object,
+) -> Work:
+    """MACs = positions · BT · (K + V), for w and u; beta and the decay take V + 3 · K.
+
+    Keys with the decay to the end of the chunk take 4 · K, queries with their decay 2 · K.
+    """
+    positions = u.numel // V
+    flops = V + 3 * K
+    if STORE_KG:
+        flops += 4 * K
+    if STORE_QG:
+        flops += 2 * K
+    macs = positions * BT * (K + V)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
