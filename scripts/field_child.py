@@ -21,7 +21,7 @@ from field_packages import packages
 from tests.torchvision_cpu import torchvision  # noqa: F401 - which most packages import
 
 #: seconds for one model, and for a package to be imported and its models to be listed
-LIMIT, _LIMIT_TO_LIST = 90.0, 180.0
+LIMIT, _LIMIT_TO_LIST = 120.0, 180.0
 #: bytes of address space, so that a model that is too large ends in an error
 _MAX_MEMORY = 12 << 30
 

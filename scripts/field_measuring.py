@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from torchscan import Scan, TorchscanError
 
 #: seconds for a comparison, so that one that is slow does not hide that the model was recorded
-_LIMIT_TO_COUNT = 30
+_LIMIT_TO_COUNT = 45
 
 Answer = dict[str, Any]
 NOT_RUN = ("no input", "not built")

@@ -35,7 +35,12 @@ def through(line: PeriodicLine | None, taps: Taps) -> PeriodicLine:
     line = line or ZERO
     period = len(line.table)
     if period == 1:
-        table = _for_each_entry(taps, partial(_least_of_straight, line))
+        nearest = min if line.rise >= 0 else max
+        ends = _for_each_entry(taps, lambda places: nearest(places, default=None))
+        table = [NOTHING] * len(ends)
+        for index, place in enumerate(ends):
+            if place is not None:
+                table[index] = line.table[0] + line.rise * place
         return shortest(table, line.rise * taps.rise)
     # until the places fall on the same entries again; gcd(P, 0) = P
     num_blocks = period // math.gcd(period, taps.rise)
@@ -97,13 +102,6 @@ def _for_each_entry(taps: Taps, find_least: Callable[[Sequence[int]], T]) -> lis
 def _distinct(taps: Taps) -> dict[int, Sequence[int]]:
     """Return the entries by identity: those of a group are one tuple."""
     return {id(places): places for places in taps.table}
-
-
-def _least_of_straight(line: PeriodicLine, places: Sequence[int]) -> int:
-    """Return the least value of a line with one entry, which is at one of the ends."""
-    if not places:
-        return NOTHING
-    return line.table[0] + line.rise * (min(places) if line.rise >= 0 else max(places))
 
 
 def _least_one_by_one(
