@@ -102,13 +102,14 @@ def without_tracing() -> contextlib.AbstractContextManager[object]:
     if innermost_transform() is not None:
         return outside_of_everything()
     if torch.is_grad_enabled():
-        return _without_graph()
+        return without_dispatch_and_graph()
     context: contextlib.AbstractContextManager[object] = without_dispatch()
     return context
 
 
 @contextlib.contextmanager
-def _without_graph() -> Iterator[None]:
+def without_dispatch_and_graph() -> Iterator[None]:
+    """Leave every pass and graph inside the context, for code that enters no dispatch mode."""
     with without_dispatch(), torch.no_grad():
         yield
 
