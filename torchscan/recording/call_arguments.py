@@ -17,7 +17,7 @@ from torchscan.recording.bookkeeping.containers import (
     held_tensors,
     named_tensors,
 )
-from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.inventory import Inventory, modules_of
 from torchscan.recording.bookkeeping.tensor_copies import own_copy, values_of
 from torchscan.recording.bookkeeping.tensor_layouts import shape_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
@@ -178,7 +178,7 @@ def _laid_out(request: PassRequest, tensor: Tensor) -> Tensor:
     """Return images as convolutions take them, and other tensors as they are, such as masks."""
     if tensor.layout is not torch.strided or tensor.dim() not in CHANNELS_LAST:
         return tensor
-    convolutions = (each for each in request.module.modules() if isinstance(each, _ON_IMAGES))
+    convolutions = (each for _, each in modules_of(request.module) if isinstance(each, _ON_IMAGES))
     channels = {each.in_channels for each in convolutions}
     if not tensor.is_floating_point() or tensor.shape[1] not in channels:
         return tensor

@@ -42,7 +42,7 @@ def shards_of_fsdp(module: nn.Module) -> list[ShardOfFSDP]:
 
 
 def _sharded_modules(module: nn.Module) -> list[Any]:
-    return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
+    return [each for each in nn.Module.modules(module) if hasattr(each, "_get_fsdp_state")]
 
 
 def sharded_by_gathered(module: nn.Module) -> dict[int, Tensor]:
