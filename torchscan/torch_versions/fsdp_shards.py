@@ -13,7 +13,7 @@ def is_sharded_by_fsdp(module: nn.Module) -> bool:
     """Return whether ``fully_shard`` was called on a module, or on one inside it."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     kind = getattr(fsdp, "FSDPModule", None)
-    return kind is not None and any(isinstance(each, kind) for each in module.modules())
+    return kind is not None and any(isinstance(each, kind) for each in nn.Module.modules(module))
 
 
 def is_offloaded(module: nn.Module) -> bool:
