@@ -139,7 +139,7 @@ def summary(
         if max_depth is not None:
             info = folded_to(info, max_depth)
         _print(info_table(info, columns, wrap_mode, fold_repeats=fold_repeats), width)
-        del scan, info  # else Python looks for garbage among all that they hold
+        del scan, info  # else the garbage collector visits all their objects
     return PrintedSummary()
 
 

@@ -18,7 +18,7 @@ def path_of(given: str | os.PathLike[str]) -> Path:
     try:
         path = Path(given)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()  # which says, unlike exists() of Python 3.14, that a name is too long
+            path.stat()  # unlike exists() of Python 3.14, it raises if a name is too long
         if "\0" in str(path):
             raise ValueError("it contains a NUL character")
     except (TypeError, ValueError, OSError) as error:

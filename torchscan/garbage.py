@@ -34,7 +34,7 @@ def collected_later() -> Iterator[None]:
 def collected_in_time() -> Iterator[None]:
     """Collect garbage inside the context, also where :func:`collected_later` delays it.
 
-    Tensors with data that hang in cycles must not pile up.
+    Tensors with data in reference cycles must not accumulate.
     """
     is_delayed = _is_delayed.get() and not gc.isenabled()
     token = _is_delayed.set(False)

@@ -53,7 +53,7 @@ def html_report(
         title: the title of the page; by default the class of the model.
         run: a measurement of the model in real steps: an inspection (``inspect``, ``open_run``) or
             a watched run.
-        overlay: your own values, which color the graph and have a column each: numbers by the
+        overlay: your own values, which color the graph and get a column each: numbers by the
             paths of modules or parameters (a dict or a Series), several such mappings by name, the
             path of a CSV or JSON file with them, or a list of these.
         excuse: returns the text of a part that has no answer, from the error.

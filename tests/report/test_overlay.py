@@ -98,7 +98,7 @@ def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
         ("a.csv", "", r"a\.csv: line 1 is '', without a column path: begin with a header such as"),
         ("a.csv", "0,0.3\n", r"line 1 is '0,0\.3', without a column path: begin with a header"),
         ("a.csv", "path;value\n0;0,3\n", "line 1 is 'path;value', without a column path"),
-        ("a.csv", "path,a,a\n0,1,2\n", "the header has a twice: give each its own name"),
+        ("a.csv", "path,a,a\n0,1,2\n", "the header has a twice: give each column its own name"),
         ("a.csv", "path,value\n0,0,3\n", "line 2 has 3 cells, and the header 2: give each line"),
         ("a.csv", "path,value\n0,1\n1.0,x\n", r"line 3: value of 1\.0 is 'x': give a finite num"),
         ("a.csv", "path,value\n0,nan\n", "line 2: value of 0 is 'nan': give a finite number"),
@@ -106,7 +106,7 @@ def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
         (
             "a.csv",
             "path,value\n0,1\n1.0,2\n0,1\n",
-            "line 4: line 2 has 0, too: give each path once",
+            "line 4: 0 is also in line 2: give each path once",
         ),
         ("a.csv", 'path,value\n"0,1\n', r"a\.csv: line 2: it is not CSV: "),
         ("a.csv", "path,value\n", "it has no values: give numbers in a column beside path"),

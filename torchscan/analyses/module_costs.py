@@ -72,8 +72,8 @@ def operators_without_formula(trace: Trace, costs: Sequence[OpCost]) -> dict[str
 def formula_problems(trace: Trace, unknown: Collection[str]) -> list[Note]:
     """Return why the costs of operators are unknown although a formula was meant for them.
 
-    ``unknown`` are the names of operators with an unknown cost. The first problem of each counts:
-    some of its calls may have a cost.
+    ``unknown`` has the names of operators with an unknown cost. Only the first problem of each is
+    returned, and some of its calls may have a cost.
     """
     if not unknown:
         return []

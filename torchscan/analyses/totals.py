@@ -88,7 +88,7 @@ def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
 
 
 def _describe_unknown(unknown: Mapping[str, Mapping[str, int]], problems: Sequence[Note]) -> str:
-    """Return which operators have no cost, and why, with their layers."""
+    """Return a text that names the operators without a cost, their layers and the reasons."""
     places = {}
     for name, paths in unknown.items():
         layers = [path or "(the model)" for path in paths]

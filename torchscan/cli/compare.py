@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("after", metavar="AFTER", help="Compare it with this one.")
     add_inputs(parser, step=True)
-    parser.set_defaults(batch_size=None)  # a report may have another one than 1
+    parser.set_defaults(batch_size=None)  # a report may have a batch size other than 1
     group = parser.add_argument_group("pass")
     add_options(group, "training", "optimizer", "precision", "device")
     add_output(parser)

@@ -34,9 +34,9 @@ class Parameters(Protocol):
 
 
 def lasting_parameters(model: nn.Module) -> list[Tensor]:
-    """Return the parameters of a model, sharded ones instead of those that FSDP2 has gathered."""
+    """Return the parameters of a model, sharded where FSDP2 has all-gathered them."""
     sharded = sharded_by_gathered(model)
-    every = nn.Module.parameters(model)  # models override it
+    every = nn.Module.parameters(model)  # models may override it
     return [sharded.get(id(each), each) for each in every]
 
 

@@ -1,6 +1,6 @@
 """Operators of the package ``flash_attn``, by the names of their arguments.
 
-Its interface has had them since version 2.7.0; before, it called C++ that torch does not see.
+The package has them since version 2.7.0; earlier versions call C++ that torch does not see.
 ``flash_attn_3`` is built from the folder ``hopper`` of the same sources.
 
 Tensors are (samples, length, heads, width), or (tokens, heads, width) if lengths vary. Costs are
@@ -82,7 +82,7 @@ def flash_attention_3(
     page_table: TensorSpec | None = None,
     out: object,
 ) -> Work | None:
-    """Return the cost of attention; that of a cache, which is longer than its keys, is unknown."""
+    """Return the cost of attention. With a cache, which is longer than its keys, it is unknown."""
     if any(given is not None for given in (k_new, q_v, page_table)):
         return None
     scores = _scores_of_3(q, k, cu_seqlens_q, max_seqlen_q, max_seqlen_k)

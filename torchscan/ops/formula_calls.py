@@ -15,11 +15,11 @@ from torchscan.trace.kernel_operators import KERNELS, names_in_kernel
 T = TypeVar("T")
 #: parameters that are not arguments of the operator
 _OWN = frozenset({"out", "inputs", "routing"})
-#: types of kernels' arguments by annotation
+#: types of a kernel's arguments by annotation
 _TYPES = {"TensorSpec": TensorSpec, "int": int, "str": str}
 
 
-#: how much of an exception, and how many operands, a message contains
+#: maximum number of characters of an exception, and of operands, in a message
 _MAX_ERROR, _MAX_OPERANDS = 160, 3
 
 
@@ -30,8 +30,8 @@ def apply_formula(
 
     Its positional parameters take the operator's first arguments, under any name; its keyword
     parameters are matched by name with the schema, if the overload has them. ``inputs`` takes all
-    operands, ``routing`` how a router picked the indices. The result is None for a kernel that has
-    the name but not the parameters of one that the package knows.
+    operands, ``routing`` the way in which a router picked the indices. The result is None for a
+    kernel that has the name of a known kernel but lacks its parameters.
     """
     layout = _layout(formula)
     names = names_of_arguments(signature.op)
@@ -61,7 +61,7 @@ class _Layout:
     takes_inputs: bool
     takes_routing: bool
     keywords: frozenset[str]
-    #: types of arguments without which a formula of this package is for another kernel
+    #: types of the arguments that a kernel must have for a formula of this package to apply
     required: Mapping[str, type]
 
     def suits(self, arguments: Mapping[str, object]) -> bool:
@@ -101,7 +101,7 @@ def is_of_package(formula: Callable[..., object]) -> bool:
 
 
 def describe_failure(signature: OpSignature, error: Exception) -> str:
-    """Return what a formula failed on, and why, in one line."""
+    """Return the call on which a formula failed, and its error, in one line."""
     operands = []
     for spec in signature.inputs[:_MAX_OPERANDS]:
         dtype = str(spec.dtype).removeprefix("torch.")
@@ -112,6 +112,6 @@ def describe_failure(signature: OpSignature, error: Exception) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an exception in one line that is not too long."""
+    """Return an exception in one line, truncated if it is too long."""
     text = " ".join(repr(error).split())
     return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

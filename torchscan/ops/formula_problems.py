@@ -20,8 +20,8 @@ def find_formula_problem(signature: OpSignature, used: Collection[str]) -> Note 
     """Return why the cost of a call is unknown although a formula was meant for it, or None.
 
     The formula raises an error, returns a lower bound because values decide the cost, or is for a
-    Triton kernel with a similar name, which is not among the ``used`` operators of the pass. A
-    schema protects other operators from such a mistake.
+    Triton kernel with a similar name, which is not among the ``used`` operators of the pass. Other
+    operators cannot have this problem, because they have a schema.
     """
     formula = formula_of(signature.op)
     if formula is None:
@@ -38,7 +38,7 @@ def find_formula_problem(signature: OpSignature, used: Collection[str]) -> Note 
 
 
 def operators_with_problem(problems: Iterable[Note]) -> set[str]:
-    """Return the operators that have a formula, which does not give their cost."""
+    """Return the operators with a formula that does not give their cost."""
     return {note.values["operator"] for note in problems if "operator" in note.values}
 
 

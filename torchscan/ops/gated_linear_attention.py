@@ -1,8 +1,8 @@
 """Gated linear attention: Triton kernels of ``flash-linear-attention``.
 
-Keys have a decay each, so a chunk of ``BT`` positions is divided into ``BT / BC`` blocks. Between
-blocks, scores are matrix products; inside of one, sums of products with a decay for each key. All
-pairs of positions count as MACs, also those that a kernel skips, as in attention.
+Each key has a decay, so a chunk of ``BT`` positions is divided into ``BT / BC`` blocks. Between
+blocks, scores are matrix products; inside a block, they are sums of products with a decay for each
+key. All pairs of positions count as MACs, also those that a kernel skips, as in attention.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def key_gate_sums(
 ) -> Work:
     """Return the FLOPs of sums of ``−exp(A) · softplus(g + bias) · scale``, per element.
 
-    With a lower bound, a sigmoid takes the place of softplus, with one product more.
+    With a lower bound, a sigmoid replaces softplus, with one more product.
     """
     per_element = 2 + (_SIGMOID + 1 if USE_LOWER_BOUND else _SOFTPLUS)
     if HAS_BIAS:
@@ -43,7 +43,7 @@ def scores_of_blocks(
 ) -> Work:
     """MACs = 2 · positions · BC · K: q · k and k · k.
 
-    A position goes through the (BC + 1) / 2 that are not later, on average. Each takes 4 · K for
+    On average, a position reads the (BC + 1) / 2 that are not later. Each takes 4 · K for
     decay, product and mask, and 3 for scale, mask and beta.
     """
     positions = Aqk.numel // BT

@@ -1,6 +1,6 @@
 """Layers around linear attention: Triton kernels of ``flash-linear-attention``.
 
-Norms count as the operators of torch.
+Norms count like the operators of torch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
 
 _SILU, _SILU_BACKWARD, _SIGMOID, _SOFTPLUS = 5, 9, 4, 4
-#: of a gate by its activation: the activation and a product
+#: FLOPs of a gate by its activation: the activation and a product
 _GATES = {"sigmoid": _SIGMOID + 1, "swish": _SILU + 1, "silu": _SILU + 1}
-#: of its gradients: the activation, y, and products with ∂y; swish is the sum of two products
+#: FLOPs of its gradients: the activation, y, products with ∂y; swish is a sum of two products
 _GATES_BACKWARD = {"sigmoid": _SIGMOID + 5, "swish": _SIGMOID + 8, "silu": _SIGMOID + 8}
 
 
@@ -128,7 +128,7 @@ def gated_norm_gradients_kernel(
 def _normalize_backward(
     x: TensorSpec, weight: Pointer, width: int, wanted: list[bool], *, is_rms_norm: bool
 ) -> int:
-    """Return the FLOPs of the gradients of input, weight and bias, as far as they are wanted."""
+    """Return the FLOPs of the gradients of input, weight and bias, if they are computed."""
     if not is_rms_norm:
         work = layer_norm_backward(x, x, [width], weight=weight, output_mask=wanted, out=x)
         return work.other_flops

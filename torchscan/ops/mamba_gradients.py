@@ -34,9 +34,9 @@ def state_passing_gradients(
     HAS_DINITSTATES: bool = False,
     out: object,
 ) -> Work:
-    """4 per element of the states that have a predecessor: its gradient, and that of the decay.
+    """Return 4 FLOPs per element of states with a predecessor: its gradient and the decay's.
 
-    Each of these states takes an exponential and a product besides.
+    Each of these states also takes an exponential and a product.
     """
     passed = dout_ptr.numel
     if not HAS_DINITSTATES:
@@ -172,7 +172,7 @@ def step_size_gradients(
     HAS_DT_BIAS: bool = False,
     out: object,
 ) -> Work:
-    """9 per step size: product with A, sum, limits with their gradient (5), and the gradient of A.
+    """Return 9 FLOPs per step size: times A, sum, limits with their gradient (5), gradient of A.
 
     A bias takes 2, softplus with its gradient 9.
     """

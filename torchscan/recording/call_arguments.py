@@ -44,7 +44,7 @@ class CallArguments:
     named: list[tuple[str, Tensor]]
     #: the tensors in them that were made for this run
     owned: list[tuple[str, Tensor]]
-    #: by the id of each of these, the tensor that it was made of: itself, if it was made of a shape
+    #: by the id of each of these, the tensor from which it was created; itself for a shape
     original_by_id: Mapping[int, Tensor]
     #: the tensors that an earlier pass has kept, by position
     cached: list[tuple[str, Tensor]]
@@ -117,7 +117,7 @@ def enter_parameters(
 
 
 def _make_without_data(request: PassRequest, attempt: Attempt, kept: Collection[int]) -> _Made:
-    """Return the arguments of a model without data, in which floating-point tensors have none."""
+    """Return the arguments of a model without data: floating-point tensors have none either."""
     args, kwargs, original_by_id = make_arguments(request, _META, kept)
     made: Any = attempt.without_data
     originals = dict(original_by_id)

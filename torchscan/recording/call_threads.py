@@ -48,10 +48,10 @@ class CallThread(Generic[Owner]):
     #: True for the thread in which the tree was made
     is_home: bool
     current: Owner | None = None
-    #: from which numbers on nodes belong to which calls
+    #: the first node of each range, by number, and the call that owns the range
     _numbers: list[int] = field(default_factory=list)
     _owners: list[Owner] = field(default_factory=list)
-    #: in a thread of autograd's: the backward pass in which it made the first of them
+    #: in a thread of autograd: the backward pass in which it created its first nodes
     interrupted: int = NO_BACKWARD_PASS
 
     def owner_of(self, node: Node | None) -> Owner | None:
@@ -75,7 +75,7 @@ class CallThread(Generic[Owner]):
             self.interrupted = backward_pass()
             engine().queue_callback(self.forget_nodes)
         number = next_node()
-        if self._numbers and self._numbers[-1] == number:  # the call before has made none
+        if self._numbers and self._numbers[-1] == number:  # the previous call has created none
             self._owners[-1] = call
         else:
             self._numbers.append(number)

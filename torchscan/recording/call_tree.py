@@ -159,7 +159,7 @@ class CallTree:
             return call(*args, **kwargs)
 
         self._open(thread, module, path, args)
-        thread = self._threads.this_thread()  # that of the step which may have begun
+        thread = self._threads.this_thread()  # a new step may have begun
         current = thread.current
         if current is None or current.module is not module:
             # The callback at the root does not follow this call.

@@ -37,12 +37,12 @@ class _Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlFlow:
-    """The functions that run torch's control flow in a pass, named as those that they replace."""
+    """The functions that run torch's control flow in a pass, named like those that they replace."""
 
     recorder: Recorder
     omitted: OmittedCalls
     assume: Callable[[Note], None]
-    #: iterations of loops that data ends, or None
+    #: number of iterations of loops whose end depends on data, or None
     num_iterations: int | None
 
     scan_op = staticmethod(run_scan)

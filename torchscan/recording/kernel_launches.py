@@ -55,7 +55,7 @@ _TYPES = {
 def kernel_launches(assume: Callable[[Note], None]) -> Contexts:
     """Yield the contexts in which launches are recorded; there are none without Triton.
 
-    Code that launches kernels chooses a device before, and asks how many multiprocessors it has.
+    Code that launches kernels first chooses a device and queries its number of multiprocessors.
     """
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
@@ -185,7 +185,7 @@ class _Launch:
 
 
 def _set_best(tuner: Any, config: Any) -> None:
-    """Set the configuration that code reads after a launch, until Triton or the pass ends it."""
+    """Set the configuration that code reads after a launch; reset it when the pass ends."""
     if hasattr(tuner, "best_config"):
         return
 
@@ -198,9 +198,9 @@ def _set_best(tuner: Any, config: Any) -> None:
 
 
 def _within_limit(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments without strides if they are more than an operator of torch may have.
+    """Return the arguments, without strides if there are more than a torch operator may have.
 
-    If that is not enough, the last arguments but tensors are left out, too.
+    If that is not enough, the last arguments that are not tensors are left out, too.
     """
     surplus = len(values) - _MAX_PARAMETERS
     if surplus <= 0:

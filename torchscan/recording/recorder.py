@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
         #: by the addresses of operators, whose hash is worked out in Python
         self._traits: dict[int, OpTraits] = {}
         self._taken_apart: dict[int, Callable[..., Any]] = {}
-        #: those that are not, or not always, recorded as one call
+        #: addresses of operators that are not, or not always, recorded as one call
         self._special: set[int] = set()
         #: the exception that an operator call raised
         self._failed: tuple[BaseException, OpRequest] | None = None
@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):
         with without_torch_function() if count_function_modes() else _NOTHING:
             keywords = kwargs or {}
             if fake_mode() is not None:
-                # A tensor subclass asks for the shape of what it is going to make.
+                # A tensor subclass asks for the shape of the tensor that it is about to create.
                 return func(*args, **keywords)
             if self._failed or self._log.is_recomputing or self._exception_origin.error is not None:
                 self._notice_what_is_over()
@@ -205,7 +205,7 @@ class Recorder(TorchDispatchMode):
         return self._write_down(request, outcome, met)
 
     def _answer(self, request: OpRequest) -> OpOutcome:
-        """Return the outcome of an operator that asks for a truth, which may be assumed."""
+        """Return the outcome of an operator that returns a truth value, which may be assumed."""
         answer = self.values.answer(request)
         if answer is None:
             return self._execution.run(request)
@@ -223,7 +223,7 @@ class Recorder(TorchDispatchMode):
         if traits.is_aside or is_script:
             return func(*args, **kwargs)
         if func is _DETACH:
-            # Autograd has done it already; where not, the tensor's own graph would be cut.
+            # Autograd has detached it already. If not, detaching would cut the tensor's own graph.
             return args[0]
         if id(func) in self._taken_apart:
             return self._decompose(func, args, kwargs)

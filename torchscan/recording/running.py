@@ -105,7 +105,7 @@ class PassRun:
                 for context in self._contexts():
                     stack.enter_context(context)
                 for _ in range(2 if request.accumulate else 1):
-                    held: Any = None  # of the batch before
+                    held: Any = None  # of the previous batch
                     held = self._run_batch(arguments)
                 if request.handover is not None:
                     self._hand_over(held[0], request.handover)
@@ -125,7 +125,7 @@ class PassRun:
             self._autocast.forget()  # the model may have left a context open
 
     def _enter_inputs(self) -> CallArguments:
-        """Return the arguments of the call, after they and the parameters were entered."""
+        """Return the arguments of the call, after entering them and the parameters."""
         request, inventory, table = self.request, self.inventory, self.recorder.table
         if not self.attempt.is_abstract:
             name_parts(inventory, table)

@@ -38,7 +38,7 @@ def collectives_followed(table: TensorTable) -> Contexts:
     def noting_size(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def run(tensor: Tensor) -> None:
             resize(tensor)
-            table.note_size(tensor)  # of which no operator tells
+            table.note_size(tensor)  # no operator reports it
 
         return run
 

@@ -35,9 +35,9 @@ from torchscan.torch_versions import (
     wrapper_types,
 )
 
-#: the most calls of Python that one module inside another takes while it is recorded, instead of 3
+#: maximum number of Python calls per level of nested modules in a pass; without one, it is 3
 _CALLS_PER_LEVEL = 8
-#: deeper models would use up the memory for calls, which the limit on recursion protects
+#: deeper models would overflow the stack, which the recursion limit protects
 _MAX_LEVELS = 1_200
 
 
@@ -55,7 +55,7 @@ def keep_everything(
     undo.push(modes_as_now(), is_of_process=False)
     keep_random_state(undo)
     keep_switches(undo)
-    # With the tensors: those of a ScriptModule are not among its attributes.
+    # Tensors are given, too: those of a ScriptModule are not among its attributes.
     tensors = [slot.tensor for slot in inventory.slots]
     snapshot = Snapshot(modules, [*arguments, *tensors])
     undo.push(partial(snapshot.restore, table))
@@ -136,7 +136,7 @@ def leave_surroundings(undo: Undo) -> None:
 
 
 def make_room_for_nesting(inventory: Inventory) -> None:
-    """Raise Python's limit on recursion, until the pass ends, by what nested modules take."""
+    """Raise Python's recursion limit by the calls of nested modules, until the pass ends."""
     limit = sys.getrecursionlimit()
     levels = max(path.count(".") for path in inventory.modules)
     run_at_end_of_pass(partial(sys.setrecursionlimit, limit))
@@ -156,7 +156,7 @@ def original_of(module: nn.Module) -> nn.Module:
     if is_pretended(module):
         return module
     inner: Any = module.module
-    return original_of(inner)  # DDP would talk to the other processes
+    return original_of(inner)  # DDP would communicate with the other ranks
 
 
 def _bypass_compilation(modules: Sequence[nn.Module]) -> None:

@@ -93,7 +93,7 @@ def _has_same_layout(tensor: Tensor, other: Tensor) -> bool:
 class _Watched(property):
     """A property that looks like torch's own.
 
-    Torch's compiler asks whose it is when it is imported.
+    When torch's compiler is imported, it reads the owner of the property.
     """
 
     __objclass__ = Tensor.__mro__[1]
@@ -111,7 +111,7 @@ class KeptGradients:
         self._leaves = {id(each): each for each in leaves}
         #: by the id of a leaf, the gradient that it had before the pass changed it
         self.changed: dict[int, Tensor | None] = {}
-        #: the descriptor that is there, torch's own or another library's
+        #: the existing descriptor, torch's own or another library's
         self._grad: Any = Tensor.grad
 
     def watch(self, undo: Undo) -> None:

@@ -17,8 +17,8 @@ Pair = tuple[int, int]
 _INDEX = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 #: containers of torch, which say nothing about what is in them
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
-#: weights of two layers that have nothing in common, the same class, also equal parameters, and
-#: equal shapes and costs
+#: weights of two layers that have nothing in common, the same class, also equal parameters, or
+#: also equal shapes and costs
 _SAME_NAME = (2, 4, 6, 8)
 _OTHER_NAME = (0, 1, 5, 7)
 #: pairs of children that are weighed against each other, at most; more are aligned by name
@@ -26,14 +26,14 @@ _MAX_WEIGHED = 250_000
 
 
 def align_nodes(before: Sequence[Node], after: Sequence[Node]) -> dict[int, int]:
-    """Return for each node before, by its index, the one after that it is compared with.
+    """Return the index of the node after that each node before is compared with.
 
     Children of aligned nodes are aligned by name. Where names are numbers, as in a
     ``Sequential``, equal content counts more than an equal name, because a layer that is inserted
-    shifts all numbers behind it. Otherwise layers of other names are aligned only if they have
-    equal parameters, or equal layers in them. A model that the other one wraps is aligned with
-    what is wrapped. Of what remains, calls of the same path are aligned, because a module may be
-    called by another one than before.
+    shifts all numbers after it. Otherwise, layers with different names are aligned only if they
+    have equal parameters or contain equal layers. If one side wraps the model of the other, the
+    two models are aligned. Of the remaining calls, those with the same path are aligned, because
+    another module may call a module now.
     """
     known: dict[Hashable, int] = {}
     old, new = ComparedTree(nodes=before, known=known), ComparedTree(nodes=after, known=known)
@@ -52,7 +52,7 @@ def merge_aligned(
 ) -> list[tuple[int | None, int | None]]:
     """Return the indices of both sides, aligned ones together, in the order of the side after.
 
-    One that is gone comes after the remaining one that preceded it.
+    A node that is gone comes after the remaining node that preceded it.
     """
     first = {other: one for one, other in aligned.items()}
     old = [(one, aligned.get(one)) for one in range(num_before)]
@@ -98,7 +98,7 @@ def _find_roots(before: ComparedTree, after: ComparedTree) -> list[Pair]:
 
 
 def _find_wrapped(model: ComparedTree, wrapper: ComparedTree) -> list[int]:
-    """Return the calls of the model in what wraps it, or none if it is not there."""
+    """Return the calls of the model inside its wrapper; the list is empty if there are none."""
     equal = [index for index, kind in enumerate(wrapper.kinds) if kind == model.kinds[0]]
     if equal:
         return equal
@@ -111,9 +111,9 @@ def _find_wrapped(model: ComparedTree, wrapper: ComparedTree) -> list[int]:
 def _pair_called_elsewhere(
     before: Sequence[Node], after: Sequence[Node], aligned: Mapping[int, int]
 ) -> Iterator[Pair]:
-    """Yield the nodes that are left on both sides with the same path and call.
+    """Yield pairs of the remaining nodes that have the same path and call.
 
-    In a layer whose path has changed, an equal path is another module.
+    In a layer whose path has changed, an equal path is a different module.
     """
     left = set(range(len(after))) - set(aligned.values())
     rest = {(after[index].path, after[index].call): index for index in left}

@@ -10,24 +10,24 @@ from typing import NamedTuple
 from torchscan.plain import to_plain
 from torchscan.report.info_data import PARAMETER_SUMS, SUMS, Layer
 
-#: by path what modules say of themselves (``extra_repr``)
+#: settings of modules (``extra_repr``) by path
 Settings = Mapping[str, str]
-#: a name among those of the same call, and how often it occurred before
+#: a name among siblings, and the number of earlier siblings with the same name
 Name = tuple[str, int]
 
 
 class Node(NamedTuple):
-    """A call of a module, in the tree of calls, with what it is aligned by."""
+    """A module call in the tree of calls, with the properties by which it is aligned."""
 
     path: str
     #: 0 for the first call of the module
     call: int
-    #: the path as seen from the call that it is in
+    #: the path relative to the enclosing call
     name: str
-    #: index of the call that it is in, which precedes it, or None
+    #: index of the enclosing call, which precedes it, or None
     parent: int | None
     type_name: str
-    #: what it is without and with shapes and costs, apart from the calls in it
+    #: its properties without and with shapes and costs, apart from inner calls
     kind: Hashable
     content: Hashable
     has_parameters: bool
@@ -58,7 +58,7 @@ def nodes_of_layers(layers: Sequence[Layer], settings: Settings) -> list[Node]:
 
 @dataclass(slots=True, kw_only=True)
 class ComparedTree:
-    """Nodes as a tree, with the numbers of their contents.
+    """A tree of nodes, with a number for each content.
 
     Both sides share the numbers, so equal contents have equal numbers.
     """
@@ -67,10 +67,10 @@ class ComparedTree:
     known: dict[Hashable, int]
     children: list[list[int]] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
-    #: by node the number of its content with shapes and costs, and of what it is without them
+    #: by node: the number of its content with shapes and costs, and without them
     exact: list[int] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
-    #: False by node for one that could be any of its class, such as a ReLU
+    #: by node: False if others of its class look the same, such as a ReLU
     distinct: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class ComparedTree:
 
 
 def parents_of(depths: Sequence[int]) -> list[int | None]:
-    """Return the index of the layer around each one, from the depths in the order of the tree."""
+    """Return the index of each layer's enclosing layer, from the depths in tree order."""
     parents: list[int | None] = []
     way: list[int] = []
     for index, depth in enumerate(depths):

@@ -53,7 +53,7 @@ _OPTIONS: tuple[OptionKey, ...] = get_args(OptionKey)
 class LayerChange:
     """One layer that changed. Figures are its own, without those of the layers it calls."""
 
-    #: the path now, or as it was if the layer is gone
+    #: the current path, or the old path if the layer is gone
     path: str
     #: 0 for the first call of the layer
     call: int
@@ -70,7 +70,7 @@ class LayerChange:
 
     @property
     def moved_from(self) -> tuple[str, int] | None:
-        """The path and call before, if the layer has other ones now, else None."""
+        """The old path and call if they have changed, else None."""
         if self.before is None or self.after is None:
             return None
         before = (self.before["path"], self.before["call"])
@@ -133,9 +133,9 @@ class Comparison(PageResult):
     formula_problems: tuple[Sequence[NoteData], Sequence[NoteData]] = ((), ())
     #: "peak_bytes" and "time_estimate" in seconds, before and after, if both sides have them
     estimates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    #: paths before and now of layers that have moved, without those of the layers in them
+    #: old path -> new path of layers that have moved, without the layers in them
     moved: Moves = field(default_factory=dict)
-    #: for each layer before, by its index, the one after that it was compared with
+    #: index of a layer before -> index of the layer after that it was compared with
     _aligned: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     _sides: tuple[ComparedSide, ComparedSide] | None = field(
         default=None, repr=False, compare=False
@@ -195,7 +195,7 @@ def compare_infos(before: InfoDict, after: InfoDict) -> Comparison:
 
 
 def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
-    """Return the changes between two sides, with what a page shows of them."""
+    """Return the changes between two sides, with the data of both that a page shows."""
     require_info(before.info, "the report before")
     require_info(after.info, "the report after")
     _require_whole(before.info, after.info)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torchscan.escapes import printable
 from torchscan.report.compared_trees import Node
 
-#: path before -> path now
+#: old path -> new path
 Moves = Mapping[str, str]
 
 #: moves that a sentence lists
@@ -17,9 +17,9 @@ _MAX_SHOWN = 4
 def find_moves(
     before: Sequence[Node], after: Sequence[Node], aligned: Mapping[int, int]
 ) -> dict[str, str]:
-    """Return the paths before and now of aligned layers whose path has changed.
+    """Return the old and new paths of aligned layers whose path has changed.
 
-    Layers that moved with the layer that they are in are left out.
+    Layers that moved together with their enclosing layer are left out.
     """
     paths: dict[str, str] = {}
     moves: dict[str, str] = {}
@@ -34,7 +34,7 @@ def find_moves(
 
 
 def _follow(path: str, paths: Moves) -> str:
-    """Return where a layer is now if it has moved with the nearest layer around it."""
+    """Return the new path of a layer if it moved with its nearest enclosing layer."""
     outer = path
     while outer:
         outer = outer.rpartition(".")[0]
@@ -62,7 +62,7 @@ def describe_moves(moves: Moves) -> list[str]:
 
 
 def _group_moves(moves: Moves) -> list[list[tuple[str, str]]]:
-    """Return the moves, those together whose paths have consecutive numbers at their ends."""
+    """Return the moves in groups: the paths of a group end in consecutive numbers."""
     groups: list[list[tuple[str, str]]] = []
     expected: tuple[str | None, ...] = ()
     for move in moves.items():

@@ -27,7 +27,7 @@ add_sentence(
 )
 add_sentence(
     "kernels-for-gpu",
-    "there is no GPU here: code that asks for the properties of one reads those of {gpu}",
+    "there is no GPU here: code that queries GPU properties gets those of {gpu}",
 )
 add_sentence(
     "costliest-branch",

@@ -31,7 +31,7 @@ PARTS_OF_STEPS = {
 class CallChange:
     """One call of a module in both runs, or in one of them. Times are those of everything in it."""
 
-    #: the path now, or as it was if the call is gone
+    #: the current path, or the old path if the call is gone
     path: str
     #: 0 for the first call of the module
     invocation: int
@@ -61,9 +61,9 @@ class PlacedCall(NamedTuple):
     path: str
     invocation: int
     type_name: str
-    #: the path as seen from the call that it is in
+    #: the path relative to the enclosing call
     name: str
-    #: index of the call that it is in, among those of this run, or None
+    #: index of the enclosing call, among the calls of this run, or None
     parent: int | None
 
 
@@ -86,7 +86,7 @@ class RunComparison(PageResult):
     num_reshaped: int
     #: True if the times of calls are the device's, before and after
     on_device: tuple[bool, bool]
-    #: paths before and now of modules that have moved, without those of modules in them
+    #: old path -> new path of modules that have moved, without the modules in them
     moved: Moves = field(default_factory=dict)
     #: the calls of each run in the order of its model, with their indices in ``calls``
     _orders: tuple[tuple[PlacedCall, ...], tuple[PlacedCall, ...]] = field(

@@ -81,7 +81,7 @@ class Column:
     truncate: Cut = "mid"
     #: True if long texts continue on further lines, as formulas do
     wrap: bool = False
-    #: True if texts stand below their rows where the width has no room for the column
+    #: True if texts are shown below their rows when the column does not fit the width
     falls_below: bool = False
     #: True if values of several rows have a sum
     summable: bool = False

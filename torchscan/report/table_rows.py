@@ -42,7 +42,7 @@ class Row:
     is_total: bool = False
     #: True if the row is the answer to a search, whose name ends with ``BEST``
     is_best: bool = False
-    #: words of a column that text has no room for, which stand below the row
+    #: text of a column that does not fit the width, shown below the row
     below: str = ""
 
     @property
@@ -82,7 +82,7 @@ class Row:
         return [total or cell for cell, total in zip(self.cells, self.sums, strict=True)]
 
     def shown_at(self, index: int) -> Cell:
-        """Return one of these."""
+        """Return the shown cell of a column."""
         return (self.sums[index] if self.sums else None) or self.cells[index]
 
     @property

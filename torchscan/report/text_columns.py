@@ -78,7 +78,7 @@ def indent_of(text: str) -> int:
 
 
 def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
-    """Return the table without the columns that the width has no room for, and a remark on them.
+    """Return the table without the columns that do not fit the width, and a remark on them.
 
     The texts of the other columns come with it.
     """
@@ -99,9 +99,9 @@ def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
 
 
 def _let_fall(table: Table, width: int) -> Table:
-    """Put texts of columns that may fall below their rows, if others would be hard to read.
+    """Move the texts of some columns below their rows if other columns would be hard to read.
 
-    These are to keep twice the width that they need at least.
+    The other columns should keep twice their minimum width.
     """
     fallen = [index for index, column in enumerate(table.columns) if column.falls_below]
     if not fallen or not table.rows:

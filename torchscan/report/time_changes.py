@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchscan.inspecting.call_run import Latency
 
-#: probability, at most, that a time is marked that is the same in both runs
+#: maximum probability that a time is marked although it is the same in both runs
 _MAX_CHANCE = 0.01
 
 
@@ -28,7 +28,7 @@ class TimeChange:
 
     @property
     def share(self) -> float | None:
-        """The difference as a share of what it took before; None if that was nothing."""
+        """The difference as a share of the time before; None if that was 0."""
         before = median_or_zero(self.before)
         if not before or self.after is None:
             return None
@@ -46,7 +46,7 @@ def compare_times(
 
 
 def are_enough(steps: tuple[int, int]) -> bool:
-    """Return whether ranges of so many steps are unlikely to differ by chance."""
+    """Return whether ranges of these numbers of steps are unlikely to differ by chance."""
     return chance_of_no_overlap(*steps) < _MAX_CHANCE
 
 

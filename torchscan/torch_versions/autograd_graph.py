@@ -81,8 +81,8 @@ class GradientHook:
     """One hook for the gradients of many results of nodes.
 
     A hook of a node costs torch a table, a handle and a weak reference, and is called after all
-    hooks of its results. Nodes can also share the table of a tensor, which torch reads the hooks of
-    that tensor from. These are called in the order in which they are put on.
+    hooks of its results. Nodes can also share the table from which torch reads the hooks of
+    a tensor. These are called in the order of registration.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class GradientHook:
         self._note: Callable[[int, Tensor | None], None] = _ignore
 
     def call(self, note: Callable[[int, Tensor | None], None]) -> None:
-        """Call a function for the nodes that the hook is put on from now on, and not for others.
+        """Call a function for the nodes that get the hook from now on, and not for others.
 
         It gets the index of the result and its gradient; :func:`current_node` is the node then.
         """
@@ -101,7 +101,7 @@ class GradientHook:
         self._note = note
 
     def put_on(self, node: Any, index: int) -> None:
-        """Have the hook called for a result of a node."""
+        """Register the hook for a result of a node."""
         table = self._tables.get(index)
         if table is None:
             table = self._tables[index] = {0: partial(self._note, index)}
@@ -109,7 +109,7 @@ class GradientHook:
         node._register_hook_dict(self._carriers[index])
 
     def put_other_on(self, node: Any, index: int, note: Callable[[Tensor | None], object]) -> None:
-        """Have another hook called for a result of a node, as long as the node lives."""
+        """Register another hook for a result of a node, as long as the node lives."""
         carrier = self._carrier(index)
         carrier._backward_hooks = {0: note}
         node._register_hook_dict(carrier)

@@ -40,7 +40,7 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
 
 
 def wrapper_types() -> tuple[type[nn.Module], ...]:
-    """Return the types of modules that stand for another one: of DDP and of the compiler."""
+    """Return the types of modules that wrap another one: DDP's and the compiler's."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     compiled = () if frames is None else (frames.OptimizedModule,)
     return (nn.parallel.DistributedDataParallel, *compiled)

@@ -34,7 +34,7 @@ innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
 
 
 def modes_as_now() -> Callable[[], None]:
-    """Return a function that leaves modes, and hooks for saved tensors, of this thread.
+    """Return a function that leaves modes and saved-tensor hooks of this thread.
 
     It leaves those that are entered after this call.
     """

@@ -61,9 +61,9 @@ def forget_hooks(*functions: Callable[..., object]) -> None:
 
 
 def keyword_arguments(module: nn.Module) -> Mapping[str, Any]:
-    """Return the keyword arguments of a module's call, for a global hook before it.
+    """Return the keyword arguments of a module's call, for a global forward pre-hook.
 
-    Torch gives them only to hooks after the call, which may have changed them in place.
+    Torch passes them only to hooks after the call, which may have changed them in place.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code not in _CODES_OF_CALLS:

@@ -56,8 +56,8 @@ class GradientSampler:
         self._parameters, self._note_begin = parameters, note_begin
         #: series of the gradients of sampled tensors, by the row of the tensor; most have one
         self._series_by_row: dict[int, int | list[int]] = {}
-        #: rows of tensors by the number of the node that produced them, and which of its results
-        #: they are, if one hook serves them all
+        #: rows of tensors by the number of the node that produced them and the index of the
+        #: result, if one hook serves them all
         self._rows_by_result: dict[tuple[int, int], int] = {}
         self._hook = context.gradient_hook
         self._hook.call(self.note_gradient)

@@ -34,7 +34,7 @@ OwnerKind = Literal[
 _CPP_FILE = re.compile(r"^$|\?\?|\.(?:c|cc|cpp|cu|cuh|h|hpp|inc|so)\b|\.so\.")
 #: a file of torch, and its path in the package
 _TORCH_FILE = re.compile(r"(?:^|/)torch/((?:\w+/)*\w+\.py)$")
-#: functions of torch that allocate memory in which a library works
+#: functions of torch that allocate the workspaces of libraries
 _WORKSPACES = re.compile(r"^at::(?:cuda|native)::\w*Workspace")
 #: files whose functions only forward calls
 _PASSED_ON = re.compile(

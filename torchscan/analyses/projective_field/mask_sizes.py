@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-#: words that a mask may have
+#: maximum number of words in a mask
 MAX_WORDS = 1 << 23
 
 
 class TooManyPositionsError(Exception):
-    """A mask would be too large: fewer positions have to be followed at once."""
+    """A mask would be too large: fewer positions must be followed at once."""
 
 
 def empty_mask(sizes: Sequence[int]) -> Tensor:
@@ -23,6 +23,6 @@ def empty_mask(sizes: Sequence[int]) -> Tensor:
 
 
 def check_size(sizes: Sequence[int]) -> None:
-    """Raise an error if a mask of these sizes is too large and can be divided."""
+    """Raise an error if a mask is too large, unless it has a single word of positions."""
     if math.prod(sizes) > MAX_WORDS and sizes[0] > 1:
         raise TooManyPositionsError

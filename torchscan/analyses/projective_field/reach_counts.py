@@ -13,7 +13,7 @@ from torchscan.analyses.projective_field.reach_masks import WORD, reached_along
 
 #: words that are divided into bits at once
 _WORDS_AT_ONCE = 1 << 14
-#: units that are looked at together for a first one; of a long row
+#: units per block, by which the first unit of a long row is searched
 _BLOCK = 1 << 9
 
 
@@ -97,9 +97,9 @@ def _reached_along(mask: Tensor, dim: int, num_positions: int) -> ReachCounts:
 
 
 def _count_units(words: Tensor, num_positions: int) -> ReachCounts:
-    """Return the first, last and number of units that have the bit of each position.
+    """Return the first, the last and the number of units that have the bit of each position.
 
-    Positions that are neighbors reach neighbors: of a long sequence, few units have bits in a word.
+    Neighboring positions reach neighboring units: in a long sequence, a word is 0 in most units.
     """
     is_reached = words.ne(0).byte()
     num_units = words.shape[1]
@@ -125,7 +125,7 @@ def _count_units(words: Tensor, num_positions: int) -> ReachCounts:
 
 
 def _count_bits(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, by word and bit, the first and the last unit that has it, and their number."""
+    """Return the first, the last and the number of units that have a bit, by word and bit."""
     if words.numel() <= _WORDS_AT_ONCE:
         bits = _bits_of(words)
         from_end = bits.flip(1).argmax(1)
@@ -138,13 +138,13 @@ def _count_bits(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _bits_of(words: Tensor) -> Tensor:
-    """Return the bits by word and bit, and by unit."""
+    """Return the bits: a row for each word and bit, a column for each unit."""
     shifts = torch.arange(WORD, device="cpu").view(1, WORD, 1)
     return (words.unsqueeze(1).bitwise_right_shift(shifts) & 1).flatten(0, 1)
 
 
 def _first_bits(words: Tensor) -> Tensor:
-    """Return, by word and bit, the first unit that has it, found in blocks of units."""
+    """Return the first unit that has a bit, by word and bit; it is searched in blocks."""
     num_words, num_units = words.shape
     num_blocks = -(-num_units // _BLOCK)
     padding = words.new_zeros(num_words, num_blocks * _BLOCK - num_units)
@@ -158,7 +158,7 @@ def _first_bits(words: Tensor) -> Tensor:
 
 
 def _number_of_bits(words: Tensor) -> Tensor:
-    """Return, by word and bit, the number of units that have it, from how often a byte occurs."""
+    """Return the number of units that have a bit, by word and bit, from a histogram of bytes."""
     every_byte = torch.arange(256, device="cpu")
     shifts = torch.arange(8, device="cpu").unsqueeze(1)
     has_bit = every_byte.bitwise_right_shift(shifts) & 1

@@ -25,7 +25,7 @@ WORD = 64
 
 
 def no_positions(positions: Sequence[int]) -> Tensor:
-    """Return the mask of a number that no position reaches."""
+    """Return the mask of a scalar that no position reaches."""
     num_words = max(-(-len(positions) // WORD), 1)
     return torch.zeros(num_words, dtype=torch.int64, device="cpu")
 

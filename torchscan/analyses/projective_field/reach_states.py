@@ -42,7 +42,7 @@ class Reach:
 
 
 class _Numbered(tuple[int, int, int]):
-    """The number of a reach in a state. It holds the reach, which lives as long as the state."""
+    """The number of a reach in a state. It keeps the reach alive as long as the state."""
 
     reach: Reach
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torchscan.analyses.projective_field.mask_sizes import check_size, empty_mask
 from torchscan.ops.windows import HERE, Taps
 
-#: slices that are read one after the other; more phases and taps are read by indices
+#: maximum number of slices that are read one by one; if there are more, indices are read
 _MAX_SLICES = 64
-#: what is read beyond the ends of a dimension: nothing, the other side, the mirrored element, or
-#: the last one
+#: what is read beyond the ends of a dimension: nothing, the opposite end, the mirrored element,
+#: or the last element
 Border = Literal["none", "wrap", "reflect", "replicate"]
 
 
@@ -47,9 +47,9 @@ def tapped(mask: Tensor, dim: int, size: int, taps: Taps, new_size: int, border:
 
 
 def _read_slices(mask: Tensor, dim: int, taps: Taps, new_size: int) -> Tensor:
-    """Return the mask after a dimension is read at taps; those beyond its ends read nothing.
+    """Return the mask after a dimension is read at taps; taps beyond its ends read nothing.
 
-    The elements of a phase read one slice for each tap, which is much faster than by indices.
+    Each phase reads one slice per tap, which is much faster than reading by indices.
     """
     size, period = mask.shape[dim], len(taps.table)
     result = empty_mask([*mask.shape[:dim], new_size, *mask.shape[dim + 1 :]])
@@ -70,12 +70,12 @@ def _read_slices(mask: Tensor, dim: int, taps: Taps, new_size: int) -> Tensor:
 
 
 def running(mask: Tensor, dim: int, new_size: int) -> Tensor:
-    """Return the mask after a dimension is read up to the index along the result's."""
+    """Return the mask after each element of the result reads a dimension up to its own index."""
     size = mask.shape[dim]
     if size == 1:
         return mask
     span = 1
-    while span < size:  # each element is reached by all that reach the ``span`` up to it
+    while span < size:  # each element has the bits of the ``span`` that end at it
         later = mask.narrow(dim, span, size - span) | mask.narrow(dim, 0, size - span)
         mask = torch.cat([mask.narrow(dim, 0, span), later], dim)
         span *= 2
@@ -85,7 +85,7 @@ def running(mask: Tensor, dim: int, new_size: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _indices_of(taps: Taps, size: int, new_size: int, border: Border) -> tuple[Tensor, ...]:
-    """Return, for each tap, the index that each element of the result reads; ``size``: none."""
+    """Return the indices that the elements of the result read at each tap; ``size`` is none."""
     period = len(taps.table)
     num_taps = max(1, *[len(places) for places in taps.table])
     missing = 1 << 40

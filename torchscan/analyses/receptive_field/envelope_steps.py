@@ -89,10 +89,10 @@ def _look_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digits
 def _look_along(
     taps: Taps, digits: Digits | None, before: Digits | None, sizes: tuple[int, int]
 ) -> tuple[int, Digits | None, bool]:
-    """Return the start, the digits of a dimension of the result, and whether they are as before.
+    """Return the start and the digits of a dimension of the result, and whether they are unchanged.
 
-    ``before`` is what other dimensions that are read along it have given; the sizes are those of
-    the operand's dimension and of the result's.
+    ``before`` has the digits from other dimensions that are read along it. ``sizes`` are the sizes
+    of the operand's dimension and of the result's.
     """
     size, new_size = sizes
     if digits is None:
@@ -112,7 +112,7 @@ def _look_along(
 
 
 def _sees_nothing(digits: Digits, size: int) -> bool:
-    """Return whether a line has gaps only at all places: it may go on beyond them."""
+    """Return whether a line has only gaps at the first ``size`` places; it may be longer."""
     _, line = digits[0]
     if line is None or size >= len(line.table):
         return False

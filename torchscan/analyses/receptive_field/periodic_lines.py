@@ -118,7 +118,7 @@ def possible_periods(full: int, rise: int, longest: int) -> Iterator[tuple[int, 
 
 
 def with_equal_gaps(values: Sequence[int]) -> Sequence[int]:
-    """Return the values with the same one in all gaps, so that they can be compared as a whole."""
+    """Return the values with an equal value in all gaps, so that they can be compared at once."""
     return [*map(min, values, (MIN_NOTHING,) * len(values))]
 
 

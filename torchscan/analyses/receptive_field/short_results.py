@@ -1,4 +1,4 @@
-"""Values of layers in short."""
+"""Short forms of the values of layers."""
 
 from __future__ import annotations
 

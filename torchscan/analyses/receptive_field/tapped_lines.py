@@ -91,16 +91,16 @@ def _least_by_block(line: PeriodicLine, taps: Taps, num_blocks: int) -> Sequence
 
 
 def _for_each_entry(taps: Taps, find_least: Callable[[Sequence[int]], T]) -> list[T]:
-    """Return what a function returns for the places of each entry, called once for equal ones.
+    """Return the results of a function for the places of each entry; call it once for equal ones.
 
-    All channels of a group read all of its channels, which would be quadratic in their number.
+    All channels of a group read all of its channels: a call for each would take quadratic time.
     """
     least = {key: find_least(places) for key, places in _distinct(taps).items()}
     return [least[id(places)] for places in taps.table]
 
 
 def _distinct(taps: Taps) -> dict[int, Sequence[int]]:
-    """Return the entries by identity: those of a group are one tuple."""
+    """Return the entries by identity: all entries of a group are one tuple."""
     return {id(places): places for places in taps.table}
 
 
@@ -118,7 +118,7 @@ def _least_one_by_one(
 def _least_of_slices(
     values: Sequence[int], first: int, places: Sequence[int], rise: int, count: int
 ) -> Sequence[int]:
-    """Return the smallest value at each of ``count`` steps, from the values from ``first`` on."""
+    """Return the smallest value at each of ``count`` steps; ``values`` begin at ``first``."""
     if not places:
         return [NOTHING] * count
     starts = [place - first for place in places]

@@ -69,9 +69,9 @@ class Walk:
         return states_by_call
 
     def outputs_in_turn(self) -> Iterator[tuple[int, int, State]]:
-        """Yield a call, the position of an output and what this sees, as soon as it is known.
+        """Yield a call, the position of an output and its state, as soon as the state is known.
 
-        What no later call reads is forgotten: states may hold much memory.
+        States that no later call reads are dropped, because they may hold much memory.
         """
         ends = _last_operators(self._trace)
         closing = _calls_by_end(ends)
@@ -207,10 +207,10 @@ def _outputs_without_operators(trace: Trace, ends: Mapping[int, int]) -> dict[in
 
 
 def _last_uses(trace: Trace, ends: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return, by the position of an operator, the memory that nothing uses after it.
+    """Return the memory that no later operator uses, by the position of an operator.
 
-    A view uses all operands of the call that made it as long as it is used itself, because what it
-    sees is derived again after a write.
+    A view uses all operands of the call that created it as long as it is used itself, because its
+    state is derived again after a write.
     """
     uses: dict[int, int] = {}
     for call, end in ends.items():

@@ -141,8 +141,8 @@ def is_on_cuda(module: nn.Module) -> bool:
 class Inventory:
     """The modules of a model, in the order of ``named_modules()``, and their slots.
 
-    Of most models, ``has_plain_tensors`` is True and ``has_scripts`` False. What only other tensors
-    and modules need is not asked then.
+    Of most models, ``has_plain_tensors`` is True and ``has_scripts`` False. Checks that only
+    other tensors and modules need are skipped then.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -26,7 +26,7 @@ class KnownOutcomes:
 
     specs: dict[tuple[object, ...], TensorSpec] = field(default_factory=dict)
     signatures: dict[tuple[Any, ...], OpSignature] = field(default_factory=dict)
-    #: by the key of a call, the way to make its result again
+    #: by the key of a call, the way to recreate its result
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:

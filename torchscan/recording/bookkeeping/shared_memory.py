@@ -47,14 +47,14 @@ class Tracked:
         self.shares_with: Tracked | None = None
         self._proxy = proxy
         self.has_proxy = proxy is not None
-        #: where a proxy is entered that was not needed so far
+        #: where to enter a proxy that no operator has needed so far
         self._storages: Storages | None = None
         #: whether there are values to compute with
         self.is_concrete = not (tensor if proxy is None else proxy).is_meta
 
     @property
     def proxy(self) -> Tensor | None:
-        """The tensor to compute with in place of the tensor itself, or None for the latter."""
+        """The tensor that replaces this one in computations, or None if it is used itself."""
         if self._storages is not None:
             with without_tracing(), making_ordinary_tensors():
                 self._proxy = meta_tensor(self.spec)
@@ -65,7 +65,7 @@ class Tracked:
     def replace_on_demand(self, storages: Storages) -> None:
         """From now on compute with a meta tensor, which is created when an operator reads it.
 
-        No operator reads the parameters of a call that is like an earlier one.
+        If a call is like an earlier one, no operator reads its parameters.
         """
         self.has_proxy = True
         self.is_concrete = False
@@ -83,9 +83,9 @@ class Tracked:
 class SharedMemory:
     """The entries that share each block of memory, and the memory that replaces it."""
 
-    #: by memory, the tensor met last that looks into it
+    #: the tensor entered last for each block of memory
     _last: dict[int, Tracked] = field(default_factory=dict)
-    #: memory that is not computed with: the memory that stands in for it, None for meta tensors
+    #: by memory that is not computed with: its replacement, or None for meta tensors
     replaced: dict[int, torch.UntypedStorage | None] = field(default_factory=dict)
 
     def add(self, tracked: Tracked) -> None:

@@ -49,7 +49,7 @@ class Storages:
     _more_holders: dict[int, int] = field(default_factory=dict)
     _of_pointer: dict[int, int] = field(default_factory=dict)
     _watches: dict[int, _StorageWatch] = field(default_factory=dict)
-    #: watches of freed memory that were not handled yet
+    #: watches of freed memory that have not been handled yet
     _gone: list[_StorageWatch] = field(default_factory=list)
     _leaves_out_host: bool = False
 

@@ -240,7 +240,7 @@ class AbstractExecution:
         return signature.is_view or all(map(self._keeps_values, signature.outputs))
 
     def _run_on_specs(self, request: OpRequest) -> OpOutcome:
-        """Run an operator that asks an operand without values for its shape or its type only.
+        """Run an operator that needs only the shape or the type of an operand without values.
 
         If all others have values, a tensor without memory of its own takes its place.
         """

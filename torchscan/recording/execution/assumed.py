@@ -66,7 +66,7 @@ class AssumedValues:
         self._gradients_of_loss: set[int] = set()
         #: numbers that became tensors without values in the backward pass, by index
         self._numbers: dict[int, float] = {}
-        #: by the number of a block of memory, what its values rest on
+        #: by the number of a block of memory, what its values depend on
         self.by_storage: dict[int, Assumed] = {}
         #: by the call that picked, the choices that its picks were compared with
         self._asked_for: dict[int, set[object]] = {}

@@ -30,7 +30,7 @@ _TRAINING = 5  # the position of the flag that says whether running statistics a
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpRequest:
-    """An operator call before it ran: the operands in order, each with what is known of it.
+    """An operator call before it runs: the operands in order, each with its tracked state.
 
     :meth:`look_up` finds the operands.
     """
@@ -42,7 +42,7 @@ class OpRequest:
     table: TensorTable
     tensors: list[Tensor] = field(init=False)
     tracked: list[Tracked] = field(init=False)
-    #: by the address of an entry where it came first: optimizers hand over lists of all tensors
+    #: index of the first occurrence of an entry, by address: optimizers pass lists of all tensors
     places: dict[int, int] = field(init=False)
     has_proxy: bool = field(init=False)
     #: True if another pass can have the same call: objects and groups of ranks end with a pass

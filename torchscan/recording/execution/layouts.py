@@ -10,7 +10,7 @@ from torch import Tensor
 
 #: gives the results of an operator for its operands, or None where it does not fit
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
-#: types with which every operator computes
+#: types that every operator supports
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -74,7 +74,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def layout_of(*tensors: Tensor) -> torch.memory_format:
     """Return the layout with channels last if the strides of any images say so, else row by row.
 
-    torch decides this in C++, out of reach.
+    torch decides this in C++, which Python cannot query.
     """
     for tensor in tensors:
         shape, strides = tensor.shape, tensor.stride()
@@ -87,7 +87,7 @@ def layout_of(*tensors: Tensor) -> torch.memory_format:
                 break
             least = strides[dim] * shape[dim]
         else:
-            if strides[0] >= least and least != strides[1]:  # what could be either is row by row
+            if strides[0] >= least and least != strides[1]:  # ambiguous: row by row
                 return _CHANNELS_LAST[rank]
     return torch.contiguous_format
 

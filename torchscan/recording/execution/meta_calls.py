@@ -32,7 +32,7 @@ def can_run_on_values(request: OpRequest) -> bool:
 def may_require_gpu(request: OpRequest) -> bool:
     """Return whether an operator's kernel may refuse tensors on the CPU.
 
-    That of a package is often registered for all devices and launches a kernel of GPUs.
+    A kernel of a package is often registered for all devices but launches a GPU kernel.
     """
     return request.op.namespace not in _OF_TORCH
 

@@ -38,7 +38,7 @@ _GROWING = (
 MAY_GROW = frozenset(getattr(aten, name).default for name in _GROWING)
 MAY_GROW |= {aten.repeat_interleave.self_int}
 
-#: what Python's ``if`` calls, and comparisons of tensors
+#: operators that Python's ``if`` calls, and comparisons of tensors
 _TRUTH = frozenset(
     {
         aten.is_nonzero.default,
@@ -48,7 +48,7 @@ _TRUTH = frozenset(
     }
 )
 
-#: makes a tensor of a Python number or list
+#: creates a tensor from a Python number or list
 LIFT = aten.lift_fresh.default
 _BOOKKEEPING = frozenset({LIFT, aten.detach_.default, aten.scalar_tensor.default})
 

@@ -14,7 +14,7 @@ from torchscan.torch_versions import aten, share_memory
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.records import TensorKind
 
-#: from this number of outputs on, what they share memory with is looked up
+#: with more outputs than this, shared memory is looked up in a dict
 _MANY = 8
 
 
@@ -86,9 +86,9 @@ def _alias_positions(
 def _aliases_of_many(
     outputs: Sequence[Tensor], operands: Sequence[Tensor]
 ) -> tuple[int | None, ...] | None:
-    """Compare the memories themselves: not every output is held against every operand.
+    """Return the same positions without comparing every output with every operand.
 
-    Return None if some have no memory of their own.
+    The result is None if some tensors have no memory of their own.
     """
     position_by_memory: dict[int, int] = {}
     try:

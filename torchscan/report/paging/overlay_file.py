@@ -37,7 +37,7 @@ _HEADER = "begin with a header such as path,sensitivity, with commas"
 
 
 def read_overlays(given: object) -> NamedValues:
-    """Return the values by path of each overlay, by its name, from files or mappings."""
+    """Return the overlays of files or mappings: for each name, values by path."""
     if not isinstance(given, list | tuple):
         return _read_overlay(given)
     found: NamedValues = {}
@@ -146,7 +146,7 @@ class _Sheet:
             if before != line:
                 label = label_of_path(path)
                 raise InputError(
-                    f"line {line}: line {before} has {label}, too: give each path once"
+                    f"line {line}: {label} is also in line {before}: give each path once"
                 )
             for at, column in columns.items():
                 text = row[at].strip()
@@ -162,7 +162,7 @@ class _Sheet:
         for name, number in Counter(filter(None, header)).items():
             if number > 1:
                 raise InputError(
-                    f"the header has {label_of_path(name)} twice: give each its own name"
+                    f"the header has {label_of_path(name)} twice: give each column its own name"
                 )
         return header
 

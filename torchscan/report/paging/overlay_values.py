@@ -10,7 +10,7 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 from torchscan.errors import InputError, Value
 from torchscan.report.paging.row_values import truncate_text
 
-#: values by path; None is no value
+#: values by path; None means no value
 Values = Mapping[str, SupportsFloat | None]
 #: checked values by path, by the names of overlays
 NamedValues = dict[str, dict[str, float]]
@@ -20,7 +20,7 @@ _MAX_OVERLAYS = 20
 
 @runtime_checkable
 class HasItems(Protocol):
-    """A mapping, or what can be read like one, such as a Series or a DataFrame of pandas."""
+    """A mapping, or an object that is read like one, such as a pandas Series or DataFrame."""
 
     def items(self) -> Iterable[tuple[Any, Any]]:
         """Return keys and values."""
@@ -69,11 +69,11 @@ def _checked_values(name: str, given: HasItems) -> dict[str, float]:
 
 
 def _number_of(value: Any) -> float | None:
-    """Return a number, also of a tensor or an array with one element, or None if it is not one."""
+    """Return a value as a float, also a tensor or array of one element, or None if it cannot be."""
     if isinstance(value, str | bytes | bool):
         return None
     with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        # float() warns of tensors that require a gradient, and of arrays with dimensions
+        # float() warns about tensors that require a gradient, and of arrays with dimensions
         item = getattr(value, "item", None)
         return float(value if item is None else item())
     return None
@@ -85,7 +85,7 @@ def label_of_path(path: str) -> str:
 
 
 def require_few(found: NamedValues) -> NamedValues:
-    """Return the overlays, or raise an InputError if a page has no room for so many."""
+    """Return the overlays, or raise an InputError if there are too many for a page."""
     if len(found) > _MAX_OVERLAYS:
         raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
     return found

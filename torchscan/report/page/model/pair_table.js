@@ -118,7 +118,7 @@ function percentText(percent) { return `${percent.toFixed(percent < 0.995 ? 2 : 
 /** @param {number} value @param {(value: number) => string} text of a positive one */
 function signed(value, text) { return `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`; }
 
-/** What differs, or how, and the name before if the layer has moved. @param {Row} row */
+/** The differences in words, and the old name if the layer has moved. @param {Row} row */
 export function wordsOf(row) {
   const words = row.what.length ? row.what : [WORDS[row.kind] ?? ""];
   return [...words, row.was ? `was ${row.was}` : ""].filter(Boolean).join("; ");
