@@ -36,7 +36,8 @@ def collected_in_time() -> Iterator[None]:
 
     Tensors with data in reference cycles must not accumulate.
     """
-    is_delayed = _is_delayed.get() and not gc.isenabled()
+    was_enabled = gc.isenabled()
+    is_delayed = _is_delayed.get() and not was_enabled
     token = _is_delayed.set(False)
     try:
         if is_delayed:
@@ -46,3 +47,5 @@ def collected_in_time() -> Iterator[None]:
         _is_delayed.reset(token)
         if is_delayed:
             gc.disable()
+        elif was_enabled:  # a model may have turned it off
+            gc.enable()

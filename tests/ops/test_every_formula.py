@@ -2049,7 +2049,10 @@ def _specs_in(out: Any) -> Iterator[TensorSpec]:
 
 
 #: counted in test_packages.py, test_liger.py and test_flash_attention.py
-OF_OTHER_PACKAGES = ("triton.", "flash_attn.", "bitsandbytes.", "torchao.", "xformer", "DaoAILab.")
+OF_OTHER_PACKAGES = (
+    *("triton.", "flash_attn", "bitsandbytes.", "torchao.", "float8_sparse.", "xformer"),
+    "DaoAILab.",
+)
 
 
 def test_no_formula_is_without_a_count() -> None:

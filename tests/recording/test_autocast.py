@@ -223,3 +223,25 @@ def test_checkpoints_compute_without_autocast_what_a_model_excludes_from_it() ->
     products = [op for op in scan.steps.ops if op.signature.operator == "aten.addmm"]
     types = [op.signature.inputs[-1].dtype for op in products]
     assert types == [torch.bfloat16, torch.float32] * 2
+
+
+class CastsItself(nn.Module):
+    """Two products in a context of its own, and nothing after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(512, 512, bias=False)
+        self.b = nn.Linear(512, 512, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.float16):
+            result: Tensor = self.b(self.a(x))
+            return result
+
+
+def test_casts_of_a_context_inside_the_model_die_with_it() -> None:
+    """Autocast holds both cast weights until the end of the context, and that of b is of b alone."""
+    estimate = estimate_memory(CastsItself(), (512,), device="A100")
+    cast = 512 * 512 * 2
+    assert estimate.by_kind["temporary"] == cast
+    assert cast < estimate.by_kind["activations"] < cast + 8192

@@ -236,6 +236,8 @@ def test_code_reads_the_properties_of_an_assumed_gpu() -> None:
     assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (132,)
     (assumption,) = trace.provenance.assumptions
     assert assumption.code == "kernels-for-gpu"
+    trace = record(kernels.PerMultiprocessorOfCurrent(), args=(torch.rand(8),))
+    assert trace.tensors[trace.ops[-1].outputs[0]].spec.shape == (264,)
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         torch.cuda.get_device_properties(torch.device("cpu"))
 

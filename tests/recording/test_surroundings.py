@@ -202,6 +202,23 @@ def test_garbage_is_not_collected_during_a_pass_on_shapes(
     assert states == [is_enabled and execute == "real", is_enabled]
 
 
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_garbage_is_collected_after_a_model_that_turned_it_off(
+    execute: Literal["abstract", "real"],
+) -> None:
+    def forward(_: nn.Module, x: Tensor) -> Tensor:
+        gc.disable()
+        return x + 1
+
+    was_enabled = gc.isenabled()
+    gc.enable()
+    try:
+        crawl_module(Calls(forward), (4,), execute=execute)
+        assert gc.isenabled()
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+
+
 TRACED = """
 import warnings; warnings.simplefilter("ignore")
 import torch, torchscan

@@ -229,6 +229,17 @@ class PerMultiprocessor(nn.Module):
         return x.new_zeros(count)
 
 
+class PerMultiprocessorOfCurrent(nn.Module):
+    """Asks for the current device, and for one by its number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the partial results of both."""
+        counts = [
+            torch.cuda.get_device_properties(device).multi_processor_count for device in (None, 0)
+        ]
+        return x.new_zeros(sum(counts))
+
+
 class Refusing(nn.Module):
     """Launches a kernel, then refuses its input."""
 

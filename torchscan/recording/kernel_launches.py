@@ -64,16 +64,20 @@ def kernel_launches(assume: Callable[[Note], None]) -> Contexts:
     yield without_wrapped_kernels()
     for owner, name in device_switches():
         yield substituted(owner, name, lambda _: -1)
-        yield overridden(torch.cuda, "get_device_properties", partial(_with_assumed_gpu, assume))
+    yield overridden(torch.cuda, "get_device_properties", partial(_with_assumed_gpu, assume))
 
 
 def _with_assumed_gpu(
     assume: Callable[[Note], None], properties: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return ``get_device_properties`` with those of an H100 for devices that are not GPUs."""
+    """Return ``get_device_properties`` with those of an H100 for devices that are not GPUs.
+
+    Without a GPU, code may also ask for the current device or for one by its number.
+    """
 
     def properties_of(device: Any = None) -> Any:
-        if not isinstance(device, torch.device) or device.type not in ("cpu", "meta"):
+        is_gpu = not isinstance(device, torch.device) or device.type not in ("cpu", "meta")
+        if is_gpu and torch.cuda.is_available():
             return properties(device)
         assume(Note.of("kernels-for-gpu", gpu=_ASSUMED_GPU.name))
         return _ASSUMED_GPU

@@ -210,7 +210,7 @@ class Interrupts:
 
         If a handler raises an exception, no other signal is handled until all is undone.
         """
-        while WAITING and self.may_come_in:
+        while WAITING and self.may_come_in and WAITING[0] in self._handlers:
             self._answer(WAITING.pop(0), sys._getframe())
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
