@@ -34,7 +34,6 @@ from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.sharded_pass import collectives_followed, wait_for
 from torchscan.recording.state import keep_everything, make_room_for_nesting
-from torchscan.recording.switches import autocast_contexts
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
 from torchscan.recording.training.backward_updates import BackwardUpdates
 from torchscan.recording.training.checkpoints import checkpointed
@@ -197,8 +196,6 @@ class PassRun:
                     interruptible(deque, output, maxlen=0)
             if request.backward is not False:
                 loss = interruptible(loss_of, output, request.backward)
-        if self._autocast is not None and not autocast_contexts():
-            self._autocast.forget()  # casts of a context that the model itself had entered
         if callable(request.backward) and not request.holds_output:
             # Nothing but the graph of the loss holds the model's output.
             if has_process_group():

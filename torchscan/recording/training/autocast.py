@@ -117,6 +117,8 @@ class Autocast:
         """
         if self._dtype is None:
             yield
+            if not autocast_contexts():
+                self.forget()  # casts of a context that the model itself had entered
             return
         before = (
             torch.is_autocast_enabled(self._device_type),
