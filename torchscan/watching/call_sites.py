@@ -109,8 +109,9 @@ class CallSite:
         self.invocation = invocation
         #: True if the user has chosen the module
         self.is_sampled = is_sampled
-        #: False if the last call had no keyword arguments; to look for them takes time
-        self.takes_keywords = True
+        #: True once a call had keyword arguments, and None before the first call; to look for them
+        #: takes time
+        self.takes_keywords: bool | None = None
         self.can_die = can_die(module)
         #: the layout of a layer's output; None for modules that keep the layout of their input
         self.has_channels_first = has_channels_first(module)
