@@ -308,3 +308,41 @@ def test_norms_of_larger_gradients_are_those_of_all_values(tmp_path: Path) -> No
         assert found.norm == pytest.approx(norms[name], rel=1e-5)
     total = sum(norm**2 for norm in norms.values()) ** 0.5
     assert list(run.curves().gradient_norms) == pytest.approx([total], rel=1e-5)
+
+
+class Adds(nn.Module):
+    """``x + 2 · memory``, or ``x + 1`` if there is no memory."""
+
+    def forward(self, x: Tensor, *, memory: Tensor | None = None) -> Tensor:
+        return x + 1 if memory is None else x + 2 * memory
+
+
+class Remembers(nn.Module):
+    """Gives its last two layers a memory in some of the steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.alternates, self.begins = nn.Linear(4, 4), Adds(), Adds()
+        self.step = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, step = self.first(x), self.step
+        self.step += 1
+        given = {"memory": hidden.sin()}
+        result: Tensor = self.alternates(hidden, **(given if step % 2 else {}))
+        return self.begins(result, **(given if step >= 2 else {}))
+
+
+def test_keyword_inputs_of_some_steps_are_recorded_in_all_of_them(tmp_path: Path) -> None:
+    """They are sampled when a call has them, whatever it had in the steps before."""
+    model = Remembers()
+    with watch(model, tmp_path / "run", every=1, log=("inputs", "input_grads")):
+        for _ in range(6):
+            model(torch.randn(3, 4)).sum().backward()
+    run = watched_run(tmp_path / "run")
+    for module, steps in (("alternates", (1, 3, 5)), ("begins", (2, 3, 4, 5))):
+        assert run.history(f"{module} input").steps == (0, 1, 2, 3, 4, 5)
+        assert run.history(f"{module} input 1").steps == steps
+        gradients = run.history(f"{module} input gradient 1")
+        assert gradients.steps == steps
+        assert all(each.mean == 2 for each in gradients.distributions)

@@ -55,9 +55,21 @@ class CallSampler:
         if self._takes_input_grads:
             self.begun[num_open] = BegunCall(next_node(), sources_of(site, tensors))
 
-    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor]) -> None:
+    def add_inputs(
+        self, site: CallSite, tensors: Sequence[Tensor], first: int, begun: BegunCall | None
+    ) -> None:
+        """Sample further inputs of a call, which are known only at its end.
+
+        ``first`` is the index of the first of them among the inputs of the call.
+        """
+        if self._takes_inputs:
+            self._sample_inputs(site, tensors, first)
+        if begun is not None:
+            begun.add_sources(sources_of(site, tensors, first))
+
+    def _sample_inputs(self, site: CallSite, tensors: Sequence[Tensor], first: int = 0) -> None:
         numbers = site.inputs
-        for index, tensor in enumerate(tensors):
+        for index, tensor in enumerate(tensors, first):
             row = self._series_rows.row_of(tensor, None)
             if row is not None:
                 known = index < len(numbers)

@@ -23,6 +23,17 @@ class BegunCall(NamedTuple):
     #: of each input that has one, by the number of its series
     sources: dict[int, Source]
 
+    def add_sources(self, sources: Mapping[int, Source]) -> None:
+        """Add sources that are known at the end of the call.
+
+        A tensor that the call has written to comes from one of its own operators by then. What the
+        call has read before that is unknown, so it is left out.
+        """
+        for number, source in sources.items():
+            node, _ = source
+            if node._sequence_nr() < self.first_node:
+                self.sources[number] = source
+
 
 class Edge(NamedTuple):
     """An operator of a call that reads an input."""
@@ -49,10 +60,13 @@ def source_of(tensor: Tensor) -> Source | None:
     return None if node is None else (node, tensor.output_nr)
 
 
-def sources_of(site: CallSite, inputs: Sequence[Tensor]) -> dict[int, Source]:
-    """Return where the gradients of a call's inputs go, by the numbers of their series."""
+def sources_of(site: CallSite, inputs: Sequence[Tensor], first: int = 0) -> dict[int, Source]:
+    """Return where the gradients of a call's inputs go, by the numbers of their series.
+
+    ``first`` is the index of the first of them among the inputs of the call.
+    """
     sources: dict[int, Source] = {}
-    for index, tensor in enumerate(inputs):
+    for index, tensor in enumerate(inputs, first):
         source = source_of(tensor)
         if source is not None:
             sources[site.number("input_grad", site.input_grads, index)] = source

@@ -111,7 +111,8 @@ class StepSampler:
             self._num_calls[identity] = invocation + 1
             self.open_calls.append((module, site))
             if self.calls.needs_inputs and site.is_sampled:
-                kwargs = keyword_arguments(module) if site.takes_keywords else _NO_ARGUMENTS
+                is_without = site.takes_keywords is False
+                kwargs = _NO_ARGUMENTS if is_without else keyword_arguments(module)
                 if count_function_modes():
                     with without_torch_function():
                         self._sample_start(site, args, kwargs)
@@ -135,15 +136,15 @@ class StepSampler:
                 return
             # torch leaves out the keyword arguments if an exception has left the call
             result = rest[-1]
-            kwargs = _NO_ARGUMENTS
+            kwargs = missed = _NO_ARGUMENTS
             if len(rest) > 1:
                 kwargs = rest[0]
-                site.takes_keywords = bool(kwargs)
+                missed = site.note_keywords(kwargs)
             if count_function_modes():
                 with without_torch_function():
-                    self._sample_end(site, result, call)
+                    self._sample_end(site, args, missed, result, call)
             else:
-                self._sample_end(site, result, call)
+                self._sample_end(site, args, missed, result, call)
             if not self.open_calls:
                 self.calls.is_aside = False
                 self._end_root(module, args, kwargs, result)
@@ -171,9 +172,18 @@ class StepSampler:
             inputs = [*inputs, *tensors_in(kwargs)]
         self.calls.begin(site, inputs, len(self.open_calls))
 
-    def _sample_end(self, site: CallSite, result: object, call: BegunCall | None) -> None:
+    def _sample_end(
+        self,
+        site: CallSite,
+        args: tuple[Any, ...],
+        missed: Mapping[str, Any],
+        result: object,
+        call: BegunCall | None,
+    ) -> None:
         outputs = tensors_in(result)
         if site.is_sampled and not self.calls.is_aside and len(self._rows.numels) < MAX_ROWS:
+            if missed and self.calls.needs_inputs:
+                self.calls.add_inputs(site, tensors_in(missed), len(tensors_in(args)), call)
             if call is not None:
                 self._gradients.await_contributions(call, outputs)
             if self.calls.needs_outputs:
