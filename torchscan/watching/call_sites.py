@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -120,6 +120,15 @@ class CallSite:
         self.outputs: list[int] = []
         self.input_grads: list[int] = []
         self.output_grads: list[int] = []
+
+    def note_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Note the keyword arguments of a call, and return those not looked for before it.
+
+        Those are the first that it has after steps without any.
+        """
+        missed = kwargs if self.takes_keywords is False else {}
+        self.takes_keywords = bool(self.takes_keywords or kwargs)
+        return missed
 
     def number(self, kind: Kind, numbers: list[int], index: int) -> int:
         """Return the number of the series of a tensor; ``numbers`` is the list of its kind."""

@@ -139,10 +139,7 @@ class StepSampler:
             kwargs = missed = _NO_ARGUMENTS
             if len(rest) > 1:
                 kwargs = rest[0]
-                if site.takes_keywords is False:
-                    missed = kwargs  # the first that this call has had in any step
-                if not site.takes_keywords:
-                    site.takes_keywords = bool(kwargs)
+                missed = site.note_keywords(kwargs)
             if count_function_modes():
                 with without_torch_function():
                     self._sample_end(site, args, missed, result, call)
