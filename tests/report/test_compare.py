@@ -172,6 +172,36 @@ def test_a_wrapped_model_has_moved() -> None:
     assert "Layers that moved: the model → module." in changes.to_text()
 
 
+@pytest.mark.parametrize("first", [(), (nn.LayerNorm(4),)], ids=["alone", "behind a layer"])
+def test_a_model_in_a_container_of_its_class_has_moved(first: tuple[nn.Module, ...]) -> None:
+    """The container is new, and so is what it has before the model."""
+    wrapped = nn.Sequential(*first, linear())
+    path = str(len(first))
+    new = ["", *map(str, range(len(first)))]
+    changes = compare(info(linear()), info(wrapped))
+    assert [(each.path, each.kind) for each in changes.layers] == [(each, "added") for each in new]
+    assert changes.moved == {"": path}
+    back = compare(info(wrapped), info(linear()))
+    assert [(each.path, each.kind) for each in back.layers] == [(each, "removed") for each in new]
+    assert back.moved == {path: ""}
+
+
+def test_a_copy_of_a_model_behind_its_layers_is_added() -> None:
+    def with_copy(*first: nn.Module) -> nn.Sequential:
+        copy = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        return nn.Sequential(*first, nn.Linear(4, 4), nn.ReLU(), copy)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    changes = compare(info(model), info(with_copy()))
+    assert {each.path: each.kind for each in changes.layers if each.kind != "changed"} == {
+        "2": "added",
+        "2.0": "added",
+        "2.1": "added",
+    }
+    assert changes.moved == {}
+    assert compare(info(model), info(with_copy(nn.Tanh()))).moved == {"0": "1", "1": "2"}
+
+
 def test_a_layer_that_another_module_calls_is_the_same_layer() -> None:
     class Net(nn.Module):
         def __init__(self, calls_container: bool) -> None:

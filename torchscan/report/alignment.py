@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeVar
@@ -87,25 +88,41 @@ def _find_roots(before: ComparedTree, after: ComparedTree) -> list[Pair]:
     """
     if not before.nodes or not after.nodes:
         return []
-    if before.nodes[0].type_name != after.nodes[0].type_name:
-        inside = _find_wrapped(before, after)
-        if inside:
-            return list(zip(before.roots, inside, strict=False))
-        inside = _find_wrapped(after, before)
-        if inside:
-            return list(zip(inside, after.roots, strict=False))
+    inside = _find_wrapped(before, after)
+    if inside:
+        return list(zip(before.roots, inside, strict=False))
+    inside = _find_wrapped(after, before)
+    if inside:
+        return list(zip(inside, after.roots, strict=False))
     return list(zip(before.roots, after.roots, strict=False))
 
 
 def _find_wrapped(model: ComparedTree, wrapper: ComparedTree) -> list[int]:
-    """Return the calls of the model inside its wrapper; the list is empty if there are none."""
+    """Return the calls of the model inside its wrapper; the list is empty if there are none.
+
+    A model of the same class is a wrapper only if it contains an equal model, and does not have
+    all layers of the model itself, by their paths or their content.
+    """
     equal = [index for index, kind in enumerate(wrapper.kinds) if kind == model.kinds[0]]
+    wanted = model.nodes[0].type_name
+    if wrapper.nodes[0].type_name == wanted:
+        return equal if _lacks_layers(wrapper, model) else []
     if equal:
         return equal
-    wanted = model.nodes[0].type_name
     same = [index for index, node in enumerate(wrapper.nodes) if node.type_name == wanted]
     paths = {wrapper.nodes[index].path for index in same}
     return same if len(paths) == 1 and wanted not in _CONTAINERS else []
+
+
+def _lacks_layers(wrapper: ComparedTree, model: ComparedTree) -> bool:
+    """Return whether layers of the model are neither at their paths nor directly in a wrapper."""
+    found = {(node.path, node.type_name) for node in wrapper.nodes}
+    missing = [node for node in model.nodes if (node.path, node.type_name) not in found]
+    if not missing:
+        return False
+    inner = Counter(model.kinds[index] for index in model.children[0])
+    owned = Counter(wrapper.kinds[index] for index in wrapper.children[0])
+    return not inner <= owned
 
 
 def _pair_called_elsewhere(
