@@ -264,6 +264,53 @@ def test_the_reader_chooses_among_several(visit: Visit) -> None:
         assert text_of(page, "stem") == "3"
 
 
+_LONG = "a very long overlay name of sensitivity to int4"
+
+#: by how much a table is wider than its place, and how far its last column reaches out of it
+_OUTSIDE = """each => {
+    const edge = each.getBoundingClientRect().left + each.clientWidth;
+    const last = [...each.querySelectorAll("tr > :last-child")];
+    const right = Math.max(...last.map(cell => cell.getBoundingClientRect().right));
+    return [each.scrollWidth - each.clientWidth, right - edge];
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 950, 380])
+def test_the_chosen_column_is_seen_whatever_stands_beside_it(visit: Visit, width: int) -> None:
+    values = {"stem.weight": 0.0252, "stem.bias": 0.0255, "blocks.0.0": 123456, "head": -0.0255}
+    names = (_LONG, "weight std", "bits", "a_name_of_one_long_word_and_no_other")
+    with visit(dict.fromkeys(names, values)) as page:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.reload()
+        for chosen in ("overlay0", "overlay1", "overlay3", "params"):
+            page.get_by_label("color by").select_option(chosen)
+            outside = page.locator(".layers .scroll").evaluate(_OUTSIDE)
+            assert max(outside) <= 1, chosen
+            shown = page.locator("thead th:visible")
+            assert shown.first.inner_text() == "Layer"
+            if width > 900:
+                assert shown.count() >= 3, "only what has no room is left out"
+            if chosen == "overlay0":
+                assert shown.last.locator("button").get_attribute("title") == _LONG
+        page.locator("thead th:visible button").last.click()
+        assert max(page.locator(".layers .scroll").evaluate(_OUTSIDE)) <= 1
+
+
+def test_columns_come_back_when_there_is_room(visit: Visit) -> None:
+    values = {"stem.weight": 0.0252, "stem.bias": 0.0255}
+    with visit(dict.fromkeys((_LONG, "weight std", "bits", "kept"), values)) as page:
+        page.set_viewport_size({"width": 1600, "height": 800})
+        page.reload()
+        every = page.locator("thead th:visible").all_inner_texts()
+        assert every[1] == "Output"
+        page.set_viewport_size({"width": 950, "height": 800})
+        page.wait_for_function("document.querySelector('thead th.out') !== null")
+        assert page.locator("tbody tr").first.locator("td:visible").count() < len(every)
+        page.set_viewport_size({"width": 1600, "height": 800})
+        page.wait_for_function("document.querySelector('thead th.out') === null")
+        assert page.locator("thead th:visible").all_inner_texts() == every
+
+
 def test_names_are_text(visit: Visit) -> None:
     with visit({EVIL: {"stem": 1}, "</script><b>": {"head": 2}}) as page:
         assert page.locator("script, img, option b, th b").count() == 0

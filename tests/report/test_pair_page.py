@@ -517,6 +517,54 @@ def test_nothing_but_the_table_scrolls_sideways(visit: Visit, resnets: str, widt
             assert "difference" in page.locator("thead th:visible").all_inner_texts()
 
 
+#: of each graph how far its canvas reaches below the drawing, and the height of the canvas
+_BELOW = """all => all.map(each => {
+    const drawn = each.querySelector("svg > g").getBoundingClientRect();
+    const canvas = each.getBoundingClientRect();
+    return [canvas.bottom - drawn.bottom, canvas.height];
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 900, 380])
+def test_both_graphs_are_seen_to_their_ends(visit: Visit, resnets: str, width: int) -> None:
+    """Also where one stands below the other, and where one is longer."""
+    with visit(resnets) as page:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.reload()
+        page.locator(".node").first.wait_for()
+        for level in ("", "layer3/"):
+            page.evaluate("level => { location.hash = level; }", level)
+            page.locator(
+                f'.side .node[data-name="{"6 … 22" if level else "layer3"}"]'
+            ).last.wait_for()
+            (before, tall), (after, other) = page.locator(".canvas").evaluate_all(_BELOW)
+            assert min(before, after) >= 0
+            if not level:
+                assert tall == other, "drawings of one height"
+            else:
+                assert tall <= other
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_each_graph_has_buttons_that_move_both(visit: Visit, resnets: str, side: int) -> None:
+    def views() -> list[str]:
+        found: list[str] = page.locator(".canvas > svg > g").evaluate_all(
+            "all => all.map(each => each.getAttribute('transform'))"
+        )
+        return found
+
+    with visit(resnets) as page:
+        page.set_viewport_size({"width": 380, "height": 800})
+        page.reload()
+        page.locator(".node").first.wait_for()
+        fitting, tools = views(), page.locator(".side").nth(side).locator(".tools")
+        tools.get_by_label("zoom in").click()
+        one, other = views()
+        assert one == other != fitting[0]
+        tools.get_by_label("fit to view").click()
+        assert views() == fitting
+
+
 def test_a_wrapper_adds_nothing_that_was_there_before(visit: Visit) -> None:
     with visit(scans(Block(), Wrapper(Block())).to_html()) as page:
         wrapper, model = (page.locator("tbody tr").nth(row) for row in (0, 1))

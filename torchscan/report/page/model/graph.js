@@ -265,11 +265,12 @@ export class GraphView {
 
   /** The height that the graph may take: what is left of the window, or most of one further down the page. */
   tallest() {
-    const top = this.host.getBoundingClientRect().top + scrollY;
-    const left = innerHeight - top - 2 * MARGIN;
-    const share = (top > innerHeight ? 0.62 : 0.5) * innerHeight;
-    return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, 0.66 * innerHeight), share));
+    const { top } = this;
+    return tallestAt(top, top > innerHeight);
   }
+
+  /** Where the graph begins on the page. */
+  get top() { return this.host.getBoundingClientRect().top + scrollY; }
 
   /** The window has another size. */
   adapt() {
@@ -283,17 +284,28 @@ export class GraphView {
   fit() {
     const { wide, tall } = this.plan?.size ?? { wide: 1, tall: 1 };
     this.isMoved = false;
-    const across = (this.svg.clientWidth - MARGIN) / wide;
-    const scale = Math.min(1, Math.max(across, SMALLEST));
-    const height = Math.min(this.tallest(), Math.max(120, scale * tall + MARGIN));
+    const limit = this.tallest();
+    const zoom = this.fitting(limit);
+    const height = Math.min(limit, Math.max(120, zoom * tall + MARGIN));
     this.host.style.height = `${height.toFixed(0)}px`;
-    const down = (height - MARGIN) / tall;
-    const zoom = Math.max(SMALLEST, Math.min(1, across, down));
     this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: MARGIN / 2 };
     this.move();
   }
 
+  /** The zoom at which all of it is seen. @param {number} limit of the height */
+  fitting(limit) { return this.plan ? this.zoomOf(this.plan, limit) : 1; }
+
+  /** @param {Plan} plan @param {number} limit of the height */
+  zoomOf({ size }, limit) { return Math.max(SMALLEST, Math.min(1, (this.svg.clientWidth - MARGIN) / size.wide, (limit - MARGIN) / size.tall)); }
+
   move() { this.inner.setAttribute("transform", `translate(${this.view.x.toFixed(1)} ${this.view.y.toFixed(1)}) scale(${this.view.zoom.toFixed(4)})`); }
+}
+
+/** The height that a graph may take. @param {number} top where it begins on the page @param {boolean} isBelow whether one scrolls to see it */
+export function tallestAt(top, isBelow) {
+  const left = innerHeight - top - 2 * MARGIN;
+  const share = (isBelow ? 0.62 : 0.5) * innerHeight;
+  return Math.min(TALLEST, Math.max(LOWEST, Math.min(left, 0.66 * innerHeight), share));
 }
 
 /** All boxes of a plan, with those in open ones. @param {Plan} plan @returns {Box[]} */

@@ -2,7 +2,7 @@
 
 import { alignPlans, center } from "./align.js";
 import { make } from "./elements.js";
-import { GraphView } from "./graph.js";
+import { GraphView, tallestAt } from "./graph.js";
 import { SIGNS, WORDS } from "./pair_marks.js";
 import { Planner } from "./plan.js";
 
@@ -56,6 +56,15 @@ class SideView extends GraphView {
     if (this.side) this.settings = this.other.settings;
     else super.chooseSettings();
   }
+
+  /** The same for both sides, also where one stands below the other. */
+  tallest() {
+    const [top, other] = this.pair.views.map((view) => view.top);
+    return tallestAt(top, top > innerHeight || other > top + 1);
+  }
+
+  /** Both sides have one zoom: that at which the larger drawing is seen. @param {number} limit of the height */
+  fitting(limit) { return Math.min(...this.pair.planned(this.settings).map((plan) => this.zoomOf(plan, limit))); }
 
   numNodes() { return Math.max(...this.pair.views.map((view) => view.data.levels[view.data.rows[view.wanted].level].nodes.length)); }
 
@@ -185,8 +194,8 @@ export class GraphPair {
   /** @param {number} joint */
   pointAt(joint) { this.views.forEach((view, side) => view.pointAt(joint < 0 ? -1 : this.data.rows[joint].sides[side] ?? -1)); }
 
-  /** @param {number} factor */
-  zoom(factor) { this.views[0].zoom(factor); }
+  /** @param {number} side in the middle of which things stay @param {number} factor */
+  zoom(side, factor) { this.views[side].zoom(factor); }
 
   fit() { for (const view of this.views) view.fit(); }
 

@@ -16,6 +16,10 @@ import { scaleOf } from "./tones.js";
 const MOST_OPEN = 60;
 /** columns whose values stay while a run goes on */
 const STEADY = new Set(["name", "output", "params"]);
+/** pixels by which names become narrower before columns are left out, and of names at least */
+const SPARE = 40, NARROWEST = 96;
+/** letters of an overlay's heading that stay together */
+const WORD = 11;
 
 export class LayersView {
   /**
@@ -44,8 +48,13 @@ export class LayersView {
     this.wanted = "";
     /** @type {Column[]} */
     this.shownColumns = [];
+    /** columns that the table has no room for @type {Set<Column>} */
+    this.without = new Set();
     this.window = new RowWindow(host, (at) => this.line(at, this.shownColumns));
     this.window.pinned = () => [Math.max(this.selected, 0), this.focused()].filter((at) => at >= 0);
+    host.addEventListener("scroll", () => { // rows with longer values may have come into view
+      if (this.window.elements.size < this.window.rows.length && this.yielding().length && this.excess() > 0) this.adapt();
+    });
     /** rows that are seen, which are found anew when they change @type {number[] | null} */
     this.order = null;
   }
@@ -132,6 +141,7 @@ export class LayersView {
     this.measure(figure);
     const focused = this.focused(), heading = document.activeElement?.getAttribute("data-key");
     const columns = this.shownColumns = this.columns(figure);
+    this.without.clear();
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
     const rows = this.order = this.found();
     const { body } = this.window;
@@ -139,6 +149,7 @@ export class LayersView {
     this.host.replaceChildren(make("table", { role: this.sorted ? "table" : "treegrid", "aria-label": "layers", "aria-rowcount": rows.length + 1 }, make("thead", {}, head), body));
     this.window.show(rows);
     if (!rows.length) body.append(make("tr", {}, make("td", { colspan: columns.length }, `no layer matches “${this.wanted}”`)));
+    this.makeRoom();
     this.holdWidths();
     const back = focused >= 0 ? this.window.elementOf(focused) : heading ? this.host.querySelector(`[data-key="${heading}"]`) : null;
     /** @type {HTMLElement | null | undefined} */ (back)?.focus({ preventScroll: true });
@@ -150,8 +161,42 @@ export class LayersView {
   /** The page has another width. */
   adapt() {
     for (const each of this.host.querySelectorAll("th")) each.style.minWidth = "";
+    this.makeRoom();
     this.holdWidths();
     this.window.draw();
+  }
+
+  /** Names become narrower and columns are left out, as far as the last one, which is chosen, needs their room. */
+  makeRoom() {
+    const yielding = this.yielding();
+    if (!yielding.length) return;
+    const excess = () => this.excess();
+    this.host.style.removeProperty("--name");
+    for (const column of yielding) this.leaveOut(column, false);
+    for (const column of yielding) {
+      if (excess() <= SPARE) break;
+      if (column.key !== this.sorted?.key) this.leaveOut(column, true);
+    }
+    for (const column of yielding.filter((each) => this.without.has(each)).reverse()) { // a wide one may have left room for others
+      this.leaveOut(column, false);
+      if (excess() > 0) this.leaveOut(column, true);
+    }
+    const name = this.host.querySelector("td.name");
+    if (name && excess() > 0) this.host.style.setProperty("--name", `${Math.max(NARROWEST, name.getBoundingClientRect().width - excess())}px`);
+  }
+
+  /** Columns that can be left out, the first one first. */
+  yielding() { return this.shownColumns.filter((column) => column.yields !== undefined).sort((one, other) => Number(one.yields) - Number(other.yields)); }
+
+  /** Pixels by which the table is wider than its place. */
+  excess() { return this.host.scrollWidth - this.host.clientWidth; }
+
+  /** @param {Column} column @param {boolean} isOut */
+  leaveOut(column, isOut) {
+    if (isOut) this.without.add(column);
+    else this.without.delete(column);
+    const at = this.shownColumns.indexOf(column);
+    for (const each of this.host.querySelectorAll("tr:not(.space)")) each.children[at]?.classList.toggle("out", isOut);
   }
 
   /** Columns stay as wide as they are while other rows come into view. */
@@ -183,7 +228,9 @@ export class LayersView {
       this.sorted = this.sorted?.key !== column.key ? { key: column.key, isDown: column.key !== "name" } : this.sorted.isDown === (column.key !== "name") ? { key: column.key, isDown: !this.sorted.isDown } : null;
       if (this.figure) this.show(this.selected, this.figure);
     };
-    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", "data-key": column.key, title: column.title, onclick: press }, column.label));
+    const button = make("button", { type: "button", "data-key": column.key, title: column.title, onclick: press }, column.label);
+    if (column.isGiven) button.style.minWidth = `${Math.min(WORD, column.label.length)}ch`;
+    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}${column.isGiven ? " given" : ""}`, "aria-sort": order }, button);
   }
 
   /** @param {number} at @param {Column[]} columns */
@@ -196,7 +243,7 @@ export class LayersView {
       onclick: () => this.on.select(at), ondblclick: () => row.level !== undefined && this.on.enter(at),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event, at),
       onpointerenter: (/** @type {Event} */ event) => this.on.point(event, row), onpointerleave: () => this.on.point(null, null),
-    }, this.nameCell(at, isTree), ...columns.slice(1).map((column) => make("td", { class: `number${column.always ? "" : " extra"}` }, column.text(row))));
+    }, this.nameCell(at, isTree), ...columns.slice(1).map((column) => make("td", { class: `number${column.always ? "" : " extra"}${this.without.has(column) ? " out" : ""}` }, column.text(row))));
     if (this.figure) made.lastChild.append(this.part(row));
     return made;
   }

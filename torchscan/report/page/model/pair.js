@@ -70,8 +70,8 @@ class PairPage extends ModelPage {
   sidePanel(side, canvas) {
     const { title } = this.data.sides[side];
     const save = saving(() => this.pair.views[side].svg, `${title}-${SIDES[side]}`);
-    const zoom = [toolButton("−", "zoom out", () => this.pair.zoom(1 / 1.3)), toolButton("+", "zoom in", () => this.pair.zoom(1.3)), toolButton("fit", "fit to view", () => this.pair.fit())];
-    const tools = make("div", { class: "tools" }, ...(side ? zoom : []), ...save);
+    const zoom = [toolButton("−", "zoom out", () => this.pair.zoom(side, 1 / 1.3)), toolButton("+", "zoom in", () => this.pair.zoom(side, 1.3)), toolButton("fit", "fit to view", () => this.pair.fit())];
+    const tools = make("div", { class: "tools" }, ...zoom, ...save);
     const heading = side ? make("span") : this.choice.element;
     const made = panel(`${SIDES[side]}: ${title}`, "graph", canvas, heading, make("div", { class: "place" }, this.sideCrumbs[side], tools));
     return made;

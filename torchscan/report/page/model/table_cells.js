@@ -10,11 +10,14 @@ import { cellsOf, cellsOfRows, drawStrip } from "./tones.js";
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./tones.js").Scale} Scale */
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{key: string, label: string, isNumber: boolean, always?: boolean, title?: string, of: (row: Row, isUp?: boolean) => any, text: (row: Row) => string}} Column `always`: also on a narrow screen */
+/** @typedef {{key: string, label: string, isNumber: boolean, always?: boolean, isGiven?: boolean, yields?: number, title?: string, of: (row: Row, isUp?: boolean) => any, text: (row: Row) => string}} Column `always`: also on a narrow screen. `isGiven`: of an overlay, whose name may be long. `yields`: the lowest is left out first where the table is too wide; without it, never */
 
 const STRIP_WIDE = 84, STRIP_TALL = 8;
 /** overlays beside the chosen figure, at most: each takes the place of a cost */
 const MOST_OVERLAYS = 2;
+
+/** Beside overlays, costs are left out first, and the user's own values last. */
+const RANKS = { cost: 0, output: 10, overlay: 20 };
 
 /** What stands beside the chosen figure of a watched run, instead of the costs of its model. */
 const WATCHED = /** @type {[string, string][]} */ ([["std", "Std"], ["update", "Update"]]);
@@ -31,17 +34,19 @@ export function columnsOf(figure, figures, rows) {
   const arithmetic = { ...counted("macs", "MACs"), text: (/** @type {Row} */ row) => `${row.complete ? "" : "≥ "}${count(row.macs)}` };
   const costs = watched.length ? [counted("params", "Params")] : [counted("params", "Params"), arithmetic, field];
   const known = costs.filter((column) => column.key !== figure.key && rows.some((row) => row[column.key])).slice(0, Math.max(0, costs.length - overlays.length));
+  const hasGiven = figures.some((each) => each.range);
+  const yielding = (/** @type {Column[]} */ columns, /** @type {number} */ rank) => (hasGiven ? columns.map((column, at) => ({ ...column, yields: rank + columns.length - at })) : columns);
   return [
     { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
-    { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
-    ...known, ...watched, ...overlays,
+    ...yielding([{ key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") }], RANKS.output),
+    ...yielding([...known, ...watched], RANKS.cost), ...yielding(overlays, RANKS.overlay),
     figure.range ? { ...overlayColumn(figure), always: true } : { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row), row) },
   ];
 }
 
 /** A layer's own values, under the user's name: those inside it have rows themselves. @param {Figure} figure @returns {Column} */
 function overlayColumn(figure) {
-  return { key: figure.key, label: figure.label, isNumber: true, title: figure.fullName, of: figure.value, text: (row) => (Number.isNaN(figure.value(row)) ? "–" : figure.text(NaN, row)) };
+  return { key: figure.key, label: figure.label, isNumber: true, isGiven: true, title: figure.fullName, of: figure.value, text: (row) => (Number.isNaN(figure.value(row)) ? "–" : figure.text(NaN, row)) };
 }
 
 /** Whether a row matches a search. A folded row has the paths of all that it stands for. @param {Row} row @param {string} wanted */
