@@ -53,13 +53,11 @@ _TYPES = {
 
 
 def kernel_launches(assume: Callable[[Note], None]) -> Contexts:
-    """Yield the contexts in which launches are recorded; there are none without Triton.
+    """Yield the contexts in which launches are recorded; Triton must have been imported.
 
     Code that launches kernels first chooses a device and queries its number of multiprocessors.
     """
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        return
+    jit = sys.modules["triton.runtime.jit"]
     yield overridden(jit.KernelInterface, "__getitem__", _launching_operators)
     yield without_wrapped_kernels()
     for owner, name in device_switches():

@@ -49,8 +49,8 @@ _DEVICE: OpOverload = torch.ops.prim.device.default
 #: whether a composite operator is recorded as one call, and not as the operators in it
 IsWhole = Callable[[OpOverload], bool]
 
-_NOTHING = contextlib.nullcontext()
-_AS_USUAL = object()
+_NO_CONTEXT = contextlib.nullcontext()
+_NOT_SPECIAL = object()
 
 
 class Recorder(TorchDispatchMode):
@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
         """
         if func is _DEVICE:  # half of all calls ask on which device a tensor without data is
             return func(*args)
-        with without_torch_function() if count_function_modes() else _NOTHING:
+        with without_torch_function() if count_function_modes() else _NO_CONTEXT:
             keywords = kwargs or {}
             if fake_mode() is not None:
                 # A tensor subclass asks for the shape of the tensor that it is about to create.
@@ -186,7 +186,7 @@ class Recorder(TorchDispatchMode):
         traits = self._traits.get(id(func)) or self._find_traits(func)
         if id(func) in self._special:
             result = self._run_special(func, traits, args, kwargs)
-            if result is not _AS_USUAL:
+            if result is not _NOT_SPECIAL:
                 return result
 
         request = OpRequest(op=func, traits=traits, args=args, kwargs=kwargs, table=self.table)
@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):
     def _run_special(
         self, func: OpOverload, traits: OpTraits, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return the result of an operator that is not recorded as one call, or ``_AS_USUAL``."""
+        """Return the result of an operator that is not recorded as one, or ``_NOT_SPECIAL``."""
         if traits.is_wrapper:
             return on_its_way(args[0])
         current = self.tree.current
@@ -227,7 +227,7 @@ class Recorder(TorchDispatchMode):
             return args[0]
         if id(func) in self._taken_apart:
             return self._decompose(func, args, kwargs)
-        return _AS_USUAL
+        return _NOT_SPECIAL
 
     def _decompose(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Record the operators in a composite one."""

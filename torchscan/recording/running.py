@@ -196,8 +196,7 @@ class PassRun:
                     interruptible(deque, output, maxlen=0)
             if request.backward is not False:
                 loss = interruptible(loss_of, output, request.backward)
-        if callable(request.backward) and not request.holds_output:
-            # Nothing but the graph of the loss holds the model's output.
+        if request.drops_output:
             if has_process_group():
                 wait_for(output)
             output = None
