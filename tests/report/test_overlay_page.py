@@ -304,10 +304,10 @@ def test_columns_come_back_when_there_is_room(visit: Visit) -> None:
         every = page.locator("thead th:visible").all_inner_texts()
         assert every[1] == "Output"
         page.set_viewport_size({"width": 950, "height": 800})
-        page.wait_for_function("document.querySelector('thead th.out') !== null")
+        page.locator("thead th.out").first.wait_for(state="attached")
         assert page.locator("tbody tr").first.locator("td:visible").count() < len(every)
         page.set_viewport_size({"width": 1600, "height": 800})
-        page.wait_for_function("document.querySelector('thead th.out') === null")
+        page.locator("thead th.out").first.wait_for(state="detached")
         assert page.locator("thead th:visible").all_inner_texts() == every
 
 
