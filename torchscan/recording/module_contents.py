@@ -101,16 +101,22 @@ class Snapshot:
     def restore(self, table: TensorTable) -> None:
         """Restore all that has changed, also if a part of it cannot be restored."""
         failures: list[BaseException] = []
-        for step in self._undo_changes(table):
+        for step in self._undo_changes():
             try:
                 step()
+            except BaseException as error:
+                failures.append(error)
+        of_tensors: list[TensorState | KeptGradients] = [*self._tensors, self.gradients]
+        for state in of_tensors:
+            try:
+                state.restore(table)
             except BaseException as error:
                 failures.append(error)
         if failures:
             _report(failures)
 
-    def _undo_changes(self, table: TensorTable) -> Iterator[Callable[[], object]]:
-        """Yield the steps that restore what may have changed."""
+    def _undo_changes(self) -> Iterator[Callable[[], object]]:
+        """Yield the steps that restore modules, objects and containers, where they changed."""
         for value, kind in self._types:
             if type(value) is not kind:
                 yield partial(object.__setattr__, value, "__class__", kind)
@@ -128,10 +134,6 @@ class Snapshot:
         yield from self._steps
         for kind, attributes in self._classes:
             yield partial(restore_class, kind, attributes)
-        for tensor in self._tensors:
-            yield partial(tensor.restore, table)
-        if self.gradients.changed:
-            yield partial(self.gradients.restore, table)
 
     def _take_waiting(self) -> None:
         """Keep the contents of the objects that wait, and of those in them, near ones first."""

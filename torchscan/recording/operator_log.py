@@ -178,7 +178,8 @@ class ModuleEnds:
     def note(self, call: Call, given: Given, result: object) -> None:
         """Note the tensors of a call that ends."""
         input_names, inputs = self._indices(arguments_named(type(call.module), *given))
-        output_names, outputs = self._indices(named_tensors(result))
+        is_one = type(result) in PLAIN_TYPES
+        output_names, outputs = self._indices([("", result)] if is_one else named_tensors(result))
         ends = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
         self._ends[call.index] = ends
 
@@ -210,9 +211,7 @@ class ModuleEnds:
             described.append(module_call)
         return tuple(described)
 
-    def _indices(
-        self, named: Iterable[tuple[str, Tensor]]
-    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def _indices(self, named: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         names = []
         indices = []
         for name, tensor in named:

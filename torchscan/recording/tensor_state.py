@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import get_default_nowrap_functions
 
 from torchscan.recording.bookkeeping.containers import has_same_items, refill
-from torchscan.recording.bookkeeping.tensor_layouts import has_strides
+from torchscan.recording.bookkeeping.tensor_layouts import PLAIN_TYPES, has_strides
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.patches import substituted
 from torchscan.recording.undo import Undo, is_recording
@@ -54,15 +54,16 @@ class TensorState:
     def restore(self, table: TensorTable) -> None:
         """Restore what has changed."""
         tensor, data = self.tensor, self._data
-        if not share_memory(tensor, data) or not _has_same_layout(tensor, data):
+        if not _has_same_elements(tensor, data):
             tensor.data = data
         if self.is_leaf and not tensor.is_leaf:  # written to with something that has a gradient
             tensor.detach_()
         if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self.is_leaf:
             tensor.requires_grad_(self._requires_grad)
 
-        if not has_same_items(vars(tensor), self._attributes):
-            refill(vars(tensor), self._attributes)
+        attributes = vars(tensor)
+        if (attributes or self._attributes) and not has_same_items(attributes, self._attributes):
+            refill(attributes, self._attributes)
         if hooks_of(tensor) is not self._hooks:  # most tensors have none
             put_back_hooks(tensor, self._hooks)
         # An operator counts the version up wherever it writes: here, only what the pass wrote.
@@ -77,8 +78,15 @@ def _version_of(tensor: Tensor) -> int:
         return 0
 
 
-def _has_same_layout(tensor: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have elements in the same places of their memory."""
+def _has_same_elements(tensor: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have their elements in the same places of the same memory."""
+    if type(tensor) in PLAIN_TYPES and not tensor.is_meta:
+        try:
+            return tensor.is_set_to(other)
+        except RuntimeError:  # sparse, for example
+            pass
+    if not share_memory(tensor, other):
+        return False
     are_strided = tensor.layout is other.layout is torch.strided
     if not are_strided or tensor.is_nested or other.is_nested:
         return has_strides(tensor) == has_strides(other)

@@ -134,20 +134,22 @@ def _attributes_of(value: object) -> dict[str, Any]:
 
 
 def arguments_named(
-    module: type, args: Sequence[object], kwargs: Mapping[str, object]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a module was called with, and the names that ``forward`` has."""
+    module: type, args: Sequence[Any], kwargs: Mapping[str, object]
+) -> list[tuple[str, Tensor]]:
+    """Return the tensors that a module was called with, and the names that ``forward`` has."""
+    named: list[tuple[str, Tensor]] = []
     known: tuple[str, ...] = ()
     if args:
         known = _parameters_of(getattr(module, "forward", None))
     for index, value in enumerate(args):
         name = known[index] if index < len(known) else f"args[{index}]"
         if issubclass(type(value), Tensor):
-            yield name, value  # type: ignore[misc]
+            named.append((name, value))
         else:
-            yield from named_tensors(value, name)
+            named += named_tensors(value, name)
     for name, value in kwargs.items():
-        yield from named_tensors(value, name)
+        named += named_tensors(value, name)
+    return named
 
 
 def _parameters_of(forward: object) -> tuple[str, ...]:

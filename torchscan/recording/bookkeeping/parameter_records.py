@@ -46,25 +46,13 @@ def parameter_records(
         table: the tensors that the pass met.
         took_packed: the packed weights that operators took.
     """
+    # All of it before the table enters the memory of those that are not used.
+    used_memory = [_used_memory(slot.tensor, table) for slot in inventory.slots]
     first: dict[int, int] = {}
-    identities = []
-    known = []
-    used = []
-    # All of them before the table is asked for the memory of those that are not used.
-    for position, slot in enumerate(inventory.slots):
-        storage = table.memory_of(slot.tensor)
-        is_used = storage is not None
-        if not is_used and type(slot.tensor) not in PLAIN_TYPES:  # it wraps other tensors
-            is_used = any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
-        identities.append(first.setdefault(slot.tensor._cdata, position))
-        known.append(storage)
-        used.append(is_used)
-
-    records = []
-    for slot, identity, storage, is_used in zip(
-        inventory.slots, identities, known, used, strict=True
-    ):
-        records.append(_record_of(slot, identity, storage, is_used, table))
+    records: list[ParameterRecord] = []
+    for slot, storage in zip(inventory.slots, used_memory, strict=True):
+        identity = first.setdefault(slot.tensor._cdata, len(records))
+        records.append(_record_of(slot, identity, storage, table))
     if inventory.packed:
         records += _packed_records(inventory.packed, len(records), table, took_packed)
     return tuple(records)
@@ -130,16 +118,25 @@ def unseen_parameters(
     return notes
 
 
+def _used_memory(tensor: Tensor, table: TensorTable) -> int | None:
+    """Return the number of the memory that operators of the pass touched, or None."""
+    storage = table.memory_of(tensor)
+    if storage is None and type(tensor) not in PLAIN_TYPES:  # it wraps other tensors
+        of_parts = map(table.memory_of, _parts_of(tensor))
+        storage = next((each for each in of_parts if each is not None), None)
+    return storage
+
+
 def _record_of(
-    slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable
+    slot: Slot, identity: int, used_memory: int | None, table: TensorTable
 ) -> ParameterRecord:
     tensor = slot.tensor
     if type(tensor) in PLAIN_TYPES:
         local = tensor
         size = bytes_of(tensor)
-        if known is None:
-            known = table.foreign_storage(tensor)
-        storages: tuple[int, ...] = (known,)
+        storages: tuple[int, ...] = (
+            table.foreign_storage(tensor) if used_memory is None else used_memory,
+        )
     else:
         parts = _parts_of(tensor)
         local = local_part(tensor)
@@ -154,7 +151,7 @@ def _record_of(
         numel=tensor.numel(),
         local_numel=local.numel(),
         stored_bytes=size,
-        is_used=is_used,
+        is_used=used_memory is not None,
         storages=storages,
     )
 

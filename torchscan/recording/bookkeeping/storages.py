@@ -109,21 +109,20 @@ class Storages:
         """
         if self._gone:
             self._settle()
-        storage = _storage_of(tensor)
-        if storage is not None:
-            known = self._watches.get(storage._cdata)
+        memory: Tensor | torch.UntypedStorage
+        try:
+            memory = tensor.untyped_storage()
+            known = self._watches.get(memory._cdata)
             if known is not None:
                 return known.number
-
-        number = len(self._blocks)
-        size = spec.stored_bytes if storage is None else storage.nbytes()
+            size = memory.nbytes()
+        except (NotImplementedError, RuntimeError):  # see _storage_of
+            memory, size = tensor, spec.stored_bytes
         if self._leaves_out_host and not tensor.is_meta:
             size = 0
+        number = len(self._blocks)
         self._blocks.append((size, producer, "intermediate", ""))
-        if storage is None:
-            self._hold(tensor, tensor._cdata, number)
-        else:
-            self._hold(storage, storage._cdata, number)
+        self._hold(memory, memory._cdata, number)
         return number
 
     def add_told(self, size: int, seen: int, died: int, kind: StorageKind, name: str) -> int:

@@ -81,8 +81,7 @@ class TensorTable:
                 proxy = make_proxy(substitute, known.spec, replaced)
         tracked = Tracked(substitute, known.index, known.spec, known.storage, proxy)
         tracked.is_from_pass = True
-        self._tracked[id(substitute)] = tracked
-        self._memory.add(tracked)
+        self._keep(substitute, tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
 
     def is_from_pass(self, tensor: Tensor) -> bool:
@@ -256,12 +255,15 @@ class TensorTable:
         name: str,
         producer: int | None,
     ) -> Tracked:
-        records = self.records
-        tracked = Tracked(tensor, len(records), spec, storage, proxy)
-        self._tracked[id(tensor)] = tracked
-        records.append(TensorRecord(spec, storage, kind, name, producer))
-        self._memory.add(tracked)
+        tracked = Tracked(tensor, len(self.records), spec, storage, proxy)
+        self.records.append(TensorRecord(spec, storage, kind, name, producer))
+        self._keep(tensor, tracked)
         return tracked
+
+    def _keep(self, tensor: Tensor, tracked: Tracked) -> None:
+        self._tracked[id(tensor)] = tracked
+        tracked.shares_with = self._memory.last.get(tracked.storage)
+        self._memory.last[tracked.storage] = tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
         """Return the number of a tensor's memory; it is foreign if it is met for the first time."""
