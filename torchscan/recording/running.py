@@ -194,13 +194,13 @@ class PassRun:
             if isinstance(output, GeneratorType):  # nothing has run yet
                 with recorder.tree.resumed():
                     interruptible(deque, output, maxlen=0)
-            if request.backward is not False:
+            if request.has_backward:
                 loss = interruptible(loss_of, output, request.backward)
         if request.drops_output:
             if has_process_group():
                 wait_for(output)
             output = None
-        if substitutes is not None and request.backward is not False:
+        if substitutes is not None and request.has_backward:
             if request.updates_in_backward:
                 updates = BackwardUpdates(request, recorder, substitutes)
                 updates.prepare(self.inventory.slots)

@@ -26,7 +26,7 @@ from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, run_at_end_of_pass
 from torchscan.torch_versions import (
     compiled_from,
-    modes_as_now,
+    leave_later_modes,
     traces,
     without_functorch,
     without_hooks_for_gradients,
@@ -52,7 +52,7 @@ def keep_everything(
     if threading.active_count() > 1:
         _refuse_if_running_elsewhere(inventory.root, modules)
     leave_surroundings(undo)
-    undo.push(modes_as_now(), is_of_process=False)
+    undo.push(leave_later_modes(), is_of_process=False)
     keep_random_state(undo)
     keep_switches(undo)
     # Tensors are given, too: those of a ScriptModule are not among its attributes.

@@ -81,7 +81,7 @@ def _trace_with(
         execution="abstract" if attempt.is_abstract else "real",
         reasons=attempt.reasons,
         mode=request.mode,
-        backward=request.backward is not False,
+        backward=request.has_backward,
         batch_size=batch_size,
         inputs=tuple(recorder.inputs),
         assumptions=tuple(run.assumptions),

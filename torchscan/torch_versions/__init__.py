@@ -65,7 +65,7 @@ from torchscan.torch_versions.dispatch_modes import (
     is_tracing,
     is_transforming,
     making_ordinary_tensors,
-    modes_as_now,
+    leave_later_modes,
     outside_of_everything,
     traces,
     without_dispatch,

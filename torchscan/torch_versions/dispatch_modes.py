@@ -33,10 +33,10 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrap
 innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
 
 
-def modes_as_now() -> Callable[[], None]:
-    """Return a function that leaves modes and saved-tensor hooks of this thread.
+def leave_later_modes() -> Callable[[], None]:
+    """Return a function that leaves the modes and saved-tensor hooks that are entered from now on.
 
-    It leaves those that are entered after this call.
+    They are those of this thread.
     """
     functions, operators = count_function_modes(), count_dispatch_modes()
     hooks = top_hooks(True)

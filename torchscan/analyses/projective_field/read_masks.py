@@ -83,7 +83,7 @@ def running(mask: Tensor, dim: int, new_size: int) -> Tensor:
     return mask.index_select(dim, last_read)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)  # layers repeat a few tables, which may be of megabytes
 def _indices_of(taps: Taps, size: int, new_size: int, border: Border) -> tuple[Tensor, ...]:
     """Return the indices that the elements of the result read at each tap; ``size`` is none."""
     period = len(taps.table)
