@@ -84,13 +84,18 @@ class SharedMemory:
     """The entries that share each block of memory, and the memory that replaces it."""
 
     #: the tensor entered last for each block of memory
-    last: dict[int, Tracked] = field(default_factory=dict)
+    _last: dict[int, Tracked] = field(default_factory=dict)
     #: by memory that is not computed with: its replacement, or None for meta tensors
     replaced: dict[int, torch.UntypedStorage | None] = field(default_factory=dict)
 
+    def share(self, tracked: Tracked) -> None:
+        """Enter a tensor, which looks into its storage."""
+        tracked.shares_with = self._last.get(tracked.storage)
+        self._last[tracked.storage] = tracked
+
     def sharing(self, storage: int) -> Iterator[Tracked]:
         """Yield all tensors that share this memory."""
-        tracked: Tracked | None = self.last[storage]
+        tracked: Tracked | None = self._last[storage]
         while tracked is not None:
             yield tracked
             tracked = tracked.shares_with
@@ -99,7 +104,7 @@ class SharedMemory:
         """Let the tensors that share a block share another one."""
         for tracked in self.sharing(before):
             tracked.storage = now
-        self.last[now] = self.last.pop(before)
+        self._last[now] = self._last.pop(before)
 
     def replace(self, storage: int, by: torch.UntypedStorage | None) -> None:
         """From now on compute with other memory, or with meta tensors."""

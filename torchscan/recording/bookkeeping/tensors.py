@@ -81,7 +81,8 @@ class TensorTable:
                 proxy = make_proxy(substitute, known.spec, replaced)
         tracked = Tracked(substitute, known.index, known.spec, known.storage, proxy)
         tracked.is_from_pass = True
-        self._keep(substitute, tracked)
+        self._tracked[id(substitute)] = tracked
+        self._memory.share(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
 
     def is_from_pass(self, tensor: Tensor) -> bool:
@@ -257,13 +258,9 @@ class TensorTable:
     ) -> Tracked:
         tracked = Tracked(tensor, len(self.records), spec, storage, proxy)
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
-        self._keep(tensor, tracked)
-        return tracked
-
-    def _keep(self, tensor: Tensor, tracked: Tracked) -> None:
         self._tracked[id(tensor)] = tracked
-        tracked.shares_with = self._memory.last.get(tracked.storage)
-        self._memory.last[tracked.storage] = tracked
+        self._memory.share(tracked)
+        return tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
         """Return the number of a tensor's memory; it is foreign if it is met for the first time."""
