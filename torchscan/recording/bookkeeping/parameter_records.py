@@ -46,8 +46,15 @@ def parameter_records(
         table: the tensors that the pass met.
         took_packed: the packed weights that operators took.
     """
+    used_memory = []
     # All of it before the table enters the memory of those that are not used.
-    used_memory = [_used_memory(slot.tensor, table) for slot in inventory.slots]
+    for slot in inventory.slots:
+        storage = table.memory_of(slot.tensor)
+        if storage is None and type(slot.tensor) not in PLAIN_TYPES:  # it wraps other tensors
+            of_parts = map(table.memory_of, _parts_of(slot.tensor))
+            storage = next((each for each in of_parts if each is not None), None)
+        used_memory.append(storage)
+
     first: dict[int, int] = {}
     records: list[ParameterRecord] = []
     for slot, storage in zip(inventory.slots, used_memory, strict=True):
@@ -116,15 +123,6 @@ def unseen_parameters(
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     notes += [Note.of("hidden-weights", path=path) for path in sorted(hidden)]
     return notes
-
-
-def _used_memory(tensor: Tensor, table: TensorTable) -> int | None:
-    """Return the number of the memory that operators of the pass touched, or None."""
-    storage = table.memory_of(tensor)
-    if storage is None and type(tensor) not in PLAIN_TYPES:  # it wraps other tensors
-        of_parts = map(table.memory_of, _parts_of(tensor))
-        storage = next((each for each in of_parts if each is not None), None)
-    return storage
 
 
 def _record_of(
