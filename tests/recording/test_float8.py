@@ -211,9 +211,9 @@ def test_a_recipe_without_products_is_refused(options: dict[str, Any], message: 
         analyze_roofline(model, (64,), **{"training": True, "device": "H100", **options})
 
 
-@pytest.mark.skipif(not lacks("float8_e8m0fnu"), reason="this version of torch has the type")
-def test_blocks_need_a_type_for_their_scales() -> None:
-    with pytest.raises(TorchscanError, match=r"float8 is 'mx', and torch .* has no type for its"):
+@pytest.mark.skipif(not lacks("float4_e2m1fn_x2"), reason="this version of torch has them")
+def test_blocks_need_products_with_their_scales() -> None:
+    with pytest.raises(TorchscanError, match=r"float8 is 'mx', and torch .* has no products"):
         layer("mx")
 
 

@@ -47,8 +47,9 @@ class _Operators:
 aten: Any = _Operators()
 #: True if an RMS norm is one kernel on GPUs, with a gradient
 HAS_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
-#: True if torch has a type for powers of two in 8 bits, the scales of blocks
-HAS_SCALES_IN_8_BITS = hasattr(torch, "float8_e8m0fnu")
+#: True if products take scales of blocks, which are powers of two in 8 bits. Torch 2.7 has their
+#: type alone; the products came with a type of 4 bits
+HAS_SCALES_IN_8_BITS = hasattr(torch, "float4_e2m1fn_x2")
 scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
 one_hot: Callable[..., Any] = _C._nn.one_hot
 #: the norms of many tensors, by one kernel if they have the same type and are dense
