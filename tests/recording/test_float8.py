@@ -18,7 +18,7 @@ from torchscan.recording.training.float8_all_gather import hold_in_8_bits
 
 ROWS, INNER, OUTER = 128, 256, 512
 MACS = ROWS * INNER * OUTER
-IN_BLOCKS = pytest.param("mx", marks=needs("float8_e8m0fnu"))
+IN_BLOCKS = pytest.param("mx", marks=needs("float4_e2m1fn_x2"))
 RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp", IN_BLOCKS]
 
 
@@ -41,7 +41,7 @@ def scan(recipe: Float8) -> Scan:
         ("tensorwise", 3),
         ("rowwise", 3),
         ("rowwise_with_gw_hp", 2),
-        pytest.param("mx", 3, marks=needs("float8_e8m0fnu")),
+        pytest.param("mx", 3, marks=needs("float4_e2m1fn_x2")),
     ],
 )
 def test_a_step_has_three_products_of_which_some_are_in_8_bits(
@@ -140,7 +140,7 @@ def test_values_and_gradients_are_near_those_of_the_layer(recipe: Float8) -> Non
         assert (one.float() - other.float()).norm() < 0.06 * other.float().norm()
 
 
-@needs("float8_e8m0fnu")
+@needs("float4_e2m1fn_x2")
 @pytest.mark.parametrize("dim", [0, -1])
 def test_blocks_of_32_share_a_power_of_two(dim: int) -> None:
     matrix = torch.randn(64, 96) * torch.logspace(-3, 3, 96)
