@@ -27,7 +27,6 @@ from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments, ScanArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.report.colours import has_colours, width_of
 from torchscan.report.column_choice import needed_for, require_device, usual_columns
 from torchscan.report.info import Info
 from torchscan.report.layer_table import check_layout, info_table
@@ -35,6 +34,7 @@ from torchscan.report.select import folded_to
 from torchscan.report.table import Cut, Table
 from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan
+from torchscan.terminal import has_colours, width_of
 from torchscan.trace.trace import Trace
 from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types

@@ -135,8 +135,8 @@ def _put_layers(options: argparse.Namespace) -> None:
 
 def _show_unfinished(error: RecordError, width: int) -> None:
     """Print the layers that ran, before the error says why the pass failed."""
-    from torchscan.report.colours import has_colours
     from torchscan.report.unfinished import unfinished_table
+    from torchscan.terminal import has_colours
 
     table = unfinished_table(error)
     if table is not None:

@@ -59,7 +59,7 @@ def info_of(
     overall: Any = {key: sum([layer[key] for layer in layers]) for key in SUMS}
     overall["complete"] = layers[0]["complete"]
     without_formula = {}
-    if not all([layer["complete"] for layer in layers]):
+    if not all(layer["complete"] for layer in layers):
         for name, paths in operators_without_formula(trace, costs).items():
             without_formula[name] = sum(paths.values())
     pre, fwd = overheads
