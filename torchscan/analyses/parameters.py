@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torchscan.trace.records import ParameterRecord
@@ -76,21 +76,24 @@ def unused_parameters(trace: Trace) -> dict[str, int]:
     parameters.
     """
     seen = {each.identity for each in trace.parameters if each.is_used}
-    records = [each for each in trace.parameters if each.identity not in seen]
-    if not records:
-        return {}
+    numel_by_path = {}
+    for record in trace.parameters:
+        if not record.is_buffer and record.identity not in seen:
+            seen.add(record.identity)
+            numel_by_path[record.path] = record.numel
+    return _sum_in_unused_modules(numel_by_path, trace) if numel_by_path else {}
 
+
+def _sum_in_unused_modules(numel_by_path: Mapping[str, int], trace: Trace) -> dict[str, int]:
+    """Return the sums of unused parameters over the outermost modules that have no others."""
     # One path for each owner suffices.
     path_by_owner = {each.owner: each.path for each in trace.parameters if each.is_used}
     used = {prefix for path in path_by_owner.values() for prefix in enclosing_modules(path)}
     unused: dict[str, int] = {}
-    for record in records:
-        if record.is_buffer or record.identity in seen:
-            continue
-        seen.add(record.identity)
-        around = enclosing_modules(record.path)
-        group = next((module for module in around if module not in used), record.path)
-        unused[group] = unused.get(group, 0) + record.numel
+    for path, numel in numel_by_path.items():
+        around = enclosing_modules(path)
+        group = next((module for module in around if module not in used), path)
+        unused[group] = unused.get(group, 0) + numel
     return unused
 
 

@@ -75,10 +75,22 @@ class LayerColumn:
         """Return the column, with its unit in the heading, and a cell for each layer."""
         values = self.values(layers, overall)
         if self.scale is None:
-            texts = [NONE if value is None else self.text(value) for value in values]
-            return self.column, list(map(Cell, values, texts))
+            cells = []
+            for value in values:
+                cells.append(Cell(value, NONE if value is None else self.text(value)))
+            return self.column, cells
 
         scale = self.scale([value for value in values if value and isfinite(value)])
+        cells = self._write_in(scale, layers, values)
+        if not scale.unit:
+            return self.column, cells
+        heading = f"{self.column.heading} ({scale.unit})"
+        return replace(self.column, heading=heading, size=scale.size), cells
+
+    def _write_in(
+        self, scale: units.Scale, layers: Sequence[Mapping[str, Any]], values: Sequence[Any]
+    ) -> list[Cell]:
+        """Return the cells of values in a unit."""
         cells = []
         for layer, value in zip(layers, values, strict=True):
             text = NONE
@@ -89,10 +101,7 @@ class LayerColumn:
             elif layer["is_shared"]:
                 text = self.shared
             cells.append(Cell(value, text))
-        if not scale.unit:
-            return self.column, cells
-        heading = f"{self.column.heading} ({scale.unit})"
-        return replace(self.column, heading=heading, size=scale.size), cells
+        return cells
 
 
 _OPTIONS = [field.name for field in fields(LayerColumn)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torchscan.analyses.conventions import Convention
@@ -56,12 +56,10 @@ def info_of(
     own_costs, parameters = module_costs(trace, costs), parameters_by_call(trace)
     order = tree_order(trace)
     layers = [_layer(trace, index, own_costs[index], parameters[index]) for index in order]
-    overall: Any = {key: sum([layer[key] for layer in layers]) for key in SUMS}
+    overall: Any = {}
+    for key in SUMS:
+        overall[key] = sum([layer[key] for layer in layers])
     overall["complete"] = layers[0]["complete"]
-    without_formula = {}
-    if not all(layer["complete"] for layer in layers):
-        for name, paths in operators_without_formula(trace, costs).items():
-            without_formula[name] = sum(paths.values())
     pre, fwd = overheads
     cuda: OverheadData = {"pre": pre.cuda, "fwd": fwd.cuda}
     framework: OverheadData = {"pre": pre.framework, "fwd": fwd.framework}
@@ -69,16 +67,14 @@ def info_of(
         "overheads": {"cuda": cuda, "framework": framework},
         "layers": layers,
         "overall": overall,
-        "without_formula": without_formula,
+        "without_formula": {},
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
     if fields is not None:
-        own_fields = list(fields)
-        _add_fields(data, [own_fields[index] for index in order])
-    problems = formula_problems(trace, without_formula) if without_formula else []
-    if problems:
-        data["formula_problems"] = list(map(to_plain, problems))
+        _add_fields(data, order, list(fields))
+    if not all(layer["complete"] for layer in layers):
+        _add_unknown_costs(data, trace, costs)
     if memory is not None:
         _add_memory(data, memory)
     if roofline is not None:
@@ -100,8 +96,17 @@ def tree_order(trace: Trace) -> list[int]:
     return order
 
 
-def _add_fields(data: InfoData, fields: Iterable[LayerField]) -> None:
-    for layer, field in zip(data["layers"], fields, strict=True):
+def _add_unknown_costs(data: InfoData, trace: Trace, costs: Sequence[OpCost]) -> None:
+    for name, paths in operators_without_formula(trace, costs).items():
+        data["without_formula"][name] = sum(paths.values())
+    problems = formula_problems(trace, data["without_formula"])
+    if problems:
+        data["formula_problems"] = list(map(to_plain, problems))
+
+
+def _add_fields(data: InfoData, order: Sequence[int], fields: Sequence[LayerField]) -> None:
+    for layer, index in zip(data["layers"], order, strict=True):
+        field = fields[index]
         layer["rf"], layer["s"] = plain_short(field.rf), plain_short(field.stride)
         layer["p"] = plain_short(field.padding)
         axes: Any = [list(map(AxisField.to_dict, output)) for output in field.outputs]
@@ -198,14 +203,14 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
         inputs.append({"name": each.name, "shape": list(each.shape), "dtype": dtype})
     return {
         "execution": provenance.execution,
-        "reasons": [to_plain(note) for note in provenance.reasons],
+        "reasons": list(map(to_plain, provenance.reasons)),
         "mode": provenance.mode,
         "backward": provenance.backward,
         "batch_size": provenance.batch_size,
         "inputs": inputs,
-        "assumptions": [to_plain(note) for note in provenance.assumptions],
+        "assumptions": list(map(to_plain, provenance.assumptions)),
         "unrecorded_modules": list(provenance.unrecorded_modules),
-        "unreadable_weights": [to_plain(note) for note in provenance.unreadable_weights],
+        "unreadable_weights": list(map(to_plain, provenance.unreadable_weights)),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
         "convention": convention,

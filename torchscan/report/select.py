@@ -40,7 +40,7 @@ def select_layers(
         check_estimates([sort], layers)
         values = COLUMNS[sort].values(layers, data["overall"])
         order = sorted(range(len(layers)), key=lambda index: _sort_key(values[index]))
-        layers = [layers[index] for index in order]
+        layers = list(map(layers.__getitem__, order))
 
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)
