@@ -77,7 +77,10 @@ class LayerColumn:
         if self.scale is None:
             cells = []
             for value in values:
-                cells.append(Cell(value, NONE if value is None else self.text(value)))
+                text = NONE
+                if value is not None:
+                    text = self.text(value)
+                cells.append(Cell(value, text))
             return self.column, cells
 
         scale = self.scale([value for value in values if value and isfinite(value)])

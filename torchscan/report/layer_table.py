@@ -12,7 +12,7 @@ from torchscan.errors import Give, InputError, Text
 from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn
 from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoData, InfoDict, Layer, Sums, data_of
-from torchscan.report.lines import FOLDED, Line, Lines, lines_of
+from torchscan.report.lines import Line, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Column, Cut, Table, check_width
 from torchscan.report.table_rows import Cell, Row
@@ -66,23 +66,10 @@ def layer_table(
         columns=headings,
         rows=_make_rows(shown.lines, written, is_listed=is_listed),
         totals=[totals_of(data)],
-        remarks=_folding(shown) + remarks_of(data, fields=FIELDS.intersection(columns)),
+        remarks=[*shown.remarks, *remarks_of(data, fields=FIELDS.intersection(columns))],
         source=source_of(data["provenance"]),
         noun="layers",
     )
-
-
-def _folding(shown: Lines) -> list[str]:
-    """Return remarks on rows of several layers, and on hidden layers."""
-    remarks = []
-    if any(line.repeats > 1 for line in shown.lines):
-        remarks.append(FOLDED)
-    hidden = []
-    for name, count in shown.hidden.items():
-        hidden.append(f"{name} ×{count}" if count > 1 else name)
-    if hidden:
-        remarks.append(f"Hidden layers without operators: {', '.join(hidden)}.")
-    return remarks
 
 
 @explain_wrong_types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice
 from operator import itemgetter
 from typing import NamedTuple
@@ -37,8 +37,8 @@ class Lines(NamedTuple):
     """The rows that a table shows."""
 
     lines: Sequence[Line]
-    #: how many layers of which type were left out
-    hidden: Mapping[str, int]
+    #: on rows of several layers, and on layers that were left out
+    remarks: Sequence[str] = ()
 
 
 def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
@@ -56,12 +56,12 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
         if len(types) <= max_lines:
             folded = list(islice(tree.folded(idle), max_lines + 1))
         if 0 < len(folded) <= max_lines:
-            hidden = Counter([layer["type"] for layer in compress(layers, idle)])
-            return Lines([tree.line(*each) for each in folded], hidden)
+            shown = [tree.line(*each) for each in folded]
+            return Lines(shown, _remarks(shown, compress(layers, idle)))
     lines = []
     for layer, total in zip(layers, tree.totals, strict=True):
         lines.append(Line(name_of(layer), full_name_of(layer), layer, total))
-    return Lines(lines, {})
+    return Lines(lines)
 
 
 def _find_idle(layers: Sequence[Layer]) -> list[bool]:
@@ -74,6 +74,18 @@ def _find_idle(layers: Sequence[Layer]) -> list[bool]:
         else:
             idle.append(layer["input_shape"] == layer["output_shape"] is not None)
     return idle
+
+
+def _remarks(lines: Iterable[Line], hidden: Iterable[Layer]) -> list[str]:
+    remarks = []
+    if any(line.repeats > 1 for line in lines):
+        remarks.append(FOLDED)
+    names = []
+    for name, count in Counter([layer["type"] for layer in hidden]).items():
+        names.append(f"{name} ×{count}" if count > 1 else name)
+    if names:
+        remarks.append(f"Hidden layers without operators: {', '.join(names)}.")
+    return remarks
 
 
 class Tree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan.escapes import printable
 
@@ -16,8 +16,7 @@ BEST = "*"
 _MAX_LEVELS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value, and how it reads."""
 
     value: Any
@@ -81,14 +80,13 @@ class Row:
             return self.cells
         return [total or cell for cell, total in zip(self.cells, self.sums, strict=True)]
 
-    def shown_at(self, index: int) -> Cell:
-        """Return the shown cell of a column."""
-        return (self.sums[index] if self.sums else None) or self.cells[index]
-
     @property
     def texts(self) -> list[str]:
-        """The texts of these."""
-        return [self.name, *(printable(cell.text) for cell in self.shown[1:])]
+        """The texts of these, as a terminal shows them."""
+        texts = [self.name, *[cell.text for cell in self.shown[1:]]]
+        if "".join(texts).isprintable():
+            return texts
+        return list(map(printable, texts))
 
     def only(self, indices: Sequence[int]) -> Row:
         """Return the row with some of its cells."""
