@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from torchscan.errors import InputError
 from torchscan.escapes import printable
 
 #: seconds before the line is shown, and between updates
@@ -73,6 +74,12 @@ def width_of(stream: TextIO) -> int:
     if not is_terminal(stream):
         return 80
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def check_width(width: object) -> None:
+    """Raise an InputError if nothing can be that many characters wide."""
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InputError.of_value("width", width, "give a number of characters")
 
 
 def _tell(what: str, done: threading.Event) -> None:

@@ -14,8 +14,9 @@ from torchscan.report.html import part_of
 from torchscan.report.info_data import InfoData, InfoDict, Layer, Sums, data_of
 from torchscan.report.lines import Line, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
-from torchscan.report.table import Column, Cut, Table, check_width
+from torchscan.report.table import Column, Cut, Table
 from torchscan.report.table_rows import Cell, Row
+from torchscan.terminal import check_width
 from torchscan.wording import write_choices
 from torchscan.wrong_arguments import explain_wrong_types
 

@@ -13,7 +13,7 @@ NONE = "–"
 #: mark after the name of the row that answers a search
 BEST = "*"
 #: levels by which a tree is indented at most
-_MAX_LEVELS = 100
+MAX_LEVELS = 100
 
 
 class Cell(NamedTuple):
@@ -71,7 +71,7 @@ class Row:
     @property
     def indent(self) -> int:
         """Number of levels that the name is indented, up to a maximum."""
-        return min(self.depth, _MAX_LEVELS)
+        return min(self.depth, MAX_LEVELS)
 
     @property
     def shown(self) -> Sequence[Cell]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torchscan.report.table import Column, Conclusion, Cut, Table
-from torchscan.report.table_rows import Row
+from torchscan.report.table_rows import MAX_LEVELS, Row
 
 _ELLIPSIS = "…"
 #: spaces between columns
@@ -42,12 +42,12 @@ def _tree_branches(rows: Sequence[Row], width: int) -> list[str]:
 
     Deep trees stop indenting at two fifths of the width, so that names keep some room.
     """
-    max_level = max(2, width // 5)
+    max_level = min(max(2, width // 5), MAX_LEVELS)
     depths_below: set[int] = set()  # of the rows below that hang below the same rows
     branches = []
     for row in reversed(rows):
         branch = ""
-        for level in range(1, min(row.indent, max_level)):
+        for level in range(1, min(row.depth, max_level)):
             branch += "│ " if level in depths_below else "  "
         if row.depth > 0:
             branch += "├─" if row.depth in depths_below else "└─"
@@ -79,9 +79,16 @@ def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
     if not texts or table_width(map(max_text_width, table.columns, texts)) <= width:
         return table, texts
 
+    return _hide_columns(table, texts, width)
+
+
+def _hide_columns(
+    table: Table, texts: Sequence[list[str]], width: int
+) -> tuple[Table, list[list[str]]]:
     kept, hidden = _split_columns(table, texts, width)
     keys = {column.key for column in kept}
-    texts = [each for column, each in zip(table.columns, texts, strict=True) if column.key in keys]
+    pairs = zip(table.columns, texts, strict=True)
+    kept_texts = [each for column, each in pairs if column.key in keys]
     shown = table.only([column for column in table.columns if column.key in keys])
     remarks = list(shown.remarks)
     headings = [column.heading for column in hidden if column.heading]
@@ -89,7 +96,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
         has_conclusion = bool(remarks) and isinstance(remarks[-1], Conclusion)
         position = len(remarks) - 1 if has_conclusion else len(remarks)
         remarks.insert(position, f"Hidden columns: {', '.join(headings)}.")
-    return replace(shown, columns=kept, remarks=remarks), texts
+    return replace(shown, columns=kept, remarks=remarks), kept_texts
 
 
 def table_width(widths: Iterable[int]) -> int:
