@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple, cast, get_args
 
 from torchscan.errors import Give, InputError, Text
@@ -232,17 +233,20 @@ def _write_column(
 def _make_rows(
     lines: Sequence[Line], columns: Sequence[_WrittenColumn], *, is_listed: bool
 ) -> list[Row]:
-    rows = []
     if is_listed:
-        for index, line in enumerate(lines):
-            cells = [column.cells[index] for column in columns]
-            rows.append(Row(cells=[Cell(line.full_name, line.full_name), *cells]))
-        return rows
-    for index, line in enumerate(lines):
-        cells = [column.cells[index] for column in columns]
+        names = [Cell(line.full_name, line.full_name) for line in lines]
+    else:
+        names = [Cell(line.full_name, line.name) for line in lines]
+    cells_by_row = zip(names, *[column.cells for column in columns], strict=True)
+    if is_listed:
+        return [Row(cells=cells) for cells in cells_by_row]
+
+    rows = []
+    sums_by_row = zip(repeat(None), *[column.sums for column in columns], strict=False)
+    for line, cells, sums in zip(lines, cells_by_row, sums_by_row, strict=False):
         row = Row(
-            cells=[Cell(line.full_name, line.name), *cells],
-            sums=[None, *[column.sums[index] for column in columns]],
+            cells=cells,
+            sums=sums,
             depth=line.own["depth"],
             full_name=line.full_name,
             repeats=line.repeats,

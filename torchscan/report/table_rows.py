@@ -78,7 +78,7 @@ class Row:
         """The cells that people see: sums where there are some."""
         if not self.sums:
             return self.cells
-        return [total or cell for cell, total in zip(self.cells, self.sums, strict=True)]
+        return [total or cell for total, cell in zip(self.sums, self.cells, strict=True)]
 
     @property
     def texts(self) -> list[str]:
