@@ -23,7 +23,6 @@ from torchscan.report.table import Column, Scaling
 from torchscan.report.table_rows import NONE, Cell
 
 FieldKey = Literal["rf", "s", "p"]
-PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
 EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
 #: smallest number of parameters with a prefix: people know smaller ones by heart
 _MANY = 10**9

@@ -82,11 +82,8 @@ class Row:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of these, as a terminal shows them."""
-        texts = [self.name, *[cell.text for cell in self.shown[1:]]]
-        if "".join(texts).isprintable():
-            return texts
-        return list(map(printable, texts))
+        """The texts of these."""
+        return [self.name, *[printable(cell.text) for cell in self.shown[1:]]]
 
     def only(self, indices: Sequence[int]) -> Row:
         """Return the row with some of its cells."""

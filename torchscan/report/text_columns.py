@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from torchscan.escapes import printable
 from torchscan.report.table import Column, Conclusion, Cut, Table
 from torchscan.report.table_rows import MAX_LEVELS, Row
 
@@ -31,9 +32,14 @@ def column_texts(table: Table, width: int) -> list[list[str]]:
     """
     if not table.rows:
         return []
-    texts = [row.texts for row in table.rows]
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    columns[0] = list(map(operator.add, _tree_branches(table.rows, width), columns[0]))
+    names = [row.name for row in table.rows]
+    columns = [list(map(operator.add, _tree_branches(table.rows, width), names))]
+    _, *cells_by_column = zip(*[row.shown for row in table.rows], strict=True)
+    for cells in cells_by_column:
+        texts = [cell.text for cell in cells]
+        if not "".join(texts).isprintable():
+            texts = list(map(printable, texts))
+        columns.append(texts)
     return columns
 
 
