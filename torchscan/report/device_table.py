@@ -84,7 +84,7 @@ def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
         rows = []
         for row in table.rows:
             name = row.cells[0]._replace(text=_MAKER.sub("", row.name))
-            rows.append(replace(row, cells=[name, *row.cells[1:]]))
+            rows.append(row._replace(cells=[name, *row.cells[1:]]))
         table = replace(table, rows=rows)
     return table.write("text", width=width or _WIDTH)
 

@@ -173,7 +173,7 @@ class Table(Result):
             value = values.get(name)
             cell = Cell(value, NONE if value is None else str(value))
             sums = [*row.sums, None] if row.sums else ()
-            rows.append(replace(row, cells=[*row.cells, cell], sums=sums))
+            rows.append(row._replace(cells=[*row.cells, cell], sums=sums))
         return replace(self, columns=[*self.columns, column], rows=rows)
 
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:

@@ -1,9 +1,11 @@
-"""Rows of a table and their cells, as plain data."""
+"""Rows of a table and their cells, as plain data.
+
+They are tuples: a frozen dataclass takes four times as long to make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torchscan.escapes import printable
@@ -23,8 +25,7 @@ class Cell(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One row. The first cell is its name; deeper rows that follow hang below it."""
 
     cells: Sequence[Cell]
@@ -91,4 +92,4 @@ class Row:
         sums: list[Cell | None] = []
         if self.sums:
             sums = [self.sums[index] for index in indices]
-        return replace(self, cells=cells, sums=sums)
+        return self._replace(cells=cells, sums=sums)

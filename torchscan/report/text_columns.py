@@ -125,7 +125,7 @@ def _let_fall(table: Table, width: int) -> Table:
     rows = []
     for row in table.rows:
         texts = [row.texts[index] for index in fallen]
-        rows.append(replace(row, below=", ".join(filter(None, texts))))
+        rows.append(row._replace(below=", ".join(filter(None, texts))))
     kept = [column for column in table.columns if not column.falls_below]
     return replace(table, rows=rows).only(kept)
 
