@@ -131,6 +131,7 @@ class Tree:
 
         Each is followed by those that the run calls. Layers that are ``idle`` are left out.
         """
+        values = list(map(_values_of, self._layers))
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
             places, run = waiting.pop()
@@ -141,7 +142,7 @@ class Tree:
                 shown.append([each for each in children if not idle[each]])
             below = []
             start = 0
-            for siblings in self._runs(shown[-1]):
+            for siblings in self._runs(shown[-1], values):
                 # Equal blocks have equal children at equal positions.
                 stop = start + len(siblings)
                 equal = [each for children in shown for each in children[start:stop]]
@@ -149,11 +150,11 @@ class Tree:
                 start = stop
             waiting += reversed(below)
 
-    def _runs(self, siblings: Iterable[int]) -> Iterator[list[int]]:
+    def _runs(self, siblings: Iterable[int], values: Sequence[object]) -> Iterator[list[int]]:
         """Yield the runs of equal layers that follow each other."""
         run: list[int] = []
         for index in siblings:
-            if run and self._is_alike(run[-1], index) and self._follows(run[-1], index):
+            if run and self._is_equal(run[-1], index, values) and self._follows(run[-1], index):
                 run.append(index)
                 continue
             if run:
@@ -169,12 +170,12 @@ class Tree:
             return other["call"] == one["call"] + 1
         return is_next(one["name"], other["name"])
 
-    def _is_alike(self, index: int, other_index: int) -> bool:
+    def _is_equal(self, index: int, other_index: int, values: Sequence[object]) -> bool:
         """Return whether two layers, and those that they call, show the same values."""
         pairs = [(index, other_index)]
         while pairs:
             one, other = pairs.pop()
-            if _values_of(self._layers[one]) != _values_of(self._layers[other]):
+            if values[one] != values[other]:
                 return False
             children, other_children = self._children[one], self._children[other]
             if len(children) != len(other_children):
