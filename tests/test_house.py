@@ -39,7 +39,7 @@ ROOMS = [
         "garbage",
         "torch_versions",
     },
-    {"progress", "formatters"},
+    {"terminal", "formatters"},
     {"results"},
     {"notes"},
     {"trace"},

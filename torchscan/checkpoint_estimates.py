@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torchscan.analyses.checkpoint_curve import CheckpointCurve
 from torchscan.checkpointing import CheckpointComparison, CheckpointEstimate
-from torchscan.device_estimates import DeviceEstimates, show_progress
+from torchscan.device_estimates import DeviceEstimates
 from torchscan.errors import Give, InputError
 from torchscan.question import Question
 from torchscan.recorded_pass import RecordedPass
@@ -42,7 +42,7 @@ def compare_checkpoints(
         peak, roofline = max(step.timeline.totals), estimates.roofline_of(step)
         return CheckpointEstimate(peak, verdict.reserved_bytes, verdict.fits, roofline, step.trace)
 
-    with show_progress(estimates.question, ", over checkpoints"):
+    with estimates.question.show_progress(", over checkpoints"):
         usual = estimate(without.step.recorded)
         recorded, room = full.step.recorded, device.room_bytes
         comparison = CheckpointComparison(usual, recorded, layers, estimate, room)

@@ -24,17 +24,17 @@ from torchscan.garbage import collected_later
 from torchscan.hardware.device_specs import can_estimate_for
 from torchscan.hints import PrintedSummary
 from torchscan.ops import OpCost
-from torchscan.question import asking
+from torchscan.question import Question, asking
 from torchscan.recording.arguments import RunArguments, ScanArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.report.colours import has_colours, width_of
-from torchscan.report.column_choice import needed_for, require_device, usual_columns
 from torchscan.report.info import Info
-from torchscan.report.layer_table import check_layout, info_table
+from torchscan.report.layer_table import check_layout, layer_table, needed_for, usual_columns
 from torchscan.report.select import folded_to
-from torchscan.report.table import Cut, Table
+from torchscan.report.table import Cut, Screen
+from torchscan.report.text import format_text
 from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan
+from torchscan.terminal import has_colours, width_of
 from torchscan.trace.trace import Trace
 from torchscan.user_warnings import warn_user
 from torchscan.wrong_arguments import explain_wrong_types
@@ -128,24 +128,23 @@ def summary(
     has_device = "device" in asked and can_estimate_for(asked["device"])
     if columns is None:
         columns = usual_columns(receptive_field, effective_rf_stats, has_device)
-    require_device(columns, has_device=has_device)
+    needed = needed_for(columns, has_device=has_device)
+    screen = Screen(width, has_colours(sys.stdout))
     with collected_later():
-        scan = Scan(module, input_shape, dtype, **asked)
+        scan = Scan.of(Question(module=module, input_shape=input_shape, dtype=dtype, **asked))
         try:
-            info = scan.describe(convention, strict=strict, **needed_for(columns))
+            info = scan.describe(convention, strict=strict, **needed)
         except RecordError as error:
-            _print(unfinished_table(error), width)
+            unfinished = unfinished_table(error)
+            if unfinished is not None:
+                print(format_text(unfinished, screen))  # noqa: T201
             raise
         if max_depth is not None:
             info = folded_to(info, max_depth)
-        _print(info_table(info, columns, wrap_mode, fold_repeats=fold_repeats), width)
+        table = layer_table(info, columns, wrap_mode, fold_repeats)
+        print(format_text(table, screen))  # noqa: T201
         del scan, info  # else the garbage collector visits all their objects
     return PrintedSummary()
-
-
-def _print(table: Table | None, width: int) -> None:
-    if table is not None:
-        print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201
 
 
 @asking

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from torchscan.analyses.accumulated_steps import repeat_passes
@@ -22,7 +21,6 @@ from torchscan.hardware.device_specs import Device, can_estimate_for, device_nam
 from torchscan.once import once
 from torchscan.pass_changes import Change
 from torchscan.precisions import checked_precision
-from torchscan.progress import progress
 from torchscan.question import KernelDevice, Question
 from torchscan.recorded_pass import RecordedPass, find_overflow, kernels_of
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
@@ -129,7 +127,7 @@ class DeviceEstimates:
     def step_for(self, kernels: KernelDevice) -> RecordedPass:
         """Return the pass for these kernels, which devices with the same kernels share."""
         if kernels not in self._steps:
-            with show_progress(self.question, ", operator by operator"):
+            with self.question.show_progress(", operator by operator"):
                 request = self.question.decomposed_pass(kernels, self._change)
                 trace, direct_request = record_step(request)
                 self._steps[kernels] = RecordedPass(
@@ -206,9 +204,3 @@ class DeviceEstimates:
         """The number that rows of products must be a multiple of."""
         recipe = self.question.float8
         return 1 if recipe is None else required_multiple(recipe)
-
-
-def show_progress(question: Question, how: str = "") -> AbstractContextManager[None]:
-    """Return a context that shows progress if a pass takes long."""
-    name = type(question.module).__name__
-    return progress(f"torchscan: {name}{how}", is_shown=question.progress)

@@ -16,13 +16,13 @@ from torchscan.analyses.generation.spread_model import SpreadModel
 from torchscan.errors import Argument, Give, InputError, RecordError
 from torchscan.generation_question import GenerationQuestion
 from torchscan.generation_setting import GenerationOptions, GenerationSetting, require_rate
-from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.generation_passes import Length, Step
 from torchscan.recording.precision import type_of
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.sharding import Apply
 from torchscan.recording.state import original_of
+from torchscan.terminal import progress as told
 from torchscan.units import Tokens
 
 

@@ -40,19 +40,19 @@ def to_plain(value: Any) -> Any:
 
     A number that is not finite becomes one of ``NOT_FINITE``.
     """
-    kind = type(value)
-    if is_record(kind):
-        return {
-            stored_key(kind, name): to_plain(getattr(value, name)) for name in field_types(kind)
-        }
-    if isinstance(value, Mapping):
-        return {key: to_plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
-    if isinstance(value, float):
-        return _to_plain_number(value)
     if value is None or isinstance(value, str | int):
         return value
+    if isinstance(value, float):
+        return _to_plain_number(value)
+    if isinstance(value, Mapping):
+        return {key: to_plain(each) for key, each in value.items()}
+    kind: Any = type(value)
+    if is_record(kind):
+        keys = _STORED_KEYS.get(kind, {})
+        names = field_types(kind)
+        return {keys.get(name, name): to_plain(getattr(value, name)) for name in names}
+    if isinstance(value, list | tuple):
+        return [to_plain(each) for each in value]
     return int(value) if isinstance(value, numbers.Integral) else str(value)
 
 
@@ -99,13 +99,9 @@ def is_optional(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType) and get_args(kind)[1:] == (type(None),)
 
 
+@lru_cache(maxsize=64)
 def field_types(kind: Any) -> dict[str, Any]:
     """Return the type of each field by its name."""
-    return _field_types(kind)
-
-
-@lru_cache(maxsize=64)
-def _field_types(kind: Any) -> dict[str, Any]:
     if issubclass(kind, tuple):
         names = kind._fields
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +32,7 @@ from torchscan.recording.training.recipe import (
     with_recipe,
 )
 from torchscan.signatures import spelled_out
+from torchscan.terminal import progress
 from torchscan.torch_versions import is_offloaded
 from torchscan.units import bytes_of
 
@@ -146,6 +148,11 @@ class Question(Inputs):
         if self.cuda_context is None:
             return None
         return bytes_of("cuda_context", self.cuda_context)
+
+    def show_progress(self, how: str = "") -> AbstractContextManager[None]:
+        """Return a context that shows progress if a pass takes long."""
+        name = type(self.module).__name__
+        return progress(f"torchscan: {name}{how}", is_shown=self.progress)
 
     def fused_pass(self) -> PassRequest:
         """Return the pass with fused composite operators, for costs and receptive fields."""

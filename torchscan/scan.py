@@ -18,7 +18,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.analyses.totals import by_module, by_operator, require_prices
 from torchscan.checkpoint_estimates import compare_checkpoints
-from torchscan.device_estimates import DeviceEstimates, show_progress
+from torchscan.device_estimates import DeviceEstimates
 from torchscan.errors import InputError
 from torchscan.escapes import printable
 from torchscan.estimate_suggestions import asker_of, suggest_for_memory, suggest_for_time
@@ -131,7 +131,7 @@ class Scan:
     def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
         on_cuda = torch.cuda.is_initialized() and is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
-        with show_progress(self.question):
+        with self.question.show_progress():
             trace, _ = record_step(self.question.fused_pass())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
@@ -198,7 +198,7 @@ class Scan:
     def receptive_field(self) -> ReceptiveField:
         """The part of each input that one unit of each layer sees."""
         trace = self.trace
-        with show_progress(self.question):
+        with self.question.show_progress():
             return receptive_fields(trace)
 
     @once
@@ -227,7 +227,7 @@ class Scan:
         To find it, the pass is recorded at some 3 to 25 other sizes.
         """
         search = self.batch_search()
-        with show_progress(self.question, ", at other batch sizes"):
+        with self.question.show_progress(", at other batch sizes"):
             return search.largest()
 
     def batch_search(self) -> SizeSearch:
@@ -240,7 +240,7 @@ class Scan:
         To find it, the pass is recorded at some 3 to 25 other lengths.
         """
         search = self.length_search()
-        with show_progress(self.question, ", at other lengths"):
+        with self.question.show_progress(", at other lengths"):
             return search.largest()
 
     def length_search(self) -> SizeSearch:

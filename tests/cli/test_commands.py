@@ -20,7 +20,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from tests.test_progress import screen
+from tests.test_terminal import screen
 from torchscan import estimate_memory, from_json
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.analyses.routed_calls import RoutedCalls
+from torchscan.analyses.routing_operators import ROUTERS
 from torchscan.notes import Note
 from torchscan.ops import OpCost, compute_cost, find_formula_problem, operators_with_problem
-from torchscan.ops.routing import UNKNOWN
 from torchscan.trace.trace import Trace
 
 
@@ -22,23 +22,29 @@ def call_costs(
     ``macs`` are counted by the convention. Calls with the same signature cost the same if their
     indices were picked alike, and models repeat themselves.
     """
-    routed = routed or RoutedCalls(trace)
-    by_key: dict[tuple[int, int], OpCost] = {}
-    costs: list[OpCost] = []
-    for index, op in enumerate(trace.ops):
-        routing = routed.routing(index) if routed.has_routers else UNKNOWN
-        key = (id(op.signature), id(routing))
-        cost = by_key.get(key)
-        if cost is None:
-            cost = by_key[key] = compute_cost(op.signature, routing).cost
-        costs.append(cost)
-    all_costs = tuple(costs)
-    if routed.has_routers:
-        all_costs = routed.with_avoidable_bytes(all_costs)
+    signatures = {id(op.signature): op.signature for op in trace.ops}
+    if ROUTERS.keys().isdisjoint([each.operator for each in signatures.values()]):
+        cost_by_signature = {key: compute_cost(each).cost for key, each in signatures.items()}
+        costs = tuple([cost_by_signature[id(op.signature)] for op in trace.ops])
+    else:
+        costs = _costs_behind_routers(trace, routed or RoutedCalls(trace))
     if convention == "torchscan":
-        return all_costs
-    pairs = zip(all_costs, convention_macs(trace, convention), strict=True)
+        return costs
+    pairs = zip(costs, convention_macs(trace, convention), strict=True)
     return tuple(replace(cost, macs=macs) for cost, macs in pairs)
+
+
+def _costs_behind_routers(trace: Trace, routed: RoutedCalls) -> tuple[OpCost, ...]:
+    """Return the cost of each call, which may depend on what routers pick."""
+    cost_by_key: dict[tuple[int, int], OpCost] = {}
+    costs = []
+    for index, op in enumerate(trace.ops):
+        routing = routed.routing(index)
+        key = (id(op.signature), id(routing))
+        if key not in cost_by_key:
+            cost_by_key[key] = compute_cost(op.signature, routing).cost
+        costs.append(cost_by_key[key])
+    return routed.with_avoidable_bytes(tuple(costs))
 
 
 def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:

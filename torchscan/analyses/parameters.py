@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from torchscan.trace.records import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(NamedTuple):
     """Elements of trainable parameters, frozen parameters and buffers, and their bytes."""
 
     grad_params: int = 0
@@ -32,19 +33,40 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
     the nearest enclosing module that is.
     """
     called = {call.path for call in trace.modules}
-    slots_by_owner: dict[str, list[ParameterRecord]] = {}
+    slots_by_owner: dict[str, list[ParameterRecord]] = defaultdict(list)
     for record in trace.parameters:
         owner = record.owner
         while owner and owner not in called:
             owner, _, _ = owner.rpartition(".")
-        slots_by_owner.setdefault(owner, []).append(record)
+        slots_by_owner[owner].append(record)
 
     seen: set[int] = set()
-    counts: list[ParameterCount] = []
+    counts = []
     for call in trace.modules:
         slots = slots_by_owner.get(call.path)
-        counts.append(_count(slots, seen) if slots else _NOTHING)
+        counts.append(_NOTHING if slots is None else _count(slots, seen))
     return tuple(counts)
+
+
+def _count(slots: Sequence[ParameterRecord], seen: set[int]) -> ParameterCount:
+    """Count the slots of a module call that were not seen before, and add them to the seen ones."""
+    slot_by_identity = {slot.identity: slot for slot in slots}
+    is_shared = not seen.isdisjoint(slot_by_identity)
+    trainable = frozen = param_size = num_buffers = buffer_size = 0
+    for identity, slot in slot_by_identity.items():
+        if identity in seen:
+            continue
+        if slot.is_buffer:
+            num_buffers += slot.numel
+            buffer_size += slot.stored_bytes
+            continue
+        param_size += slot.stored_bytes
+        if slot.requires_grad:
+            trainable += slot.numel
+        else:
+            frozen += slot.numel
+    seen.update(slot_by_identity)
+    return ParameterCount(trainable, frozen, param_size, num_buffers, buffer_size, is_shared)
 
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
@@ -53,41 +75,26 @@ def unused_parameters(trace: Trace) -> dict[str, int]:
     The keys are the paths of the outermost modules that have only such parameters, or of
     parameters.
     """
+    seen = {each.identity for each in trace.parameters if each.is_used}
+    numel_by_path = {}
+    for record in trace.parameters:
+        if not record.is_buffer and record.identity not in seen:
+            seen.add(record.identity)
+            numel_by_path[record.path] = record.numel
+    return _sum_in_unused_modules(numel_by_path, trace) if numel_by_path else {}
+
+
+def _sum_in_unused_modules(numel_by_path: Mapping[str, int], trace: Trace) -> dict[str, int]:
+    """Return the sums of unused parameters over the outermost modules that have no others."""
     # One path for each owner suffices.
     path_by_owner = {each.owner: each.path for each in trace.parameters if each.is_used}
     used = {prefix for path in path_by_owner.values() for prefix in enclosing_modules(path)}
     unused: dict[str, int] = {}
-    seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
-    for record in trace.parameters:
-        if record.is_buffer or record.identity in seen:
-            continue
-        seen.add(record.identity)
-        around = enclosing_modules(record.path)
-        group = next((module for module in around if module not in used), record.path)
-        unused[group] = unused.get(group, 0) + record.numel
+    for path, numel in numel_by_path.items():
+        around = enclosing_modules(path)
+        group = next((module for module in around if module not in used), path)
+        unused[group] = unused.get(group, 0) + numel
     return unused
-
-
-def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
-    new = {slot.identity: slot for slot in slots if slot.identity not in seen}
-    is_shared = not seen.isdisjoint([slot.identity for slot in slots])
-    seen.update(new)
-    numels, sizes = [0, 0, 0], [0, 0, 0]  # trainable, frozen, buffers
-    for slot in new.values():
-        if slot.is_buffer:
-            kind = 2
-        else:
-            kind = 0 if slot.requires_grad else 1
-        numels[kind] += slot.numel
-        sizes[kind] += slot.stored_bytes
-    return ParameterCount(
-        grad_params=numels[0],
-        nograd_params=numels[1],
-        param_size=sizes[0] + sizes[1],
-        num_buffers=numels[2],
-        buffer_size=sizes[2],
-        is_shared=is_shared,
-    )
 
 
 def enclosing_modules(path: str) -> list[str]:

@@ -15,11 +15,10 @@ from torchscan.cli.options import first_given
 from torchscan.cli.output import print_answer
 from torchscan.errors import Argument, Give, InputError, Value
 from torchscan.files import write_text
-from torchscan.progress import is_terminal
-from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
 from torchscan.report.html import page
 from torchscan.report.table import Table
+from torchscan.terminal import has_colours, is_terminal, width_of
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan

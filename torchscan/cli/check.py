@@ -18,7 +18,7 @@ from torchscan.cli.output import (
     report_internal_error,
 )
 from torchscan.escapes import printable
-from torchscan.progress import progress
+from torchscan.terminal import progress
 
 if TYPE_CHECKING:
     from torchscan.budgets import Budget, BudgetReport

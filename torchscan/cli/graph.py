@@ -13,7 +13,7 @@ from torchscan.cli.options import model_command
 from torchscan.cli.output import print_answer
 from torchscan.errors import InputError
 from torchscan.files import write_text
-from torchscan.report.colours import width_of
+from torchscan.terminal import width_of
 
 if TYPE_CHECKING:
     from torchscan.analyses.module_graph import ModuleGraph

@@ -14,7 +14,7 @@ from torchscan.cli.on_targets import require_step_for_optimizer
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_output, model_command
 from torchscan.errors import InputError, NonFiniteError
-from torchscan.progress import progress
+from torchscan.terminal import progress
 
 if TYPE_CHECKING:
     from torchscan.inspecting.run import RunFacts

@@ -19,7 +19,7 @@ from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_output, add_recipe, first_given, model_command
 from torchscan.errors import Argument, Give, InputError
-from torchscan.progress import progress
+from torchscan.terminal import progress
 
 #: what can be given with a snapshot
 _OF_SNAPSHOTS = {"target", "snapshot", "moment", "device", "format", "output", "width"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchscan.errors import Argument, Give, InputError, naming
 from torchscan.garbage import collected_later
-from torchscan.progress import progress
+from torchscan.terminal import progress
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan

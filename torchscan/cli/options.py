@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.option_values import to_checkpoint_or_comparison
-from torchscan.report.colours import width_of
+from torchscan.terminal import width_of
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ import traceback
 from typing import TextIO
 
 from torchscan.escapes import printable_styled, printable_text
-from torchscan.progress import is_terminal
+from torchscan.terminal import is_terminal
 
 SUCCESS, PROBLEM_FOUND, INVALID_USE, INTERNAL_ERROR = 0, 1, 2, 3
 

@@ -99,13 +99,12 @@ def _put_costs(options: argparse.Namespace) -> None:
 
 def _put_layers(options: argparse.Namespace) -> None:
     from torchscan.hardware.device_specs import can_estimate_for
-    from torchscan.report.column_choice import (
+    from torchscan.report.layer_table import (
         check_columns,
+        check_layout,
         needed_for,
-        require_device,
         usual_columns,
     )
-    from torchscan.report.layer_table import check_layout
     from torchscan.report.select import folded_to, select_layers
 
     has_device = can_estimate_for(options.device)
@@ -115,8 +114,8 @@ def _put_layers(options: argparse.Namespace) -> None:
     check_layout(columns, options.wrap_mode, options.width)
     read = [*columns, *([] if options.sort is None else [options.sort])]
     check_columns(read)
-    require_device(read, has_device=has_device)
-    counting = {"strict": options.strict, "convention": options.convention, **needed_for(read)}
+    needed = needed_for(read, has_device=has_device)
+    counting = {"strict": options.strict, "convention": options.convention, **needed}
     try:
         info = on_scan(options, lambda scan: scan.describe(**counting))
     except RecordError as error:
@@ -135,8 +134,8 @@ def _put_layers(options: argparse.Namespace) -> None:
 
 def _show_unfinished(error: RecordError, width: int) -> None:
     """Print the layers that ran, before the error says why the pass failed."""
-    from torchscan.report.colours import has_colours
     from torchscan.report.unfinished import unfinished_table
+    from torchscan.terminal import has_colours
 
     table = unfinished_table(error)
     if table is not None:

@@ -17,7 +17,6 @@ from torchscan.analyses.pipeline_schedule import Schedule
 from torchscan.errors import TorchscanError
 from torchscan.notes import Note
 from torchscan.precisions import Precision
-from torchscan.progress import progress as told
 from torchscan.question import asking
 from torchscan.ranks.best_steps import BestSteps, sort_key
 from torchscan.ranks.mesh_candidates import CandidateQuestion
@@ -33,6 +32,7 @@ from torchscan.recording.request import require_module
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import Checkpoint
+from torchscan.terminal import progress as told
 from torchscan.units import Tokens
 
 #: time relative to the best from which on a step is left out

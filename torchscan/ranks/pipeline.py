@@ -13,13 +13,13 @@ from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, Give, InputError
 from torchscan.hardware.device_specs import device_named
 from torchscan.notes import Note
-from torchscan.progress import progress as told
 from torchscan.ranks.rank_recording import RankQuestion
 from torchscan.ranks.stage_recording import StageRecorder
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.terminal import progress as told
 from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from torchscan.analyses.roofline import Fabric, require_float8
 from torchscan.errors import InputError
 from torchscan.hardware.device_specs import can_estimate_for, device_named
 from torchscan.precisions import Precision, supported_precision
-from torchscan.progress import progress as told
 from torchscan.question import asking
 from torchscan.ranks.rank_recording import RankQuestion, plan_of, planned
 from torchscan.ranks.sharded_options import require_divided_states, require_divisible
@@ -23,6 +22,7 @@ from torchscan.recording.pretended_group import size_of
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.recording.training.recipe import recipe_for
+from torchscan.terminal import progress as told
 
 #: formats of autocast
 _AUTOCAST: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")

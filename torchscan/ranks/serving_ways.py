@@ -15,9 +15,9 @@ from torchscan.analyses.roofline import Fabric
 from torchscan.errors import Argument, InputError, Value
 from torchscan.hardware.device_specs import Device, device_named
 from torchscan.precisions import Precision
-from torchscan.progress import progress as told
 from torchscan.ranks.serving_question import ServingQuestion
 from torchscan.recording.request import require_module, require_positive
+from torchscan.terminal import progress as told
 from torchscan.units import Tokens, checked_seconds, parse_duration, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 

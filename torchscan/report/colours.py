@@ -1,4 +1,4 @@
-"""Colours, the same wherever something is shown, and what a terminal can show.
+"""Colours, the same wherever something is shown.
 
 The colour-blind can tell them apart, and none stands alone: a word or a place says the same.
 """
@@ -6,12 +6,8 @@ The colour-blind can tell them apart, and none stands alone: a word or a place s
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from collections.abc import Mapping
-from typing import Literal, TextIO
-
-from torchscan.progress import is_of_notebook, is_terminal
+from typing import Literal
 
 #: on light ground
 COLOURS: Mapping[str, str] = {
@@ -44,26 +40,6 @@ DARK_COLOURS: Mapping[str, str] = {
 }
 Weight = Literal["bold", "faint"]
 _WEIGHTS: Mapping[Weight, int] = {"bold": 1, "faint": 2}
-
-
-def has_colours(stream: TextIO) -> bool:
-    """Return whether text for this stream is colored: in a terminal, unless ``NO_COLOR`` is set.
-
-    With ``FORCE_COLOR``, the program's own output is colored everywhere. Notebooks set it for other
-    programs and save the output, so theirs is not.
-    """
-    if os.environ.get("NO_COLOR") or is_of_notebook(stream):
-        return False
-    if os.environ.get("FORCE_COLOR") and stream in (sys.__stdout__, sys.__stderr__):
-        return True
-    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
-
-
-def width_of(stream: TextIO) -> int:
-    """Return the width of the terminal that shows a stream, in characters, or 80 for others."""
-    if not is_terminal(stream):
-        return 80
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def in_weight(text: str, weight: Weight) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from math import isfinite
 from typing import Any, Literal, cast, get_args
 
 from torchscan import units
@@ -16,56 +17,112 @@ from torchscan.report.info_data import (
     Shape,
     Shapes,
     Sums,
-    summed,
 )
-from torchscan.report.make_table import ColumnOf, share_text
-from torchscan.report.table import Column
-from torchscan.report.table_rows import NONE
+from torchscan.report.make_table import share_text
+from torchscan.report.table import Column, Scaling
+from torchscan.report.table_rows import NONE, Cell
 
 FieldKey = Literal["rf", "s", "p"]
-PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
 EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
 #: smallest number of parameters with a prefix: people know smaller ones by heart
 _MANY = 10**9
 
 
-#: a layer, and the whole model, which shares refer to
-_Part = tuple[Layer, Sums]
-_Value = Callable[[_Part], Any] | str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerColumn(ColumnOf[_Part]):
-    """A column of the layer table."""
+class LayerColumn:
+    """A column of the layer table, with how its cells are made from layers."""
 
-    #: whether a layer with others below shows the value of all of them
+    column: Column
+    #: a key of layers, or several of which the value is the sum
+    keys: Sequence[str]
+    #: computes the value from a layer, instead of ``keys``
+    value: Callable[[Layer], Any] | None = None
+    #: True if the value is the share of this sum in that of the complete model
+    is_share: bool = False
+    #: writes a value that is not None
+    text: Callable[[Any], str] = str
+    #: the unit that all values share, instead of ``text``
+    scale: Scaling | None = None
+    #: True if values in that unit are lower bounds for layers with unknown costs
+    is_cost: bool = False
+    #: what stands for zero in that unit for layers with shared parameters
+    shared: str = NONE
+    #: True if a layer with others below shows the value of all of them
     is_of_all: bool = False
-    #: whether it follows from other columns: programs get it only if they ask for it
+    #: True if it follows from other columns: programs get it only if they ask for it
     is_derived: bool = False
     #: the estimate that it shows, which is there if it was asked for
     needs: EstimateKey | None = None
+
+    def values(self, layers: Sequence[Mapping[str, Any]], overall: Sums) -> list[Any]:
+        """Return the value of each layer of a model."""
+        if self.value is not None:
+            return list(map(self.value, cast("Sequence[Layer]", layers)))
+        first, *others = self.keys
+        values = [layer[first] for layer in layers]
+        for key in others:
+            values = [value + layer[key] for value, layer in zip(values, layers, strict=True)]
+        if self.is_share:
+            sums: Mapping[str, Any] = overall
+            whole = sum([sums[key] for key in self.keys]) or 1
+            values = [value / whole for value in values]
+        return values
+
+    def write(
+        self, layers: Sequence[Mapping[str, Any]], overall: Sums
+    ) -> tuple[Column, list[Cell]]:
+        """Return the column, with its unit in the heading, and a cell for each layer."""
+        values = self.values(layers, overall)
+        if self.scale is None:
+            cells = []
+            for value in values:
+                text = NONE
+                if value is not None:
+                    text = self.text(value)
+                cells.append(Cell(value, text))
+            return self.column, cells
+
+        scale = self.scale([value for value in values if value and isfinite(value)])
+        cells = self._write_in(scale, layers, values)
+        if not scale.unit:
+            return self.column, cells
+        heading = f"{self.column.heading} ({scale.unit})"
+        return replace(self.column, heading=heading, size=scale.size), cells
+
+    def _write_in(
+        self, scale: units.Scale, layers: Sequence[Mapping[str, Any]], values: Sequence[Any]
+    ) -> list[Cell]:
+        """Return the cells of values in a unit."""
+        cells = []
+        for layer, value in zip(layers, values, strict=True):
+            text = NONE
+            if self.is_cost and not layer["complete"]:
+                text = f"≥ {scale.text(value or 0)}"
+            elif value:
+                text = scale.text(value)
+            elif layer["is_shared"]:
+                text = self.shared
+            cells.append(Cell(value, text))
+        return cells
 
 
 _OPTIONS = [field.name for field in fields(LayerColumn)]
 
 
-def _column(key: str, heading: str, value: _Value | None = None, **options: Any) -> LayerColumn:
+def _column(key: str, heading: str, *keys: str, **options: Any) -> LayerColumn:
     """Return a column, by default of what layers have as ``key``.
 
     ``options`` are those of ``LayerColumn`` and of ``Column``.
     """
-    name = key if value is None else value
-    take = (lambda part: part[0][name]) if isinstance(name, str) else name
     own = {option: options.pop(option) for option in _OPTIONS if option in options}
-    return LayerColumn(column=Column(key=key, heading=heading, **options), value=take, **own)
+    column = Column(key=key, heading=heading, **options)
+    return LayerColumn(column=column, keys=keys or (key,), **own)
 
 
-def _sum(
-    key: str, heading: str, value: _Value | None = None, *, is_own: bool = False, **options: Any
-) -> LayerColumn:
+def _sum(key: str, heading: str, *keys: str, is_own: bool = False, **options: Any) -> LayerColumn:
     """Return a column of sums over all that a layer calls, or of what is its own."""
     flags = {"is_of_all": not is_own, "is_derived": is_own, "summable": not is_own}
-    return _column(key, heading, value, **flags, **options)
+    return _column(key, heading, *keys, **flags, **options)
 
 
 def _memory(key: FigureKey, heading: str, priority: int) -> LayerColumn:
@@ -73,35 +130,24 @@ def _memory(key: FigureKey, heading: str, priority: int) -> LayerColumn:
 
 
 def _elements(key: str, heading: str, *keys: ParameterKey, **options: Any) -> LayerColumn:
-    def absent(part: _Part) -> str:
-        return "shared" if part[0]["is_shared"] else NONE
-
-    options |= {"scale": _scale_of_parameters, "absent": absent}
-    return _sum(key, heading, lambda part: summed(part[0], keys), **options)
+    return _sum(key, heading, *keys, scale=_scale_of_parameters, shared="shared", **options)
 
 
 def _scale_of_parameters(values: Iterable[float]) -> units.Scale:
-    known = list(values)
-    return units.PLAIN if max(known, default=0) < _MANY else units.scale_of_counts(known)
+    largest = max(values, default=0)
+    return units.PLAIN if largest < _MANY else units.scale_of_counts([largest])
 
 
-def _cost(key: str, heading: str, value: str | None = None, **options: Any) -> LayerColumn:
-    def mark(part: _Part) -> str:
-        return "" if part[0]["complete"] else "≥ "
-
-    scaled = {"scale": units.scale_of_counts, **options}
-    return _sum(key, heading, value, mark=mark, **scaled)
+def _cost(key: str, heading: str, *keys: str, **options: Any) -> LayerColumn:
+    scaled = {"scale": units.scale_of_counts, "is_cost": True, **options}
+    return _sum(key, heading, *keys, **scaled)
 
 
 def _share(
     key: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, **options: Any
 ) -> LayerColumn:
-    def value(part: _Part) -> float:
-        layer, whole = part
-        return summed(layer, keys) / (summed(whole, keys) or 1)
-
     shown = {**_FLAGS, "summable": True, "bars": bars, "priority": 2, **options}
-    return _column(key, heading, value, text=share_text, **shown)
+    return _column(key, heading, *keys, is_share=True, text=share_text, **shown)
 
 
 def _estimated(key: str, heading: str, value: EstimateKey) -> LayerColumn:
@@ -110,8 +156,8 @@ def _estimated(key: str, heading: str, value: EstimateKey) -> LayerColumn:
     return _column(key, heading, value, scale=scale, unit="B", needs=value, priority=1)
 
 
-def _trainable(part: _Part) -> str | None:
-    trainable, frozen = part[0]["grad_params"], part[0]["nograd_params"]
+def _trainable(layer: Layer) -> str | None:
+    trainable, frozen = layer["grad_params"], layer["nograd_params"]
     if not trainable + frozen:
         return None
     if not frozen:
@@ -164,7 +210,7 @@ _PARAMETER_COLUMNS = (
     _elements("own_params", "Own params", *_PARAMS, is_own=True, priority=6),
     _elements("grad_params", "Trainable", "grad_params", priority=5),
     _elements("nograd_params", "Frozen", "nograd_params", priority=5),
-    _column("trainable", "Trains", _trainable, is_number=False, priority=3, **_FLAGS),
+    _column("trainable", "Trains", value=_trainable, is_number=False, priority=3, **_FLAGS),
     _memory("param_size", "Param size", priority=5),
     _sum("buffers", "Buffers", "num_buffers", scale=_scale_of_parameters, priority=6),
     _memory("buffer_size", "Buffer size", priority=6),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.report.column_choice import check_columns, check_estimates
 from torchscan.report.columns import COLUMNS
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, data_of, with_notes
+from torchscan.report.layer_table import check_columns, check_estimates
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema_validation import mismatch
 from torchscan.report.table import Column, Table
@@ -82,24 +82,23 @@ def info_data_table(info: InfoDict, columns: Sequence[str] | None = None) -> Tab
     """
     data = data_of(info)
     keys = _keys(columns, data["layers"])
-    rows = []
-    for layer in data["layers"]:
-        cells = []
-        for key in keys:
-            if key in COLUMNS:
-                value = COLUMNS[key].value((layer, data["overall"]))
-            else:
-                value = cast("Mapping[str, Any]", layer)[key]
-            cells.append(Cell(value, str(value)))
-        rows.append(Row(cells=cells))
+    layers: Sequence[Mapping[str, Any]] = data["layers"]
+    cells_by_column = []
+    for key in keys:
+        if key in COLUMNS:
+            values = COLUMNS[key].values(layers, data["overall"])
+        else:
+            values = [layer[key] for layer in layers]
+        cells_by_column.append([Cell(value, str(value)) for value in values])
+    rows = [Row(cells=cells) for cells in zip(*cells_by_column, strict=True)]
     headings = [Column(key=key, heading=key) for key in keys]
     return Table(title="Layers", columns=headings, rows=rows)
 
 
 def _keys(columns: Sequence[str] | None, layers: Sequence[Layer]) -> list[str]:
     """Return the keys of columns; by default those of every value that the layers have."""
-    check_columns(columns)
     if columns is not None:
+        check_columns(columns)
         check_estimates(columns, layers)
         return list(dict.fromkeys(["path", "call", *columns]))
     keys = [*_IDENTITY]

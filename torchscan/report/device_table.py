@@ -83,8 +83,8 @@ def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
     if widest > width:
         rows = []
         for row in table.rows:
-            name = replace(row.cells[0], text=_MAKER.sub("", row.name))
-            rows.append(replace(row, cells=[name, *row.cells[1:]]))
+            name = row.cells[0]._replace(text=_MAKER.sub("", row.name))
+            rows.append(row._replace(cells=[name, *row.cells[1:]]))
         table = replace(table, rows=rows)
     return table.write("text", width=width or _WIDTH)
 

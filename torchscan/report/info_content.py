@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torchscan.analyses.conventions import Convention
@@ -27,8 +27,6 @@ from torchscan.ops import OpCost
 from torchscan.plain import to_plain
 from torchscan.report.info import Info
 from torchscan.report.info_data import (
-    COST_SUMS,
-    PARAMETER_SUMS,
     SUMS,
     InfoData,
     InputData,
@@ -37,7 +35,6 @@ from torchscan.report.info_data import (
     ProvenanceData,
     Shapes,
 )
-from torchscan.trace.events import ModuleCall
 from torchscan.trace.provenance import Provenance
 from torchscan.trace.trace import Trace
 
@@ -57,12 +54,8 @@ def info_of(
     """
     costs = call_costs(trace, convention)
     own_costs, parameters = module_costs(trace, costs), parameters_by_call(trace)
-    own_fields = list(fields or [None] * len(trace.modules))
-    own = list(zip(trace.modules, own_costs, parameters, own_fields, strict=True))
-    layers = [_layer(trace, *own[index]) for index in tree_order(trace)]
-    without_formula = {}
-    for name, paths in operators_without_formula(trace, costs).items():
-        without_formula[name] = sum(paths.values())
+    order = tree_order(trace)
+    layers = [_layer(trace, index, own_costs[index], parameters[index]) for index in order]
     overall: Any = {}
     for key in SUMS:
         overall[key] = sum([layer[key] for layer in layers])
@@ -74,13 +67,14 @@ def info_of(
         "overheads": {"cuda": cuda, "framework": framework},
         "layers": layers,
         "overall": overall,
-        "without_formula": without_formula,
+        "without_formula": {},
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
-    problems = formula_problems(trace, without_formula) if without_formula else []
-    if problems:
-        data["formula_problems"] = list(map(to_plain, problems))
+    if fields is not None:
+        _add_fields(data, order, list(fields))
+    if not all(layer["complete"] for layer in layers):
+        _add_unknown_costs(data, trace, costs)
     if memory is not None:
         _add_memory(data, memory)
     if roofline is not None:
@@ -100,6 +94,23 @@ def tree_order(trace: Trace) -> list[int]:
         order.append(index)
         waiting += reversed(trace.modules[index].children)
     return order
+
+
+def _add_unknown_costs(data: InfoData, trace: Trace, costs: Sequence[OpCost]) -> None:
+    for name, paths in operators_without_formula(trace, costs).items():
+        data["without_formula"][name] = sum(paths.values())
+    problems = formula_problems(trace, data["without_formula"])
+    if problems:
+        data["formula_problems"] = list(map(to_plain, problems))
+
+
+def _add_fields(data: InfoData, order: Sequence[int], fields: Sequence[LayerField]) -> None:
+    for layer, index in zip(data["layers"], order, strict=True):
+        field = fields[index]
+        layer["rf"], layer["s"] = plain_short(field.rf), plain_short(field.stride)
+        layer["p"] = plain_short(field.padding)
+        axes: Any = [list(map(AxisField.to_dict, output)) for output in field.outputs]
+        layer["receptive_field"] = axes
 
 
 def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:
@@ -134,18 +145,8 @@ def _add_times(data: InfoData, roofline: Roofline) -> None:
     data.setdefault("estimates", []).append(to_plain(note))
 
 
-def _layer(
-    trace: Trace,
-    call: ModuleCall,
-    cost: OpCost,
-    parameters: ParameterCount,
-    field: LayerField | None,
-) -> Layer:
-    stride = padding = receptive_field = axes = None
-    if field is not None:
-        receptive_field, stride = plain_short(field.rf), plain_short(field.stride)
-        padding = plain_short(field.padding)
-        axes = [list(map(AxisField.to_dict, output)) for output in field.outputs]
+def _layer(trace: Trace, index: int, cost: OpCost, parameters: ParameterCount) -> Layer:
+    call = trace.modules[index]
     name = call.type_name
     if call.parent is not None:
         # the path from the calling module: ``layers.0`` in a model that has a list
@@ -159,12 +160,20 @@ def _layer(
         "call": call.call,
         "input_shape": _shapes(trace, call.inputs),
         "output_shape": _shapes(trace, call.outputs),
-        **dict(zip(PARAMETER_SUMS, _parameter_sums(parameters), strict=True)),
-        **dict(zip(COST_SUMS, _cost_sums(cost), strict=True)),
-        "rf": receptive_field,
-        "s": stride,
-        "p": padding,
-        "receptive_field": axes,
+        "grad_params": parameters.grad_params,
+        "nograd_params": parameters.nograd_params,
+        "param_size": parameters.param_size,
+        "num_buffers": parameters.num_buffers,
+        "buffer_size": parameters.buffer_size,
+        "flops": cost.flops,
+        "macs": cost.macs,
+        "dmas": cost.elements_read + cost.elements_written,
+        "bytes_read": cost.bytes_read,
+        "bytes_written": cost.bytes_written,
+        "rf": None,
+        "s": None,
+        "p": None,
+        "receptive_field": None,
         "is_shared": parameters.is_shared,
         "is_leaf": not call.children,
         "complete": cost.is_complete,
@@ -172,24 +181,19 @@ def _layer(
     return cast("Layer", HintedLayer(layer))
 
 
-_parameter_sums, _cost_sums = attrgetter(*PARAMETER_SUMS), attrgetter(*COST_SUMS)
-
-
 def _shapes(trace: Trace, indices: tuple[int, ...]) -> Shapes:
     """Return one shape, a list of several, or None for no tensor.
 
     The batch is −1 if torchscan made the inputs.
     """
-    batch_size, tensors = trace.provenance.batch_size, trace.tensors
-    shapes = []
-    for index in indices:
-        shape = list(tensors[index].spec.shape)
+    batch_size = trace.provenance.batch_size
+    shapes = [list(trace.tensors[index].spec.shape) for index in indices]
+    for shape in shapes:
         if shape and shape[0] == batch_size:
             shape[0] = -1
-        shapes.append(shape)
-    if not shapes:
-        return None
-    return shapes[0] if len(shapes) == 1 else shapes
+    if len(shapes) == 1:
+        return shapes[0]
+    return shapes or None
 
 
 def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceData:
@@ -199,14 +203,14 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
         inputs.append({"name": each.name, "shape": list(each.shape), "dtype": dtype})
     return {
         "execution": provenance.execution,
-        "reasons": to_plain(provenance.reasons),
+        "reasons": list(map(to_plain, provenance.reasons)),
         "mode": provenance.mode,
         "backward": provenance.backward,
         "batch_size": provenance.batch_size,
         "inputs": inputs,
-        "assumptions": to_plain(provenance.assumptions),
+        "assumptions": list(map(to_plain, provenance.assumptions)),
         "unrecorded_modules": list(provenance.unrecorded_modules),
-        "unreadable_weights": to_plain(provenance.unreadable_weights),
+        "unreadable_weights": list(map(to_plain, provenance.unreadable_weights)),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
         "convention": convention,

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
 from torchscan.analyses.repeats import from_to, is_next
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
 
 _sums_of = itemgetter(*SUMS)
-_flags_of = itemgetter("type", "is_shared", "complete")
+#: values that equal layers have in common
+_values_of = itemgetter("type", "is_shared", "complete", "input_shape", "output_shape", *SUMS)
 
 #: what ``×`` in a name says
 FOLDED = "× marks identical layers in one row; values are their sums."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """A layer, or several equal ones that follow each other, with the sums of their values."""
 
     name: str
@@ -34,13 +33,12 @@ class Line:
     repeats: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """The rows that a table shows."""
 
     lines: Sequence[Line]
-    #: how many layers of which type were left out
-    hidden: Counter[str] = field(default_factory=Counter)
+    #: on rows of several layers, and on layers that were left out
+    remarks: Sequence[str] = ()
 
 
 def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
@@ -49,32 +47,45 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     None: for each run if that takes no more than half as many lines.
     """
     tree = Tree(layers)
-    if fold_repeats or (fold_repeats is None and _may_fold(layers)):
-        most = len(layers) // 2
-        folded = list(tree.folded() if fold_repeats else islice(tree.folded(), most + 1))
-        if fold_repeats or len(folded) <= most:
-            hidden = Counter(layer["type"] for layer in layers if _is_idle(layer))
-            return Lines([tree.line(*each) for each in folded], hidden)
+    if fold_repeats is not False:
+        idle = _find_idle(layers)
+        max_lines = len(layers) if fold_repeats else len(layers) // 2
+        # Each type of layer needs a line.
+        types = {layer["type"] for layer, is_idle in zip(layers, idle, strict=True) if not is_idle}
+        folded = []
+        if len(types) <= max_lines:
+            folded = list(islice(tree.folded(idle), max_lines + 1))
+        if 0 < len(folded) <= max_lines:
+            shown = [tree.line(*each) for each in folded]
+            return Lines(shown, _remarks(shown, compress(layers, idle)))
     lines = []
     for layer, total in zip(layers, tree.totals, strict=True):
-        name, full_name = name_of(layer), full_name_of(layer)
-        lines.append(Line(name=name, full_name=full_name, own=layer, total=total))
+        lines.append(Line(name_of(layer), full_name_of(layer), layer, total))
     return Lines(lines)
 
 
-def _may_fold(layers: Sequence[Layer]) -> bool:
-    """Return whether equal blocks may save half of the lines: each type of layer needs one."""
-    types = {layer["type"] for layer in layers if not _is_idle(layer)}
-    return 2 * len(types) <= len(layers)
+def _find_idle(layers: Sequence[Layer]) -> list[bool]:
+    """Return whether each layer does nothing: an Identity, or Dropout in evaluation mode."""
+    idle = []
+    for layer in layers:
+        is_inner_leaf = layer["depth"] > 0 and layer["is_leaf"]
+        if not is_inner_leaf or not layer["complete"] or any(_sums_of(layer)):
+            idle.append(False)
+        else:
+            idle.append(layer["input_shape"] == layer["output_shape"] is not None)
+    return idle
 
 
-def _is_idle(layer: Layer) -> bool:
-    """Return whether a layer does nothing: an Identity, or Dropout in evaluation mode."""
-    if layer["depth"] == 0 or not layer["is_leaf"] or not layer["complete"]:
-        return False
-    if any(_sums_of(layer)):
-        return False
-    return layer["input_shape"] == layer["output_shape"] is not None
+def _remarks(lines: Iterable[Line], hidden: Iterable[Layer]) -> list[str]:
+    remarks = []
+    if any(line.repeats > 1 for line in lines):
+        remarks.append(FOLDED)
+    names = []
+    for name, count in Counter([layer["type"] for layer in hidden]).items():
+        names.append(f"{name} ×{count}" if count > 1 else name)
+    if names:
+        remarks.append(f"Hidden layers without operators: {', '.join(names)}.")
+    return remarks
 
 
 class Tree:
@@ -83,37 +94,30 @@ class Tree:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._children: list[list[int]] = [[] for _ in layers]
-        #: each layer with everything that it calls: itself if it calls nothing
-        self.totals = list(layers)
         above_by_depth: list[int] = []
-        pairs = []
         for index, layer in enumerate(layers):
             del above_by_depth[layer["depth"] :]
             if above_by_depth:
-                pairs.append((index, above_by_depth[-1]))
+                self._children[above_by_depth[-1]].append(index)
             above_by_depth.append(index)
-        for index, parent in reversed(pairs):  # children before their parents
-            if not self._children[parent]:
-                self.totals[parent] = layers[parent].copy()
-            self._children[parent].append(index)
-            total, above = self.totals[index], self.totals[parent]
-            above["is_shared"] |= total["is_shared"]
-            for key in SUMS:
-                above[key] += total[key]
-            if "time_estimate" in layers[index]:
-                above["time_estimate"] += total["time_estimate"]
-        for children in self._children:
-            children.reverse()  # the last one came first
+
+        #: each layer with everything that it calls: itself if it calls nothing
+        self.totals = list(layers)
+        for index in reversed(range(len(layers))):  # children before their parents
+            if self._children[index]:
+                called = [self.totals[child] for child in reversed(self._children[index])]
+                self.totals[index] = _add_layers([layers[index], *called])
 
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """Return the line of equal layers, the last of which are a run in the last block."""
         first, last = self._layers[run[0]], self._layers[run[-1]]
         full_name = from_to(full_name_of(first), full_name_of(last))
-        own = total = _merge_layers([self._layers[place] for place in places])
-        if any(self._children[place] for place in places):
-            total = _merge_layers([self.totals[place] for place in places])
+        own = _merge_layers([self._layers[place] for place in places])
         if len(run) > 1:
             own = {**own, "path": full_name}
+        total = own
+        if any(self._children[place] for place in places):
+            total = _merge_layers([self.totals[place] for place in places])
         return Line(
             name=from_to(name_of(first), name_of(last)),
             full_name=full_name,
@@ -122,23 +126,23 @@ class Tree:
             repeats=len(run),
         )
 
-    def folded(self) -> Iterator[tuple[list[int], list[int]]]:
+    def folded(self, idle: Sequence[bool]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the arguments of :meth:`line` for each run of equal blocks.
 
-        Each is followed by those that the run calls.
+        Each is followed by those that the run calls. Layers that are ``idle`` are left out.
         """
-        kinds = self._kinds()
+        values = list(map(_values_of, self._layers))
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
             places, run = waiting.pop()
             yield places, run
-            shown: list[list[int]] = []
+            shown = []
             for place in places:
                 children = self._children[place]
-                shown.append([each for each in children if not _is_idle(self._layers[each])])
+                shown.append([each for each in children if not idle[each]])
             below = []
             start = 0
-            for siblings in self._runs(shown[-1], kinds):
+            for siblings in self._runs(shown[-1], values):
                 # Equal blocks have equal children at equal positions.
                 stop = start + len(siblings)
                 equal = [each for children in shown for each in children[start:stop]]
@@ -146,11 +150,11 @@ class Tree:
                 start = stop
             waiting += reversed(below)
 
-    def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:
+    def _runs(self, siblings: Iterable[int], values: Sequence[object]) -> Iterator[list[int]]:
         """Yield the runs of equal layers that follow each other."""
         run: list[int] = []
         for index in siblings:
-            if run and kinds[run[-1]] == kinds[index] and self._follows(run[-1], index):
+            if run and self._is_equal(run[-1], index, values) and self._follows(run[-1], index):
                 run.append(index)
                 continue
             if run:
@@ -166,28 +170,41 @@ class Tree:
             return other["call"] == one["call"] + 1
         return is_next(one["name"], other["name"])
 
-    def _kinds(self) -> list[int]:
-        """Number the kinds of layers.
+    def _is_equal(self, index: int, other_index: int, values: Sequence[object]) -> bool:
+        """Return whether two layers, and those that they call, show the same values."""
+        pairs = [(index, other_index)]
+        while pairs:
+            one, other = pairs.pop()
+            if values[one] != values[other]:
+                return False
+            children, other_children = self._children[one], self._children[other]
+            if len(children) != len(other_children):
+                return False
+            for child, other_child in zip(children, other_children, strict=True):
+                if self._layers[child]["name"] != self._layers[other_child]["name"]:
+                    return False
+                pairs.append((child, other_child))
+        return True
 
-        Layers of one kind, and their children, show the same values.
-        """
-        known: dict[tuple[Any, ...], int] = {}
-        kinds = [0] * len(self._layers)
-        for index in reversed(range(len(self._layers))):
-            children = self._children[index]
-            below = tuple([(self._layers[child]["name"], kinds[child]) for child in children])
-            layer = self._layers[index]
-            shapes = str(layer["input_shape"]), str(layer["output_shape"])
-            key = (*_flags_of(layer), *_sums_of(layer), *shapes, below)
-            kinds[index] = known.setdefault(key, len(known))
-        return kinds
+
+def _add_layers(layers: Sequence[Layer]) -> Layer:
+    """Return the first of several layers with the sums of all: the one that calls the others."""
+    caller, *called = layers
+    total: Layer = {**caller}
+    total["is_shared"] = any(layer["is_shared"] for layer in layers)
+    for key in SUMS:
+        total[key] = sum([layer[key] for layer in layers])
+    if "time_estimate" in caller:
+        for layer in called:
+            total["time_estimate"] += layer["time_estimate"]
+    return total
 
 
 def _merge_layers(layers: Sequence[Layer]) -> Layer:
     """Return the last of equal layers with the sums of all, and with the largest peak."""
     if len(layers) == 1:
         return layers[0]
-    merged = layers[-1].copy()
+    merged: Layer = {**layers[-1]}
     for key, values in zip(SUMS, zip(*map(_sums_of, layers), strict=True), strict=True):
         merged[key] = sum(values)
     if "time_estimate" in merged:

@@ -155,7 +155,7 @@ def make_table(
     for index, each in enumerate(options):
         cells = [cells[index] for cells in cells_by_column]
         if each.get("is_best"):
-            cells[0] = replace(cells[0], text=f"{cells[0].text} {BEST}")
+            cells[0] = cells[0]._replace(text=f"{cells[0].text} {BEST}")
         rows.append(Row(cells=cells, **each))
     return Table(title=title, columns=headings, rows=rows, **parts)
 

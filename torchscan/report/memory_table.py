@@ -14,10 +14,11 @@ from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import enclosing_modules
 from torchscan.report.make_table import make_table, sizes, total, totals_table, words
 from torchscan.report.memory_chart import STACK, format_chart, format_legend
-from torchscan.report.table import Screen, Table, check_width
+from torchscan.report.table import Screen, Table
 from torchscan.report.table_rows import Cell
 from torchscan.report.text import format_rows, format_totals, wrap_paragraphs
 from torchscan.report.text_columns import fit_columns
+from torchscan.terminal import check_width
 from torchscan.wrong_arguments import explain_wrong_types
 
 _MIN_WIDTH, _LAYERS = 40, 8

@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.report.column_choice import check_columns, check_estimates
 from torchscan.report.columns import COLUMNS
 from torchscan.report.info import Info
 from torchscan.report.info_data import SUMS, InfoDict, Layer, Selection, data_of
+from torchscan.report.layer_table import check_columns, check_estimates
 from torchscan.wrong_arguments import explain_wrong_types
 
 
@@ -38,8 +38,9 @@ def select_layers(
     if sort is not None:
         check_columns([sort])
         check_estimates([sort], layers)
-        take, overall = COLUMNS[sort].value, data["overall"]
-        layers = sorted(layers, key=lambda layer: _sort_key(take((layer, overall))))
+        values = COLUMNS[sort].values(layers, data["overall"])
+        order = sorted(range(len(layers)), key=lambda index: _sort_key(values[index]))
+        layers = list(map(layers.__getitem__, order))
 
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)

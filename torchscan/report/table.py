@@ -11,6 +11,7 @@ from torchscan.errors import Argument, InputError
 from torchscan.formatters import load_writers
 from torchscan.report.table_rows import NONE, Cell, Row
 from torchscan.results import PlotSize, Result, draw
+from torchscan.terminal import check_width
 from torchscan.units import Scale
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ class Screen(NamedTuple):
     #: in characters
     width: int = 80
     has_colours: bool = False
-
-
-def check_width(width: object) -> None:
-    """Raise an InputError if nothing can be that many characters wide."""
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InputError.of_value("width", width, "give a number of characters")
 
 
 class ColumnRemark(str):
@@ -178,7 +173,7 @@ class Table(Result):
             value = values.get(name)
             cell = Cell(value, NONE if value is None else str(value))
             sums = [*row.sums, None] if row.sums else ()
-            rows.append(replace(row, cells=[*row.cells, cell], sums=sums))
+            rows.append(row._replace(cells=[*row.cells, cell], sums=sums))
         return replace(self, columns=[*self.columns, column], rows=rows)
 
     def write(self, style: str, *, width: int = 80, colours: bool = False, **options: Any) -> str:

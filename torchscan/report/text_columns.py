@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from torchscan.escapes import printable
 from torchscan.report.table import Column, Conclusion, Cut, Table
-from torchscan.report.table_rows import Row
+from torchscan.report.table_rows import MAX_LEVELS, Row
 
 _ELLIPSIS = "…"
 #: spaces between columns
@@ -31,9 +32,14 @@ def column_texts(table: Table, width: int) -> list[list[str]]:
     """
     if not table.rows:
         return []
-    texts = [row.texts for row in table.rows]
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    columns[0] = list(map(operator.add, _tree_branches(table.rows, width), columns[0]))
+    names = [row.name for row in table.rows]
+    columns = [list(map(operator.add, _tree_branches(table.rows, width), names))]
+    _, *cells_by_column = zip(*[row.shown for row in table.rows], strict=True)
+    for cells in cells_by_column:
+        texts = [cell.text for cell in cells]
+        if not "".join(texts).isprintable():
+            texts = list(map(printable, texts))
+        columns.append(texts)
     return columns
 
 
@@ -42,31 +48,21 @@ def _tree_branches(rows: Sequence[Row], width: int) -> list[str]:
 
     Deep trees stop indenting at two fifths of the width, so that names keep some room.
     """
-    max_level = max(2, width // 5)
-    has_next: dict[int, bool] = {}  # whether a sibling follows, by depth
+    max_level = min(max(2, width // 5), MAX_LEVELS)
+    depths_below: set[int] = set()  # of the rows below that hang below the same rows
     branches = []
-    for row, is_last in zip(rows, _last_siblings(rows), strict=True):
-        has_next[row.depth] = not is_last
-        branch = ""
-        for level in range(1, min(row.indent, max_level)):
-            branch += "│ " if has_next.get(level) else "  "
-        if row.depth > 0:
-            branch += "└─" if is_last else "├─"
-        branches.append(branch)
-    return branches
-
-
-def _last_siblings(rows: Sequence[Row]) -> list[bool]:
-    """Return for each row whether it is the last of its siblings."""
-    depths_below: set[int] = set()
-    result = []
     for row in reversed(rows):
-        result.append(row.depth not in depths_below)
+        branch = ""
+        for level in range(1, min(row.depth, max_level)):
+            branch += "│ " if level in depths_below else "  "
+        if row.depth > 0:
+            branch += "├─" if row.depth in depths_below else "└─"
+        branches.append(branch)
         # Deeper rows further down hang below another parent.
         depths_below = {depth for depth in depths_below if depth < row.depth}
         depths_below.add(row.depth)
-    result.reverse()
-    return result
+    branches.reverse()
+    return branches
 
 
 def indent_of(text: str) -> int:
@@ -82,20 +78,36 @@ def fit_columns(table: Table, width: int) -> tuple[Table, list[list[str]]]:
 
     The texts of the other columns come with it.
     """
-    table = _let_fall(table, width)
+    if any(column.falls_below for column in table.columns):
+        table = _let_fall(table, width)
     texts = column_texts(table, width)
+    # Columns of a table without rows have no texts, and take no room.
+    if not texts or table_width(map(max_text_width, table.columns, texts)) <= width:
+        return table, texts
+
+    return _hide_columns(table, texts, width)
+
+
+def _hide_columns(
+    table: Table, texts: Sequence[list[str]], width: int
+) -> tuple[Table, list[list[str]]]:
     kept, hidden = _split_columns(table, texts, width)
     keys = {column.key for column in kept}
-    texts_shown = [
-        each for column, each in zip(table.columns, texts, strict=False) if column.key in keys
-    ]
+    pairs = zip(table.columns, texts, strict=True)
+    kept_texts = [each for column, each in pairs if column.key in keys]
     shown = table.only([column for column in table.columns if column.key in keys])
     remarks = list(shown.remarks)
     headings = [column.heading for column in hidden if column.heading]
     if headings:
-        remarks.append(f"Hidden columns: {', '.join(headings)}.")
-    remarks.sort(key=lambda remark: isinstance(remark, Conclusion))
-    return replace(shown, columns=kept, remarks=remarks), texts_shown
+        has_conclusion = bool(remarks) and isinstance(remarks[-1], Conclusion)
+        position = len(remarks) - 1 if has_conclusion else len(remarks)
+        remarks.insert(position, f"Hidden columns: {', '.join(headings)}.")
+    return replace(shown, columns=kept, remarks=remarks), kept_texts
+
+
+def table_width(widths: Iterable[int]) -> int:
+    """Return the width of columns with the gaps between them."""
+    return sum(width + GAP for width in widths) - GAP
 
 
 def _let_fall(table: Table, width: int) -> Table:
@@ -103,19 +115,17 @@ def _let_fall(table: Table, width: int) -> Table:
 
     The other columns should keep twice their minimum width.
     """
-    fallen = [index for index, column in enumerate(table.columns) if column.falls_below]
-    if not fallen or not table.rows:
-        return table
-    table_width = -GAP
-    for column, texts in zip(table.columns, column_texts(table, width), strict=True):
-        table_width += GAP + _min_width(column, texts, 1 if column.falls_below else 2)
-    if table_width <= width:
+    min_widths = []
+    for column, texts in zip(table.columns, column_texts(table, width), strict=False):
+        min_widths.append(_min_width(column, texts, 1 if column.falls_below else 2))
+    if table_width(min_widths) <= width:
         return table
 
+    fallen = [index for index, column in enumerate(table.columns) if column.falls_below]
     rows = []
     for row in table.rows:
         texts = [row.texts[index] for index in fallen]
-        rows.append(replace(row, below=", ".join(filter(None, texts))))
+        rows.append(row._replace(below=", ".join(filter(None, texts))))
     kept = [column for column in table.columns if not column.falls_below]
     return replace(table, rows=rows).only(kept)
 
@@ -127,15 +137,11 @@ def _split_columns(
 
     Columns with the largest priority number are hidden first; the name and one column stay.
     """
-    kept = list(table.columns)
-    # Columns of a table without rows have no texts, and take no room.
-    if not texts or sum(map(max_text_width, kept, texts)) + GAP * (len(kept) - 1) <= width:
-        return kept, []
-
     min_widths: dict[str, int] = {}
-    for column, texts_of_column in zip(table.columns, texts, strict=False):
+    for column, texts_of_column in zip(table.columns, texts, strict=True):
         min_widths[column.key] = _min_width(column, texts_of_column)
 
+    kept = list(table.columns)
     hidden: list[Column] = []
     while _is_too_wide(kept, min_widths, width):
         priority = max(column.priority for column in kept[1:])
@@ -148,15 +154,15 @@ def _split_columns(
 
 
 def _is_too_wide(columns: Sequence[Column], min_widths: Mapping[str, int], width: int) -> bool:
-    table_width = sum(min_widths.get(column.key, 0) + GAP for column in columns) - GAP
-    return len(columns) > 2 and table_width > width
+    widths = [min_widths[column.key] for column in columns]
+    return len(columns) > 2 and table_width(widths) > width
 
 
 def _hide_last_columns(kept: list[Column], min_widths: dict[str, int], width: int) -> list[Column]:
     """Narrow the name, and remove columns from the end until the others fit; return those."""
     # The values that are left say more than a long name.
     name = kept[0]
-    if name.min_width is not None and min_widths.get(name.key, 0) > MIN_WRAP_WIDTH:
+    if name.min_width is not None and min_widths[name.key] > MIN_WRAP_WIDTH:
         kept[0] = replace(name, min_width=MIN_WRAP_WIDTH)
         min_widths[name.key] = MIN_WRAP_WIDTH
 
@@ -176,8 +182,8 @@ def column_widths(
 
     If it does not, columns that may be truncated give way, the one with most to spare first.
     """
-    widths = [max_text_width(*each) for each in zip(columns, texts, strict=True)]
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    widths = list(map(max_text_width, columns, texts))
+    excess = table_width(widths) - width
     if excess <= 0:
         return widths
     spare: dict[int, int] = {}
@@ -219,15 +225,10 @@ def text_width(text: str) -> int:
 
 def pad_texts(texts: Sequence[str], width: int, column: Column) -> list[str]:
     """Return texts with spaces up to the width, at the right or, for numbers, at the left."""
-    padded = []
-    num_wide = 0
-    has_wide = _WIDE.search("".join(texts)) is not None
-    for text in texts:
-        if has_wide:
-            num_wide = text_width(text) - len(text)
-        room = width - num_wide
-        padded.append(text.rjust(room) if column.is_number else text.ljust(room))
-    return padded
+    pad = str.rjust if column.is_number else str.ljust
+    if _WIDE.search("".join(texts)) is None:
+        return [pad(text, width) for text in texts]
+    return [pad(text, width + len(text) - text_width(text)) for text in texts]
 
 
 def truncate_text(text: str, width: int, where: Cut, *, indent: int = 0, suffix: int = 0) -> str:

@@ -23,7 +23,7 @@ def unfinished_table(error: RecordError) -> Table | None:
     rows = [*table.rows]
     name, *others = rows[failed].cells
     marked = Cell(name.value, f"{name.text} (failed)")
-    rows[failed] = replace(rows[failed], cells=[marked, *others])
+    rows[failed] = rows[failed]._replace(cells=[marked, *others])
     return replace(
         table,
         rows=list(_rows_near(rows, failed)),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.errors import Argument, InputError
-from torchscan.report.column_choice import check_columns, check_estimates
 from torchscan.report.columns import COLUMNS, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
+from torchscan.report.layer_table import check_columns, check_estimates
 from torchscan.report.pictures.bars import Bar, check_number_of_bars, draw_bars
 from torchscan.report.pictures.style import Size
 from torchscan.report.table import Scaling
@@ -60,7 +60,7 @@ def draw_layers(
         )
     check_number_of_bars(top)
     check_estimates([by], layers)
-    heading, cells = column.write([(layer, data["overall"]) for layer in layers])
+    heading, cells = column.write(layers, data["overall"])
     if not any(cell.value for cell in cells):
         raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
     names = list(map(full_name_of, layers))

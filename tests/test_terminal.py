@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan import RecordError, crawl_module, estimate_memory, receptive_field, record
-from torchscan.progress import progress
+from torchscan.terminal import progress
 
 
 class Terminal(io.StringIO):
@@ -45,10 +45,10 @@ class Slow(nn.Module):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr("torchscan.progress._PATIENCE", 0.0)
+    monkeypatch.setattr("torchscan.terminal._PATIENCE", 0.0)
     found = Terminal()
     monkeypatch.setattr(
-        "torchscan.progress.sys", SimpleNamespace(stderr=found)
+        "torchscan.terminal.sys", SimpleNamespace(stderr=found)
     )  # pytest puts its own into sys for each test
     return found
 

@@ -1,14 +1,17 @@
-"""A line in a terminal or notebook about work that takes more than a second, with its time."""
+"""Terminals and notebooks: their width and colors, and a line about work that takes long."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from torchscan.errors import InputError
 from torchscan.escapes import printable
 
 #: seconds before the line is shown, and between updates
@@ -21,7 +24,7 @@ _telling = threading.Lock()
 
 @contextlib.contextmanager
 def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
-    """Show on standard error what is being done until it is done; then remove the line."""
+    """Show on standard error what takes more than a second, with its time, until it is done."""
     # In files, a line cannot be removed again.
     is_seen = is_shown and (is_terminal(sys.stderr) or is_of_notebook(sys.stderr))
     if not is_seen or not _telling.acquire(blocking=False):
@@ -51,6 +54,32 @@ def is_terminal(stream: TextIO | None) -> bool:
 def is_of_notebook(stream: TextIO | None) -> bool:
     """Return whether a stream writes below a notebook cell."""
     return type(stream).__module__.startswith("ipykernel.")
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Return whether text for this stream is colored: in a terminal, unless ``NO_COLOR`` is set.
+
+    With ``FORCE_COLOR``, the program's own output is colored everywhere. Notebooks set it for other
+    programs and save the output, so theirs is not.
+    """
+    if os.environ.get("NO_COLOR") or is_of_notebook(stream):
+        return False
+    if os.environ.get("FORCE_COLOR") and stream in (sys.__stdout__, sys.__stderr__):
+        return True
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: TextIO) -> int:
+    """Return the width of the terminal that shows a stream, in characters, or 80 for others."""
+    if not is_terminal(stream):
+        return 80
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def check_width(width: object) -> None:
+    """Raise an InputError if nothing can be that many characters wide."""
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InputError.of_value("width", width, "give a number of characters")
 
 
 def _tell(what: str, done: threading.Event) -> None:
