@@ -60,7 +60,9 @@ def test_what_a_worker_starts_does_not_keep_its_lock(tmp_path: Path) -> None:
     assert lock is not None
     with ours, theirs:
         outlet.send_files(ours, lock)
+        ours.sendall(b"{}\n")
         taken = take_files(theirs)
+        assert theirs.recv(9) == b"{}\n", "the message after the files is still to be read"
     assert [os.get_inheritable(number) for number in taken] == [False, False]
     for number in (lock, *taken):
         os.close(number)
