@@ -88,6 +88,7 @@ def test_the_server_reads_new_steps_of_a_call_and_those_of_a_checkpoint_again(
 
     def steps() -> list[Any]:
         histories = followed.heat("0")["histories"]
+        assert {each["run"] for each in histories} == {"run"}
         return [each["last"] for each in histories]
 
     assert steps() == [[0, 1]]
@@ -98,6 +99,8 @@ def test_the_server_reads_new_steps_of_a_call_and_those_of_a_checkpoint_again(
     store.close()
     assert steps() == [[0]]
     assert followed.heat("1")["histories"] == []
+    (named,) = Followed(run, "first").heat("0")["histories"]
+    assert named["run"] == "first"
 
 
 @pytest.mark.parametrize(
