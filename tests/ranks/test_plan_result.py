@@ -328,6 +328,31 @@ def _draw(plan: Plan, **options: Any) -> Any:
     return plan.plot(**options)
 
 
+class Checked(nn.Module):
+    """A layer with a check of its result, which returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Return the result of the layer."""
+        result: torch.Tensor = self.layer(given)
+        torch._assert_async(result.sum() > 0)
+        return result
+
+
+def test_a_call_without_results_runs_on_a_rank() -> None:
+    """64 products of two FLOPs, 7 additions and a comparison."""
+    found = torchscan.parallel.plan(Checked(), (8,), mesh={"dp": 2}, apply=_whole)
+    assert found.ranks[0].flops == 2 * 64 + 7 + 1
+
+
+def test_dimensions_of_a_mesh_that_torchscan_shards_are_named() -> None:
+    with pytest.raises(InputError, match="dimension ddp: choose from replicate, dp, cp, ep, tp,"):
+        torchscan.parallel.plan(Checked(), (8,), mesh={"ddp": 2})
+
+
 @pytest.mark.usefixtures("figures")
 def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
     ax = _draw(made)
