@@ -90,9 +90,12 @@ def test_all_statistics_have_a_history_and_a_column(folder: Path) -> None:
     history = run.history("a output")
     found = {name: history.statistic(name)[-1] for name in names}
     # the last step has a single value, 2, and is of no ReLU, sigmoid, parameter or gradient
-    assert {name for name, value in found.items() if value == 0} == {"nan", "inf", "zero", "std"} | {
-        "is_exact"
-    }
+    assert {name for name, value in found.items() if value == 0} == {
+        "nan",
+        "inf",
+        "zero",
+        "std",
+    } | {"is_exact"}
     assert {name for name, value in found.items() if value == 2} == {"mean", "min", "max", "norm"}
     unknown = {name for name, value in found.items() if math.isnan(value)}
     assert unknown == {"update", "dead", "saturated", "sample_norm"}

@@ -44,7 +44,10 @@ def steps(mesh: dict[str, int], **asked: Any) -> list[MeshStep]:
                 {"replicate": 2, "dp": 1, "tp": 2},
             ],
         ),
-        ({"num_layers": 1, "per_machine": 1, "num_experts": 2}, [{"dp": 4}, {"replicate": 2, "dp": 2}, {"replicate": 4, "dp": 1}]),
+        (
+            {"num_layers": 1, "per_machine": 1, "num_experts": 2},
+            [{"dp": 4}, {"replicate": 2, "dp": 2}, {"replicate": 4, "dp": 1}],
+        ),
         (
             {"num_layers": 1, "num_experts": 6},
             [{"dp": 4}, {"dp": 2, "ep": 2}, {"dp": 2, "tp": 2}, {"tp": 4}],

@@ -43,10 +43,11 @@ def index_window(
     first = 0
     if indexed and indexed[-1] - indexed[0] < len(indexed):
         first = indexed[0]
-    kept = iter([*range(first), *range(first + num_added, len(out.shape))])
-    dims: list[Dim] = []
-    for at in range(rank):
-        dims.append(WHOLE if at in indexed else here(next(kept)))
+    kept = [at for at in range(rank) if at not in indexed]
+    places = [*range(first), *range(first + num_added, len(out.shape))]
+    dims: list[Dim] = [WHOLE] * rank
+    for at, place in zip(kept, places, strict=True):
+        dims[at] = here(place)
     return (way(Look(tuple(dims), out.shape), note="hull"),)
 
 
