@@ -18,7 +18,9 @@ from tests.browsing import opened
 from tests.watching.test_distributions import of
 from torchscan.watching.explore.followed_run import Followed
 from torchscan.watching.explore.run_page import page_of_run
-from torchscan.watching.schema import Phase, SampledStep, Series
+from torchscan.watching.explore.training import training_of
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.schema import CurvePoint, Phase, SampledStep, Series
 from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
@@ -73,6 +75,16 @@ def test_evaluations_before_the_first_training_step_are_not_shown_with_it(tmp_pa
     assert data["question"][0] == "run: step 0"
     (picture,) = pictures
     assert (picture["phase"], picture["first"]) == ("train", [0])
+
+
+def test_a_run_whose_page_shows_evaluations_has_no_training_part(tmp_path: Path) -> None:
+    """A training step was taken, and not recorded."""
+    run = write(tmp_path / "run", [("eval", 0, 0)])
+    store = Store(run / "rank0.sqlite", {})
+    store.write_curves({"train": [CurvePoint(0, 0, 100.0, 0.5, None, None)]})
+    store.close()
+    assert WatchedRun(run).curves().steps == (0,)
+    assert training_of(WatchedRun(run)) is None
 
 
 def test_a_run_without_any_step_has_a_page(tmp_path: Path) -> None:
