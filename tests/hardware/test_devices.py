@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from torchscan import InputError, register_device
-from torchscan.hardware import device_catalog
+from torchscan.hardware import device_catalog, measuring
 from torchscan.hardware.device_catalog import known_devices
 from torchscan.hardware.device_files import known_entry, save_entry
 from torchscan.hardware.device_specs import device_named
@@ -529,3 +530,24 @@ def test_a_file_of_devices_that_cannot_be_opened_is_named(
     monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path))  # a folder
     with pytest.raises(InputError, match=tmp_path.name):
         device_named("H200")
+
+
+def test_rates_of_this_machine_are_those_of_the_shortest_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock goes on by 0.1 s whenever it is read: so long is a run, and 0.5 s are enough.
+
+    256 MiB are read and written, and two matrices with 1,024 rows and columns multiplied.
+    """
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("time.perf_counter", map((0.1).__mul__, itertools.count()).__next__)
+    formats = {"fp32": (torch.float32, False), "tf32": (torch.float32, True)}
+    monkeypatch.setattr(measuring, "_FORMATS", formats)  # others are slow on a CPU
+    before = torch.get_rng_state()
+    name, entry = measuring.measure()
+    assert torch.get_rng_state().equal(before)
+    assert (name, entry["vendor"], entry["is_measured"]) == (cpu_name(), "CPU", True)
+    assert entry["bandwidth_gbs"] == round(2 * 256 * 2**20 / 0.1 / 1e9, 1)
+    assert entry["dense_tflops"] == {"fp32": round(2 * 1024**3 / 0.1 / 1e12, 4)}
+    assert entry["note"].endswith(": bandwidth, fp32")
+    assert entry["memory_gb"] > 0
