@@ -353,6 +353,20 @@ def test_dimensions_of_a_mesh_that_torchscan_shards_are_named() -> None:
         torchscan.parallel.plan(Checked(), (8,), mesh={"ddp": 2})
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("AdamW8bit", "'AdamW8bit': give one of torch.optim, whose states ZeRO-1 divides"),
+        (torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "is a SGD: give its name or its"),
+        (lambda given: torch.optim.SGD(given), "is a function: give its name or its class"),
+    ],
+)
+def test_zero1_divides_the_states_of_optimizers_of_torch(optimizer: Any, message: str) -> None:
+    asked: dict[str, Any] = {"mesh": {"dp": 2}, "sharding": "zero1", "training": True}
+    with pytest.raises(InputError, match=message):
+        torchscan.parallel.plan(Checked(), (8,), optimizer=optimizer, **asked)
+
+
 @pytest.mark.usefixtures("figures")
 def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
     ax = _draw(made)
