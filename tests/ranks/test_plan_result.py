@@ -110,6 +110,7 @@ def test_processes_may_hold_unequal_parts() -> None:
 
 
 def _whole(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
 
     fully_shard(model, mesh=mesh)
 
