@@ -400,7 +400,8 @@ def test_weights_are_gathered_in_8_bits_with_a_scale(
 @pytest.fixture
 def group() -> Iterator[None]:
     """Return the group of a job with one rank."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    store: Any = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 

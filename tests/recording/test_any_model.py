@@ -312,12 +312,14 @@ class Counting(nn.Module):
         from torch.distributed.tensor import DTensor, Shard
 
         parts = [Shard(0)]
+        self.calls: Any
         self.register_buffer("calls", DTensor.from_local(torch.zeros(3), mesh, parts))
         self.layer = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls.add_(1)
-        return self.layer(x)
+        result: Tensor = self.layer(x)
+        return result
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -326,8 +328,7 @@ def test_a_sharded_buffer_that_a_pass_writes_to_stays_as_it_is(mesh: Any, execut
     model = Counting(mesh)
     trace = record(model, (2,), execute=execute)
     assert trace.ops[0].signature.operator == "aten.add_"
-    local: Any = model.calls
-    assert local.to_local().tolist() == [0.0, 0.0, 0.0]
+    assert model.calls.to_local().tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.filterwarnings("ignore")
