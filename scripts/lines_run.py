@@ -1,7 +1,7 @@
 """A plugin of pytest that notes which tests run which lines of the package, how long each takes, and which pass.
 
-One file for each process of xdist: ``$LINES_RUN`` with the name of the process. What a file does when it is imported belongs
-to no test.
+One file for each process of xdist: ``$LINES_RUN`` with the name of the process. What runs while tests are collected, such as
+a function that makes a table at the import of its file, belongs to no test and is noted apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ tests: list[str] = []
 passed: dict[str, float] = {}
 #: for each line of each file, the tests that run it, as places in the list of tests
 runners: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-#: of the test that runs: the lines of each code object that it has not run yet
+#: for each file, the lines that ran before the first test
+before_tests: dict[str, list[int]] = {}
+#: of the test that runs, or of what comes before: the lines of each code object that it has not run yet
 _missing: dict[CodeType, set[int]] = {}
 
 
@@ -43,6 +45,24 @@ def _on_line(frame: FrameType, _event: str, _argument: Any) -> Any:
     return _on_line
 
 
+def _lines() -> Iterator[tuple[str, set[int]]]:
+    """The lines that have run, with the file that they are in."""
+    for code, missing in _missing.items():
+        run = {line for _, _, line in code.co_lines() if line} - missing
+        yield code.co_filename.removeprefix(ROOT), run | {code.co_firstlineno}
+
+
+sys.settrace(_on_call)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Notes what has run so far."""
+    sys.settrace(None)
+    for file, lines in _lines():
+        before_tests.setdefault(file, []).extend(sorted(lines))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Traces one test, with what it sets up and tears down."""
@@ -55,10 +75,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        for code, missing in _missing.items():
-            run = {line for _, _, line in code.co_lines() if line} - missing
-            for line in run | {code.co_firstlineno}:
-                runners[code.co_filename.removeprefix(ROOT)][line].append(len(tests) - 1)
+        for file, lines in _lines():
+            for line in lines:
+                runners[file][line].append(len(tests) - 1)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -71,6 +90,5 @@ def pytest_sessionfinish() -> None:
     """Writes what was noted, in the processes that run tests."""
     if tests:
         name = os.environ["LINES_RUN"] + os.environ.get("PYTEST_XDIST_WORKER", "")
-        Path(name + ".json").write_text(
-            json.dumps({"tests": tests, "passed": passed, "runners": runners})
-        )
+        noted = {"tests": tests, "passed": passed, "runners": runners, "before_tests": before_tests}
+        Path(name + ".json").write_text(json.dumps(noted))

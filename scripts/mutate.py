@@ -84,6 +84,8 @@ class Runners:
             noted.write_text(wanted)
         self.seconds: dict[str, float] = {}
         self._by_line: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        #: lines of functions, too, that run when files are imported
+        self._before_tests: dict[str, set[int]] = defaultdict(set)
         for path in BUILD.glob("lines-*.json"):
             self._read(json.loads(path.read_text()))
 
@@ -120,15 +122,21 @@ class Runners:
         for file, lines in noted["runners"].items():
             for line, tests in lines.items():
                 self._by_line[file][int(line)] += [noted["tests"][test] for test in tests]
+        for file, lines in noted["before_tests"].items():
+            self._before_tests[file].update(lines)
 
     def of(self, place: Place) -> list[str]:
-        """Those worth trying first: of what runs on import, all that run anything of the file."""
+        """Those that run its lines; of what runs on import, then all others that run anything of the file."""
         lines = self._by_line[place.file]
-        wanted = lines if place.on_import else range(place.lines[0], place.lines[1] + 1)
+        own_lines = range(place.lines[0], place.lines[1] + 1)
+        on_import = place.on_import or not self._before_tests[place.file].isdisjoint(own_lines)
+        wanted = lines if on_import else own_lines
         tests = {test for line in wanted for test in lines.get(line, ()) if test in self.seconds}
+        direct = {test for line in own_lines for test in lines.get(line, ())}
         own = Path(place.file).stem.strip("_")
         return sorted(
-            tests, key=lambda test: (place.on_import and own not in test, self.seconds[test], test)
+            tests,
+            key=lambda test: (test not in direct and own not in test, self.seconds[test], test),
         )
 
     def enough_of(self, place: Place) -> list[str]:

@@ -1,6 +1,7 @@
 """Every small change of the package that a test should notice: which text of which file becomes which other text.
 
-Left out are words, annotations, and guards that no program which works meets: frozen and slotted classes, strict zips.
+Left out are words, annotations, and guards that no program which works meets: frozen and slotted classes, strict zips. So are
+changes without effect: None for a False that is returned (True is tried), and another order of names that decorators register.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Places(ast.NodeVisitor):
         self._offset: Callable[[int, int], int] = lambda line, column: starts[line - 1] + column
         self._lines = (1, 1)
         self._depth = 0
+        self.decorators: set[ast.AST] = set()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Where the text of a node begins and ends."""
@@ -69,6 +71,7 @@ class Places(ast.NodeVisitor):
             return
         if isinstance(node, ast.stmt):
             self._lines = _own_lines(node)
+        self.decorators.update(getattr(node, "decorator_list", ()))
         for kind, start, end, texts in self._changes(node):
             self.found.append(
                 Place(self.file, kind, start, end, texts, self._lines, self._depth == 0)
@@ -209,7 +212,7 @@ def _statements(node: ast.AST, places: Places) -> Iterator[Change]:
     if (
         isinstance(node, ast.Return)
         and node.value is not None
-        and ast.unparse(node.value) != "None"
+        and ast.unparse(node.value) not in ("None", "False")
     ):
         yield "return", *places.span(node), (_padded("return None", places.text(node)),)
     elif isinstance(node, ast.If):
@@ -280,8 +283,10 @@ def _arguments(node: ast.AST, places: Places) -> Iterator[Change]:
             places.span(node.keywords[-1])[1],
             ("",),
         )
-    if len(node.args) == 2 and not any(
-        isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args
+    if (
+        len(node.args) == 2
+        and node not in places.decorators
+        and not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args)
     ):
         (start, middle), (then, end) = map(places.span, node.args)
         between = places.source[middle:then].decode()

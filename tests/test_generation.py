@@ -41,6 +41,17 @@ def test_keys_and_values_grow_with_every_token() -> None:
     assert found.cache_bytes == 6 * 2 * 8 * 4
 
 
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_tied_weight_is_held_once(weights: Any) -> None:
+    """The output projection has the weight of the embedding, which stays as it is."""
+    model = Echo(vocabulary=10, width=8)
+    model.out.weight = model.embedding.weight
+    found = _asked(model, weights=weights)
+    matrix = 4 * 8 * 8 if weights is None else 8 * 8 + 8 * 2
+    assert found.params == 10 * 8 + 2 * 8 * 8
+    assert found.weights_bytes == 4 * 10 * 8 + 2 * matrix
+
+
 def test_a_window_is_full_at_some_point() -> None:
     assert _asked(Window(3)).cache_bytes == 3 * 8 * 4
     assert _asked(Window(3)).cache_bytes_per_token == 0

@@ -341,6 +341,23 @@ def test_json_holds_what_to_dict_returns(name: str) -> None:
     assert "\n" not in result.to_json(indent=None)
 
 
+#: results with a schema of their own
+WITH_SCHEMA = ("info", "run", "inspection")
+#: the keys of all others, and of the objects in their lists
+KEYS: dict[str, str] = json.loads((Path(__file__).parent / "result_keys.json").read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if name not in WITH_SCHEMA])
+def test_keys_that_programs_read_stay(name: str) -> None:
+    """A key that is removed or renamed breaks them; one that is new belongs into the list."""
+    content = RESULTS[name]().to_dict()
+    assert " ".join(content) == KEYS[name]
+    lists = [key for key in KEYS if key.startswith(f"{name}: ")]
+    for key in lists:
+        first, *_ = content[key.removeprefix(f"{name}: ")]
+        assert " ".join(first) == KEYS[key]
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_dataframe_has_the_rows_and_columns_of_csv(name: str) -> None:
     result = RESULTS[name]()

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchscan import estimate_memory
+from torchscan import estimate_memory, record
+from torchscan.analyses.compiled_regions import OUTSIDE, compiled_regions
 from torchscan.analyses.memory_estimate import MemoryEstimate
 
 ROWS, WIDTH = 32, 64
@@ -28,6 +29,17 @@ def saved(module: nn.Module, given: Tensor, *, compiled: bool) -> int:
     kept = estimated(module, given, **options).layers[0].activation_bytes
     result = module(given)
     return kept - result.numel() * result.element_size()
+
+
+def test_layers_that_are_compiled_apart_are_regions() -> None:
+    """Calls are 0 (the model), 1 and 2 (a layer with one inside), 3 (another layer) and 4."""
+    first = nn.Sequential(nn.Linear(4, 4))
+    model = nn.Sequential(first, nn.Linear(4, 4), nn.ReLU())
+    trace = record(model, (4,))
+    assert [trace.path_of(op) for op in trace.ops] == ["0.0", "1", "2"]
+    assert compiled_regions(trace, ["0", "1"]) == [1, 3, OUTSIDE]
+    assert compiled_regions(trace, ["0"]) == [1, OUTSIDE, OUTSIDE]
+    assert compiled_regions(trace) is None, "FSDP shards none of them"
 
 
 class Chain(nn.Module):

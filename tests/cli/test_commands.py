@@ -1138,11 +1138,30 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert offered("torchscan summary x --columns type,flo") == ["type,flops"]
     assert offered("torchscan memory x --device 'NVIDIA B20") == ["NVIDIA B200"]
     assert offered("torchscan memory x -d 'NVIDIA B20") == ["NVIDIA B200"]
+    assert offered("torchscan devices 'NVIDIA B20") == ["NVIDIA B200"]
     assert offered("torchscan llm s") == ["serve"]
     assert "--checkpoint" in offered("torchscan llm train --ch")
     assert offered("torchscan llm serve --ch") == []
     assert offered("torchscan llm train x --precision bf16-") == ["bf16-mixed"]
     assert offered("torchscan memory x --offload opt") == ["optimizer"]
+
+
+def test_the_script_of_fish_offers_devices_where_one_is_named(run: Any) -> None:
+    """``devices`` takes their names, and ``-d`` of others; commands with models take targets."""
+    lines = run("completion", "fish")[1].splitlines()
+    of_command = {}
+    for name in ("devices", "memory", "completion"):
+        start = f"complete -c torchscan -n '__fish_seen_subcommand_from {name}' "
+        of_command[name] = [each.removeprefix(start) for each in lines if each.startswith(start)]
+    named = "\\'NVIDIA B200\\'"
+    (bare,) = [each for each in of_command["devices"] if each.endswith(" -F")]
+    assert bare.startswith("-a '")
+    assert named in bare
+    (bare,) = [each for each in of_command["memory"] if each.endswith(" -F")]
+    assert bare.startswith("-a 'torchvision: timm: hf: torchvision:alexnet ")
+    options = [each for each in of_command["memory"] if named in each]
+    assert [each.partition(" -x -a ")[0] for each in options] == ["-l device", "-s d"]
+    assert "-a 'bash zsh fish' -F" in of_command["completion"]
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.opening import watched_run
 from tests.watching.test_store import ONE, watched
+from torchscan import InputError
 from torchscan.cli.main import main
 from torchscan.notes import Note
 from torchscan.watching.store import Store
@@ -78,6 +80,29 @@ def test_several_ranks_are_one_run(folder: Path) -> None:
     assert history.statistic("mean") == [float(step) for step in range(5)]
     assert history.statistic("std") == [0.0] * 5
     assert torch.tensor(history.quantiles(0.5)[0]).isfinite().all()
+
+
+def test_all_statistics_have_a_history_and_a_column(folder: Path) -> None:
+    """Those of the table in ``docs/watch.md``, beside custom ones and counts."""
+    run = watched_run(folder / "a" / "first")
+    names = ["numel", "sampled", "nan", "inf", "zero", "mean", "std", "min", "max", "is_exact"]
+    names += ["update", "dead", "saturated", "sample_norm", "norm"]
+    history = run.history("a output")
+    found = {name: history.statistic(name)[-1] for name in names}
+    # the last step has a single value, 2, and is of no ReLU, sigmoid, parameter or gradient
+    assert {name for name, value in found.items() if value == 0} == {
+        "nan",
+        "inf",
+        "zero",
+        "std",
+    } | {"is_exact"}
+    assert {name for name, value in found.items() if value == 2} == {"mean", "min", "max", "norm"}
+    unknown = {name for name, value in found.items() if math.isnan(value)}
+    assert unknown == {"update", "dead", "saturated", "sample_norm"}
+    of_series = {"step", "path", "kind", "name", "invocation"}
+    assert set(run.to_pandas().columns) == of_series | set(names)
+    with pytest.raises(InputError, match="'median' is not a statistic: choose from numel, sampled"):
+        history.statistic("median")
 
 
 @pytest.mark.slow

@@ -446,6 +446,29 @@ def test_a_check_that_is_read_in_the_next_step_names_its_own(
     assert "in the output of" not in found.description
 
 
+def test_after_a_finding_on_a_device_one_step_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The NaN of step 5 is read when step 6 begins, which then waits for its values, and is fine."""
+    deferred: set[int] = set()
+    now: list[int] = []
+
+    def is_on_device(_: Tensor) -> bool:
+        deferred.add(now[-1])
+        return True
+
+    monkeypatch.setattr(training_checks, "is_on_device", is_on_device)
+    model = Breaking()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1):
+        for step in range(12):
+            now.append(step)
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert set(now) - deferred == {6}
+
+
 def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
     y.sum().backward(retain_graph=True)
     (y * 0 + value).sqrt().sum().backward()

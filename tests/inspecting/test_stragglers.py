@@ -76,6 +76,18 @@ def test_one_that_comes_late_is_behind_and_those_that_waited_are_not(alone: RunF
     assert straggler.rank == 1
     assert (straggler.seconds, straggler.share) == pytest.approx((0.030, 0.30))
     assert "rank 1 lags by 30.0 ms in each step (30 %)" in str(straggler)
+    assert (straggler.kind, straggler.waits_in) == ("all-reduce", "0")
+
+
+def test_a_collective_outside_of_the_model_is_in_no_layer(alone: RunFacts) -> None:
+    """As of a loop that adds up a loss: what others wait in has no path."""
+    runs = []
+    for rank, when in ((0, 10), (1, 40)):
+        run = run_of(alone, rank, 2, [("0", (0, 1), 1, when)])
+        outside = [replace(each, call=None) for each in run.exchanges]
+        runs.append(replace(run, exchanges=tuple(outside)))
+    (straggler,) = group_run_of(runs).stragglers
+    assert (straggler.rank, straggler.kind, straggler.waits_in) == (1, "all-reduce", "")
 
 
 def test_who_waits_for_one_is_not_blamed_by_others(alone: RunFacts) -> None:

@@ -13,11 +13,18 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 import torch
+import torch.distributed as distributed
 from matplotlib import pyplot as plt
 from torch import nn
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import torchscan
 from tests.ranks.models import build, divide, shard, sharded_linear
+from tests.versions import before
 from torchscan import BudgetError, InputError, MissingFormulaError, assert_budget
 from torchscan.types import Plan
 
@@ -326,6 +333,97 @@ def figures() -> Iterator[None]:
 
 def _draw(plan: Plan, **options: Any) -> Any:
     return plan.plot(**options)
+
+
+class Checked(nn.Module):
+    """A layer with a check of its result, which returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Return the result of the layer."""
+        result: torch.Tensor = self.layer(given)
+        torch._assert_async(result.sum() > 0)
+        return result
+
+
+def test_a_call_without_results_runs_on_a_rank() -> None:
+    """64 products of two FLOPs, 7 additions and a comparison."""
+    found = torchscan.parallel.plan(Checked(), (8,), mesh={"dp": 2}, apply=_whole)
+    assert found.ranks[0].flops == 2 * 64 + 7 + 1
+
+
+def test_dimensions_of_a_mesh_that_torchscan_shards_are_named() -> None:
+    with pytest.raises(InputError, match="dimension ddp: choose from replicate, dp, cp, ep, tp,"):
+        torchscan.parallel.plan(Checked(), (8,), mesh={"ddp": 2})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("AdamW8bit", "'AdamW8bit': give one of torch.optim, whose states ZeRO-1 divides"),
+        (torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "is a SGD: give its name or its"),
+        (lambda given: torch.optim.SGD(given), "is a function: give its name or its class"),
+    ],
+)
+def test_zero1_divides_the_states_of_optimizers_of_torch(optimizer: Any, message: str) -> None:
+    asked: dict[str, Any] = {"mesh": {"dp": 2}, "sharding": "zero1", "training": True}
+    with pytest.raises(InputError, match=message):
+        torchscan.parallel.plan(Checked(), (8,), optimizer=optimizer, **asked)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("in_8_bits", "forward"),
+    [
+        (False, {"all-gather": 2 * 1024}),
+        # the largest values of both weights, in their type, from which scales follow
+        (True, {"all-reduce": 2 * 2, "all-gather": 1024}),
+    ],
+)
+def test_weights_are_gathered_in_8_bits_with_a_scale(
+    *, in_8_bits: bool, forward: dict[str, int]
+) -> None:
+    """Two weights of 16 × 32 elements of 16 bits; gradients are reduced as they are."""
+    layers = [nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)]
+    asked: dict[str, Any] = {"mesh": {"dp": 2}, "training": True, "batch_size": 16}
+    asked |= {"float8": "tensorwise", "float8_skip": (), "float8_all_gather": in_8_bits}
+    found = torchscan.parallel.plan(nn.Sequential(*layers).bfloat16(), (16,), **asked)
+    sent: dict[str, dict[str, int]] = {"forward": {}, "backward": {}}
+    for each in found.ranks[0].collectives:
+        sent[each.phase][each.kind] = each.bytes
+    assert sent == {"forward": forward, "backward": {"reduce-scatter": 2 * 1024}}
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Return the group of a job with one rank."""
+    store: Any = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@before("2.7", "torch shards parameters fully on GPUs only")
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore")
+def test_the_ranks_of_a_job_have_places_in_its_mesh() -> None:
+    """Two products with 16 × 64 weights, biases, and 64 values between them."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16))
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    parts = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tp"], parts)
+    fully_shard(model, mesh=mesh["dp"])
+    found = torchscan.parallel.gather(model, (16,))
+    assert (found.mesh, found.num_ranks) == ({"dp": 1, "tp": 1}, 1)
+    (rank,) = found.ranks
+    assert (rank.rank, rank.place) == (0, {"dp": 0, "tp": 0})
+    assert rank.local_params == 2 * 16 * 64 + 64 + 16
+    assert rank.flops == 2 * 2 * 16 * 64 + 64
 
 
 @pytest.mark.usefixtures("figures")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,14 @@ def test_the_most_tokens_per_second_are_the_best() -> None:
     assert best is not None
     assert best.tokens_per_second == max(each.tokens_per_second for each in search.choices)
     assert best is search.choices[0]
+
+
+def test_a_search_without_choices_has_no_plot() -> None:
+    pytest.importorskip("matplotlib")
+    nothing = replace(_searched(), choices=())
+    assert nothing.best is None
+    with pytest.raises(InputError, match="the search found no way that fits: there is nothing to"):
+        nothing.plot()
 
 
 @pytest.mark.slow

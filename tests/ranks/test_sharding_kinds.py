@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.ranks.test_plan import (
     BYTES,
     HEAD,

@@ -304,6 +304,33 @@ def test_fully_sharded_parameters_are_counted_whole_and_by_process(mesh: Any) ->
     assert all(type(each).__name__ == "DTensor" for each in model.parameters())
 
 
+class Counting(nn.Module):
+    """A layer that counts its calls in a buffer of which each rank has a part."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        from torch.distributed.tensor import DTensor, Shard
+
+        parts = [Shard(0)]
+        self.calls: Any
+        self.register_buffer("calls", DTensor.from_local(torch.zeros(3), mesh, parts))
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        result: Tensor = self.layer(x)
+        return result
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_sharded_buffer_that_a_pass_writes_to_stays_as_it_is(mesh: Any, execute: Any) -> None:
+    model = Counting(mesh)
+    trace = record(model, (2,), execute=execute)
+    assert trace.ops[0].signature.operator == "aten.add_"
+    assert model.calls.to_local().tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_what_works_out_placements_is_no_part_of_the_pass(mesh: Any, execute: Any) -> None:

@@ -60,6 +60,18 @@ def test_what_an_operator_for_gpus_returns_has_no_values(mine: Any, name: str) -
         record(model, args=(IDS,), execute="abstract")
 
 
+def test_each_write_of_an_operator_for_gpus_leaves_no_values(mine: Any) -> None:
+    """What is known of one call must not stand for another, whose operand has values."""
+
+    def forward(_: Any, ids: Tensor) -> Tensor:
+        mine.launch_(ids.clone())
+        written = mine.launch_(ids.clone())
+        return ids if written.sum() > 3 else -ids
+
+    with pytest.raises(NeedsValuesError, match="depend on the data"):
+        record(Calls(forward), args=(IDS,), execute="abstract")
+
+
 def test_an_operator_with_a_kernel_for_the_cpu_keeps_values(mine: Any) -> None:
     """1 + 0 … 1 + 7 sum up to 36."""
     model = Calls(lambda _, ids: ids if mine.checked(ids).sum() == 36 else -ids)

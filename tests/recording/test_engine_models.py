@@ -15,9 +15,34 @@ from torchscan import InputError
 from torchscan.recording.attention_heads import Heads, heads_of
 from torchscan.recording.engine_sharding import as_engines_shard
 from torchscan.recording.execution.engine_operators import compute_latent_attention
+from torchscan.recording.expert_rows import all_rows, own_picks
 from torchscan.recording.passes import record_pass
 from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import PassRequest
+
+# -- picks of experts ------------------------------------------------------------------------------
+
+
+def test_picks_hit_as_many_experts_as_are_expected() -> None:
+    """Four rows pick 2 of 8: 8 · (1 − (3/4)⁴) = 5.5 experts are expected to be picked."""
+    found = own_picks(torch.zeros(4, 2, dtype=torch.long), 8, 1)
+    assert found.tolist() == [[0, 1], [2, 3], [4, 0], [1, 2]]
+
+
+def test_picks_of_the_device_with_the_most_are_beyond_the_mean() -> None:
+    """Of two devices with 4 of 8 experts, each has 4 of 8 picks on average.
+
+    The device with the most has 4 + 0.59 · √4 = 5.2 of them, so three rows with two. An expert is
+    picked with a probability of 0.68, and there with one of 0.68 + 0.59 · √(0.68 · 0.32 / 4) = 0.82,
+    so that 3.3 of 4 are.
+    """
+    found = own_picks(torch.zeros(4, 2, dtype=torch.long), 4, 2)
+    assert found.tolist() == [[0, 1], [2, 0], [1, 2]]
+
+
+def test_rows_without_picks_are_zeros() -> None:
+    assert all_rows(torch.ones(3, 2), 5).equal(torch.zeros(5, 2))
+
 
 # -- heads and shards ------------------------------------------------------------------------------
 

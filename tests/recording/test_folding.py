@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import analyze_generation
+from torchscan import analyze_generation, record
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
+from torchscan.recording.folding.left_out_layers import left_out_of
 from torchscan.recording.generation_passes import Generating, Length
 from torchscan.recording.kept_passes import Kept
 from torchscan.recording.passes import record_pass
@@ -213,6 +215,33 @@ def test_layers_that_differ_in_long_passes_alone_are_all_run() -> None:
         folded.prompted(Length(20)).trace  # noqa: B018 - the record is made here
     found = analyze_generation(model, 20, 2, device="NVIDIA L4")
     assert sum(each.operator.startswith("aten.tanh") for each in found.prefill.operators) == 3
+
+
+class Ended(nn.Module):
+    """A product, and a module that returns its input, several times for several samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.same = nn.Linear(4, 4), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.product(x)
+        return self.same(x) if x.shape == (1, 4) else self.same(self.same(x))
+
+
+def test_the_operators_of_a_layer_are_those_of_an_equal_one_that_has_ended() -> None:
+    """``same`` stands where the product would come again: after its operator."""
+    trace = record(Ended(), (4,))
+    (left_out,) = left_out_of(trace, {"same": "product"})
+    assert (left_out.call.path, left_out.model.path) == ("same", "product")
+    assert (left_out.begin, left_out.end, left_out.at) == (0, 1, 1)
+    assert left_out.renamed("product.weight") == "same.weight"
+    whole, product, same = trace.modules
+    trace = replace(trace, modules=(whole, product._replace(end=None), same))
+    with pytest.raises(UnfoldableError, match="a layer has not ended"):
+        left_out_of(trace, {"same": "product"})
+    with pytest.raises(UnfoldableError, match="called several times"):
+        left_out_of(record(Ended(), (4,), batch_size=2), {"same": "product"})
 
 
 def test_layers_whose_integers_differ_are_of_different_kinds() -> None:

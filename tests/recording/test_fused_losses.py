@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from torchscan import InputError, Scan
 
 WIDTH, WORDS, BATCH, LENGTH = 64, 1000, 2, 128

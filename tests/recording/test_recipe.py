@@ -91,6 +91,33 @@ def test_checkpoints_recompute_what_their_choice_does_not_keep(
     assert found[FLASH] == NUM_LAYERS + recomputed_attention
 
 
+class OwnCheckpoint(Layer):
+    """A layer that checkpoints itself, as those of transformers do."""
+
+    gradient_checkpointing = False
+    _gradient_checkpointing_func: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the layer, by the function that it was given if it is checkpointed."""
+        if not self.gradient_checkpointing:
+            return super().__call__(*args)
+        return self._gradient_checkpointing_func(super().__call__, *args)
+
+
+@pytest.mark.parametrize(("checkpoint", "num_checkpointed"), [(False, 0), (True, 4), (2, 2)])
+def test_layers_that_checkpoint_themselves_are_told_to(
+    checkpoint: Any, num_checkpointed: int
+) -> None:
+    """Their own function runs the hooks of the layer, too, and the model itself is unchanged."""
+    given = model()
+    given.layers = nn.ModuleList(OwnCheckpoint() for _ in range(NUM_LAYERS)).to("meta").bfloat16()
+    options: dict[str, Any] = {"training": True, "device": GPU, "checkpoint": checkpoint}
+    steps = Scan(given, (WIDTH,), batch_size=BATCH, **options).steps
+    names = Counter(op.signature.operator for op in steps.ops)
+    assert names[FLASH] == NUM_LAYERS + num_checkpointed
+    assert not any(layer.gradient_checkpointing for layer in given.layers)
+
+
 def test_a_checkpointed_layer_keeps_its_input_alone() -> None:
     """Of 4 layers, between the passes: one input each; and for all but these, less than of one layer as it is."""
     layers = scan(checkpoint=True).memory.layers

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.versions import skip_before
-from torchscan import RecordError, record
+from torchscan import RecordError, Scan, record
+from torchscan.recording.execution import meta_calls
+from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.recording.request import Execute
 from torchscan.types import Trace
 
@@ -237,6 +239,50 @@ def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None
         record(Applied(function), args=args, execute=way) for way in ("abstract", "real")
     )
     assert _outputs(abstract) == _outputs(real)
+
+
+class Usual(nn.Module):
+    """Images, tokens, recurrence, attention and norms, with a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(8, 8, 1), nn.GroupNorm(2, 8), nn.SiLU(), nn.AdaptiveAvgPool2d(1)),
+            nn.Flatten(),
+        )
+        self.tokens = nn.Embedding(10, 8)
+        self.recurrence = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 10)
+
+    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
+        """Return the loss."""
+        hidden, _ = self.recurrence(self.images(images)[:, None] + self.tokens(tokens))
+        hidden = self.attention(hidden)
+        hidden = self.norm(hidden * hidden.sigmoid()) - hidden.mean(1, keepdim=True)
+        scores: Tensor = self.head(hidden)
+        return F.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+
+
+def test_rules_answer_for_the_operators_of_usual_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch, which is slow, need not be asked for any shape that a rule is there for."""
+    answers: dict[str, bool] = {}
+
+    def noting(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            found = rule(*args, **kwargs)
+            answers[str(operator)] = answers.get(str(operator), True) and found is not None
+            return found
+
+        return answer
+
+    rules = {operator: noting(operator, rule) for operator, rule in SHAPE_RULES.items()}
+    monkeypatch.setattr(meta_calls, "SHAPE_RULES", rules)
+    given = {"images": torch.rand(2, 3, 8, 8), "tokens": torch.zeros(2, 4, dtype=torch.long)}
+    _ = Scan(Usual(), kwargs=given, training=True, optimizer="AdamW", device="H100").steps
+    assert {"aten.add.Tensor", "aten.convolution.default", "aten.mm.default"} <= answers.keys()
+    assert [operator for operator, has_answered in answers.items() if not has_answered] == []
 
 
 MAP = torch.rand(2, 3, 8, 8)

@@ -500,6 +500,20 @@ def test_neither_a_spreadsheet_nor_a_terminal_runs_a_name() -> None:
     }
 
 
+def test_derived_columns_are_included_if_they_are_named() -> None:
+    """What a layer does itself, shares and ``trainable`` follow from the others."""
+    info = INFOS["memory and times"]()
+    header = (
+        "path,call,name,depth,type,input_shape,output_shape,params,grad_params,nograd_params,"
+        "param_size,buffers,buffer_size,macs,flops,dmas,bytes_read,bytes_written,activations,peak,"
+        "latency,rf,s,p,is_shared,is_leaf,complete"
+    )
+    assert info.to_csv().splitlines()[0] == header
+    derived = ["own_params", "trainable", "own_macs", "own_flops"]
+    derived += ["params_share", "macs_share", "flops_share", "latency_share"]
+    assert info.to_csv(columns=derived).splitlines()[0] == ",".join(["path", "call", *derived])
+
+
 def test_columns_can_be_chosen() -> None:
     info = INFOS["shared"]()
     assert info.to_csv(columns=["macs", "params"]).splitlines() == [

@@ -114,6 +114,10 @@ def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> N
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["0  5×3", "1  9×7"]
+    colors = {each.get_label(): each.get_edgecolor() for each in ax.patches}
+    handles: list[Any] = legend.legend_handles
+    assert [each.get_edgecolor() for each in handles] == [colors["0  5×3"], colors["1  9×7"]]
+    assert colors["0  5×3"] != colors["1  9×7"]
     assert find_boxes(fields.plot(layers=["0", "1"])) == find_boxes(ax)
 
 

@@ -90,6 +90,19 @@ def test_the_shell_fits_near_a_length(
     assert "token,cache_bytes,3200*B\n" in capsys.readouterr().out
 
 
+#: options of summary for the table of layers
+OF_LAYERS = (
+    *("--max-depth 1", "--columns type", "--receptive-field", "--match a", "--sort macs"),
+    *("--fold-repeats", "--wrap-mode head", "--convention ptflops", "--strict"),
+    *("--device H100", "--optimizer Adam", "--precision bf16"),
+)
+#: those of a pass: formulas have any length and batch size, and have no mode
+OF_PASS = (
+    *("--by operator", "--top 3", "--training", "--mode train", "--input 8", "--batch-size 2"),
+    "--loop-iterations 3",
+)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -97,13 +110,20 @@ def test_the_shell_fits_near_a_length(
             ["--near", "9"],
             "--near is for the formulas of --symbolic: give both, or leave out --near",
         ),
-        (
-            ["--symbolic", "--top", "3"],
-            "--top does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
+        *(
+            (
+                ["--symbolic", *options.split()],
+                f"{options.split()[0]} does not go with --symbolic, which shows all formulas of "
+                "the forward pass: leave it out",
+            )
+            for options in (*OF_LAYERS, *OF_PASS)
         ),
-        (
-            ["--symbolic", "--training"],
-            "--training does not go with --symbolic, which shows all formulas of the forward pass: leave it out",
+        *(
+            (
+                ["--by", "operator", "--input", "8", *options.split()],
+                f"{options.split()[0]} is for the table of layers: leave it out, or leave out --by",
+            )
+            for options in OF_LAYERS
         ),
     ],
 )

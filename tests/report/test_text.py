@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.recording.test_record import Calls
+from tests.report.samples import INFOS
 from torchscan import (
     InputError,
     RecordError,
@@ -236,6 +237,23 @@ def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str
     assert "442.4" in narrow[4]
     assert max(map(len, narrow)) <= width
     assert ("Hidden columns" in "\n".join(narrow)) == (len(shown) < 6)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (63, ["MACs", "Own MACs", "FLOPs", "Own FLOPs", "Params", "Own params"]),
+        (62, ["MACs", "Own MACs", "FLOPs", "Own FLOPs", "Params"]),
+        (50, ["MACs", "Own MACs", "FLOPs", "Params"]),
+        (39, ["MACs", "FLOPs", "Params"]),
+    ],
+)
+def test_what_layers_do_themselves_is_left_out_first(width: int, shown: list[str]) -> None:
+    """Six columns are 63 wide: 8 of names, then 8, 10, 8, 11, 8 and 12 with two spaces each."""
+    columns = ["macs", "own_macs", "flops", "own_flops", "params", "own_params"]
+    table = format_info(INFOS["block"](), columns=columns, width=width)
+    headings = table.splitlines()[1]
+    assert re.split("  +", headings.strip()) == ["Layer", *shown]
 
 
 def test_the_mode_of_the_pass_is_said() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch
 from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, record
 from torchscan.targets import Built, InputSpec, inputs_of, parse_input, parse_target, with_model
+from torchscan.targets.hub_access import refuse_foreign_code
 
 NETS = """
 import functools
@@ -381,6 +382,21 @@ def test_a_config_that_asks_for_code_or_weights_is_refused_by_its_key(
     (tmp_path / "config.json").write_text(json.dumps(written))
     assert named in refusal(f"hf:{tmp_path}")
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("key", "implementation"),
+    [
+        *(("attn_implementation", each) for each in (None, "eager", "sdpa", "flex_attention")),
+        ("_attn_implementation", "paged|sdpa"),
+        ("attn_implementation", {"text_config": "eager", "vision_config": None}),
+        *(("experts_implementation", each) for each in ("eager", "batched_mm", "grouped_mm")),
+    ],
+)
+def test_implementations_of_torch_and_transformers_are_not_refused(
+    key: str, implementation: Any
+) -> None:
+    refuse_foreign_code({**LLAMA, key: implementation}, parse_target("hf:config.json"))
 
 
 def test_an_argument_overrides_the_attention_of_a_config(tmp_path: Path) -> None:

@@ -197,13 +197,16 @@ def test_custom_statistics_of_an_older_file_are_read() -> None:
     """A step of version 3 has the columns of its series, then those of its rows.
 
     Of each series: number, row, whether units can die, saturated, and the custom statistics. Of
-    each row: five counts and seven statistics, whether its extremes are exact, and its bins.
+    each row: five counts and seven statistics, whether its extremes are exact, and the number of
+    its bins. At last come the numbers of all bins, and their counts.
     """
-    header = json.dumps({**HEADER, "custom": ["spread", "peak"]}).encode()
+    header = json.dumps({**HEADER, "bins": 2, "custom": ["spread", "peak"]}).encode()
     of_series = struct.pack("<QIBddd", 7, 0, 1, 0.25, 2.5, 4.0)
-    of_row = struct.pack("<5Q7dBH", 9, 4, 1, 0, 2, 0.5, 1.5, -1.0, 3.0, 0.1, 0.0, 8.0, 1, 0)
-    data = struct.pack("<I", len(header)) + header + of_series + of_row
+    of_row = struct.pack("<5Q7dBH", 9, 4, 1, 0, 2, 0.5, 1.5, -1.0, 3.0, 0.1, 0.0, 8.0, 1, 2)
+    bins = struct.pack("<2H2I", 1000, 1001, 3, 70_000)
+    data = struct.pack("<I", len(header)) + header + of_series + of_row + bins
     found = read_version_3(zlib.compress(data))[7]
     assert found.custom == {"spread": 2.5, "peak": 4.0}
     assert (found.numel, found.sampled, found.nan, found.saturated) == (9, 4, 1, 0.25)
     assert (found.mean, found.max, found.is_exact) == (0.5, 3.0, True)
+    assert found.counts == {1000: 3, 1001: 70_000}

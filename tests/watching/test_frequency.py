@@ -58,6 +58,18 @@ def test_a_larger_budget_and_a_smaller_cost(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+def test_the_time_of_sampled_steps_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step of 10 ms alone counts: a cost of 1 ms is 3 ms in all, 1 % of 30 such steps."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    frequency = Frequency("auto", 0.01)
+    for step, is_sampled, seconds in [(0, True, 1.0), (1, False, 0.010), (2, True, 1.0)]:
+        assert frequency.is_due(step) == is_sampled
+        now[0] += seconds
+        frequency.note_cost(1_000_000)
+    assert frequency.every == 32
+
+
 def test_rows_with_extremes_of_all_values() -> None:
     """All rows have them if fifteen of sixteen steps are left out, else each row in turn."""
     seldom, often = Frequency(16, 0.01), Frequency(1, 0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,20 @@ import pytest
 
 from torchscan.notes import Note
 from torchscan.watching.channel import Outlet
+from torchscan.watching.earlier_sessions import settle_session
 from torchscan.watching.lost_steps import LostSteps, lost_from, settled_about
 from torchscan.watching.message_socket import take_files
 from torchscan.watching.processes import socket_pair
-from torchscan.watching.run_files import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
+from torchscan.watching.run_files import (
+    Entry,
+    Ledger,
+    has_worker,
+    ledger_of,
+    lock_for_worker,
+    read_ledger,
+)
+from torchscan.watching.run_reader import Reader
+from torchscan.watching.store import Store
 from torchscan.watching.write_failures import reason_of
 
 
@@ -60,11 +71,38 @@ def test_what_a_worker_starts_does_not_keep_its_lock(tmp_path: Path) -> None:
     assert lock is not None
     with ours, theirs:
         outlet.send_files(ours, lock)
+        ours.sendall(b"{}\n")
         taken = take_files(theirs)
+        assert theirs.recv(9) == b"{}\n", "the message after the files is still to be read"
     assert [os.get_inheritable(number) for number in taken] == [False, False]
     for number in (lock, *taken):
         os.close(number)
     outlet.close()
+
+
+@pytest.mark.parametrize("raised", [None, "ValueError: no"])
+def test_a_session_that_its_worker_left_open_is_closed(raised: str | None, tmp_path: Path) -> None:
+    """The run ended at no known time, unless an exception has ended it."""
+    path = tmp_path / "rank0.sqlite"
+    session = {"id": "session", "written": 1, "lost": 0, "last": ["train", 0], "is_settled": True}
+    about = {"session": session, "lost": [], "closed": False, "ended": 5.0, "raised": raised}
+    Store(path, about).close()
+    entry = Entry(session="session", num_begun=3, phase="train", step=2)
+    new = [LostSteps(phase="train", first=1, last=2, count=2, why=Note.of("writer-ended"))]
+    assert settle_session(path, entry, 3) == new
+    with closing(Reader(path)) as reader:
+        found = reader.about()
+    assert (found["closed"], found["reached"], found["raised"]) == (True, 3, raised)
+    assert found["ended"] == (None if raised is None else 5.0)
+    assert (found["session"]["lost"], lost_from(found["lost"])) == (2, new)
+
+
+def test_a_run_that_was_removed_stays_removed(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    entry = Entry(session="session", num_begun=3, phase="train", step=2)
+    (lost,) = settle_session(path, entry, 3)
+    assert (lost.count, lost.why) == (3, Note.of("run-removed"))
+    assert list(tmp_path.iterdir()) == []
 
 
 HEAD = struct.Struct("<16s16sQQQ")

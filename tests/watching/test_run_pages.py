@@ -18,7 +18,9 @@ from tests.browsing import opened
 from tests.watching.test_distributions import of
 from torchscan.watching.explore.followed_run import Followed
 from torchscan.watching.explore.run_page import page_of_run
-from torchscan.watching.schema import Phase, SampledStep, Series
+from torchscan.watching.explore.training import training_of
+from torchscan.watching.history import WatchedRun
+from torchscan.watching.schema import CurvePoint, Phase, SampledStep, Series
 from torchscan.watching.store import Store
 
 if TYPE_CHECKING:
@@ -75,6 +77,16 @@ def test_evaluations_before_the_first_training_step_are_not_shown_with_it(tmp_pa
     assert (picture["phase"], picture["first"]) == ("train", [0])
 
 
+def test_a_run_whose_page_shows_evaluations_has_no_training_part(tmp_path: Path) -> None:
+    """A training step was taken, and not recorded."""
+    run = write(tmp_path / "run", [("eval", 0, 0)])
+    store = Store(run / "rank0.sqlite", {})
+    store.write_curves({"train": [CurvePoint(0, 0, 100.0, 0.5, None, None)]})
+    store.close()
+    assert WatchedRun(run).curves().steps == (0,)
+    assert training_of(WatchedRun(run)) is None
+
+
 def test_a_run_without_any_step_has_a_page(tmp_path: Path) -> None:
     data, pictures = shown(write(tmp_path / "run", []))
     assert (data["question"][0], pictures) == ("run: no step", [])
@@ -88,6 +100,7 @@ def test_the_server_reads_new_steps_of_a_call_and_those_of_a_checkpoint_again(
 
     def steps() -> list[Any]:
         histories = followed.heat("0")["histories"]
+        assert {each["run"] for each in histories} == {"run"}
         return [each["last"] for each in histories]
 
     assert steps() == [[0, 1]]
@@ -98,6 +111,8 @@ def test_the_server_reads_new_steps_of_a_call_and_those_of_a_checkpoint_again(
     store.close()
     assert steps() == [[0]]
     assert followed.heat("1")["histories"] == []
+    (named,) = Followed(run, "first").heat("0")["histories"]
+    assert named["run"] == "first"
 
 
 @pytest.mark.parametrize(

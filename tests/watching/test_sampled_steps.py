@@ -179,6 +179,49 @@ def test_the_values_of_a_keyword_are_those_before_the_call() -> None:
         assert values["product input 1"] == [7.0]
 
 
+class Sum(nn.Module):
+    """``2 x + 3 y``, or ``2 x`` alone."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return 2 * x if y is None else 2 * x + 3 * y
+
+
+class Sums(nn.Module):
+    """A sum of 5, and of 7 from the second step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.five, self.seven, self.sum = layer(5.0), layer(7.0), Sum()
+        self.options: list[dict[str, Any]] = [{}]
+
+    def forward(self, x: Tensor) -> Tensor:
+        results = self.sum(self.five(x), **self.options[-1])
+        self.options.append({"y": self.seven(x)})
+        return results
+
+
+@pytest.mark.parametrize(
+    ("log", "values"),
+    [
+        ("inputs", {"sum input": [5.0], "sum input 1": [7.0]}),
+        ("input_grads", {"sum input gradient": [2.0], "sum input gradient 1": [3.0]}),
+    ],
+)
+def test_a_keyword_after_steps_without_any_is_an_input(
+    log: str, values: dict[str, list[float]]
+) -> None:
+    model = Sums()
+    with watching(model, log) as process:
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+    first, second = process.samples
+    for samples, known in ((first, 1), (second, 2)):
+        process.samples = [samples]
+        found = Step(process).values()
+        of_sum = {label: each for label, each in found.items() if label.startswith("sum")}
+        assert of_sum == dict(list(values.items())[:known])
+
+
 def test_the_norm_of_a_large_gradient_is_that_of_all_values() -> None:
     """Two of 5,000 values are not 0: 3 and 4. The 512 sampled ones probably have neither."""
     model = nn.Linear(1, 5000, bias=False)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
+import zlib
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +24,16 @@ from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
 from torchscan.report.paging.layer_findings import LayerValues
+from torchscan.report.paging.row_values import key_of
 from torchscan.report.paging.training_data import training_data
 from torchscan.report.paging.training_findings import CurveValues, find_problems
-from torchscan.report.paging.training_packing import thin_out
-from torchscan.report.paging.training_record import CurveData, LayerData, TrainingRecord
+from torchscan.report.paging.training_packing import pack_training, thin_out
+from torchscan.report.paging.training_record import (
+    CurveData,
+    LayerData,
+    RowData,
+    TrainingRecord,
+)
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
@@ -190,6 +200,46 @@ def findings(run: Path) -> list[str]:
     training = training_of(WatchedRun(run))
     assert training is not None
     return [each["code"] for each in training["findings"]]
+
+
+# -- what is packed --------------------------------------------------------------------------------
+
+
+def test_a_page_has_differences_of_steps_and_codes_of_values() -> None:
+    """Columns are the steps 0, 1 to 2 and 3 to 9. Codes have all low bytes before the high ones."""
+    curve = CurveData(
+        steps=[4, 6],
+        times=[10.0, 12.5],
+        losses=[0.5, math.inf],
+        learning_rates=[None, None],
+        gradient_norms=[math.nan, 2.0],
+    )
+    row = RowData(path="a", name="a", type_name="A", parent=None, depth=0, num_folded=0)
+    layers = LayerData(
+        rows=[row],
+        first=[0, 1, 3],
+        last=[0, 2, 9],
+        until=[1, 3, 10],
+        num_sampled=3,
+        values={"gradient": [[0.01, math.nan, 1.0]], "dead": [[math.nan] * 3]},
+        not_finite=[[0, 4, 0]],
+    )
+    data = zlib.decompress(b64decode(pack_training(curve, layers)))
+    size = int.from_bytes(data[:4], "little")
+    header = json.loads(data[4 : 4 + size])
+    assert (header["first"], header["last"], header["until"]) == ([0, 1, 2], [0, 2, 7], [1, 2, 7])
+    assert (header["curve"]["steps"], header["curve"]["times"]) == ([4, 2], [0.0, 2.5])
+    assert (header["curve"]["losses"], header["curve"]["rates"]) == ([0.5, "Inf"], [None, None])
+    assert header["curve"]["norms"] == ["NaN", 2.0]
+    assert header["rows"] == [["a", key_of("a", 0), "A", None, 0]]
+    # of the dead units nothing is known, and gradients lie between 10⁻² and 1
+    assert header["quantities"] == [
+        {"name": "gradient", "rows": [0], "low": -2.0, "high": 0.0},
+        {"name": "dead", "rows": [], "low": 0.0, "high": 1.0},
+    ]
+    assert header["wrong"] == [0]
+    codes = data[4 + size :]
+    assert codes == bytes([2, 0, 255]) + bytes([0, 0, 255]) + bytes([0, 4, 0])
 
 
 # -- what is found ---------------------------------------------------------------------------------
@@ -632,6 +682,35 @@ def test_gradients_that_grow_are_reported_with_medians_of_start_and_end() -> Non
 )
 def test_other_gradients_are_not_reported(norms: list[float]) -> None:
     assert find_problems(with_norms(norms), [], []) == []
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("dead", "step"),
+    [
+        pytest.param([1.0] * 10, 0, id="from the beginning"),
+        pytest.param([NAN, NAN, *[1.0] * 8], 0, id="since the first known share"),
+        pytest.param([0.1, NAN, *[0.95] * 8], 20, id="after an unknown one"),
+        pytest.param([1.0, 0.2, 0.9, NAN, 1.0, NAN, 0.96, NAN, 1.0, 1.0], 40, id="again"),
+        pytest.param([*[0.0] * 8, 1.0, 1.0], None, id="not in all of the last three"),
+        pytest.param([*[1.0] * 9, 0.94], None, id="no longer"),
+    ],
+)
+def test_a_dead_layer_is_found_with_its_first_step(dead: list[float], step: int | None) -> None:
+    """Columns have ten steps, and their units are dead if 95 % are."""
+    healthy = LayerValues(path="a", name="a", gradient=[], update=[], dead=[0.5] * 10)
+    layers = [healthy, replace(healthy, path="b", name="b", dead=dead)]
+    curves = CurveValues(steps=(), losses=(), gradient_norms=())
+    found = find_problems(curves, layers, range(0, 100, 10))
+    if step is None:
+        assert found == []
+        return
+    note = Note.of("layer-dead", layer="b", path="b", share=dead[-1], step=step, others=0)
+    assert found == [note]
+    more = find_problems(curves, [*layers, replace(layers[1], path="c")], range(0, 100, 10))
+    assert (more[0].values["path"], more[0].values["others"]) == ("b", 1)
 
 
 def test_a_layer_that_does_not_learn_keeps_its_name() -> None:

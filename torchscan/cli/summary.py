@@ -38,7 +38,7 @@ _OF_LAYERS = (
     *("convention", "strict", "device", "optimizer", "precision"),
 )
 #: arguments of a pass, which formulas do not have
-_OF_PASS = ("by", "top", "training", "mode", "input", "batch_size")
+_OF_PASS = ("by", "top", "training", "mode", "input", "batch_size", "loop_iterations")
 
 
 def add_to(commands: Any) -> None:

@@ -126,7 +126,6 @@ class LargestModule:
     def _stop_looking(self) -> None:
         self._compiler.close()
         self._look_away()
-        self._inside.clear()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if is_dynamo_compiling() or is_recording() or is_looking_again():

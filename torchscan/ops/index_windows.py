@@ -30,27 +30,24 @@ def index_window(
 ) -> Looks:
     """Read any place along the indexed dimensions: a trace does not keep the indices."""
     rank = len(self.shape)
-    dims: list[Dim] = []
-    for index in [*indices, *[None] * rank]:
-        if len(dims) >= rank:
-            break
-        if index is None:
-            dims.append(here(0))
-        else:
-            num_covered = len(index.shape) if is_mask(index) else 1
-            dims += [WHOLE] * num_covered
-
-    indexed = [at for at, dim in enumerate(dims) if dim is WHOLE]
+    indexed: list[int] = []
+    at = 0
+    for index in indices:
+        num_covered = 1 if index is None or not is_mask(index) else len(index.shape)
+        if index is not None:
+            indexed += range(at, at + num_covered)
+        at += num_covered
     num_kept = rank - len(indexed)
     num_added = len(out.shape) - num_kept
     # Adjacent dimensions are replaced at their place; else the new ones are the first.
     first = 0
     if indexed and indexed[-1] - indexed[0] < len(indexed):
         first = indexed[0]
-    kept = iter([*range(first), *range(first + num_added, len(out.shape))])
-    for at, dim in enumerate(dims):
-        if dim is not WHOLE:
-            dims[at] = here(next(kept))
+    kept = [at for at in range(rank) if at not in indexed]
+    places = [*range(first), *range(first + num_added, len(out.shape))]
+    dims: list[Dim] = [WHOLE] * rank
+    for at, place in zip(kept, places, strict=True):
+        dims[at] = here(place)
     return (way(Look(tuple(dims), out.shape), note="hull"),)
 
 

@@ -51,13 +51,7 @@ _HARMLESS = frozenset(
 #: types of containers whose own methods read them
 _PLAIN = TABLES | {list, set}
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
-_NO_STATE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-)
+_NO_STATE = (type, types.FunctionType, types.ModuleType)
 
 
 class Snapshot:

@@ -31,8 +31,8 @@ class Frequency:
         self._budget = budget
         #: seconds from one pass to the next, of those that nobody looked at
         self._periods: deque[float] = deque(maxlen=32)
+        #: when the pass before began, or None if it was sampled
         self._before: float | None = None
-        self._was_due = True
         self._turn = 0
         #: when an evaluation was looked at, as the number of passes of training and evaluations
         #: before
@@ -65,10 +65,9 @@ class Frequency:
         self._turn += is_due
         if self._is_auto:
             now = time.perf_counter()
-            if self._before is not None and not self._was_due:
+            if self._before is not None:
                 self._periods.append(now - self._before)
-            self._before = now
-            self._was_due = is_due
+            self._before = None if is_due else now
         return is_due
 
     @property

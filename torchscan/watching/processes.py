@@ -116,16 +116,14 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def open_standard_files() -> None:
-    """Open ``/dev/null`` in place of standard files that are closed."""
+    """Open ``/dev/null`` in place of standard files that are closed, for subprocesses, too."""
     for number in range(_FIRST_OWN):
         try:
             os.fstat(number)
         except OSError:
             with contextlib.suppress(OSError):
-                opened = os.open(os.devnull, os.O_RDWR)
-                if opened != number:
-                    os.dup2(opened, number)
-                    os.close(opened)
+                # It gets this number, the lowest that is free.
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def ignore_signals() -> None:

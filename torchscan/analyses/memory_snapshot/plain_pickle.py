@@ -176,13 +176,12 @@ class _PlainUnpickler:
         target.extend(values)
 
     def set_items(self, values: list[Any], target: Any) -> None:
-        if type(target) is not dict or len(values) % 2:
-            raise ValueError("an item is set in something else than a dict")
         keys = values[::2]
         # Other keys could be tuples of tuples, whose hash takes time and stack without limit.
         for key in keys:
             if type(key) is not str and not (type(key) is int and 0 <= key < _LARGE_KEY):
                 raise InputError("a dict in it has a key that is not a string or a small integer")
+        # Nothing but a dict has this method.
         target.update(zip(keys, values[1::2], strict=True))
 
     def set_item(self) -> None:

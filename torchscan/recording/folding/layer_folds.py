@@ -20,7 +20,8 @@ _RUN = 4
 _MIDDLE = _RUN - 2
 #: values of a buffer that are compared
 _MAX_VALUES = 64
-_PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, type)
+#: types of values that can be equal without being the same object
+_PLAIN = (int, float, str, bytes, complex, torch.device)
 #: what each module has besides its own attributes
 _MODULE = frozenset(vars(nn.Module()))
 _HOOKS = frozenset(name for name in _MODULE if name.endswith("_hooks"))

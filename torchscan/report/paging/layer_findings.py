@@ -119,13 +119,14 @@ def find_dead_layers(layers: Sequence[LayerValues], first: Sequence[int]) -> lis
 
 def _step_since(dead: Sequence[float], first: Sequence[int]) -> int:
     """Return the first step from which on all known shares are high."""
-    if min(value for value in dead if not math.isnan(value)) >= DEAD_SHARE:
-        return 0
-    since = first[-1]
-    for step, share in zip(reversed(first), reversed(dead), strict=True):
-        if share < DEAD_SHARE:
-            break
-        since = step if not math.isnan(share) else since
+    since = 0
+    is_high = True
+    for step, share in zip(first, dead, strict=True):
+        if math.isnan(share):
+            continue
+        was_high, is_high = is_high, share >= DEAD_SHARE
+        if is_high and not was_high:
+            since = step
     return since
 
 

@@ -152,7 +152,7 @@ def _rest_of_input(field: UnitField, height: int, width: int) -> PathPatch:
 
 
 def _draw_nested(ax: Axes, layers: Sequence[LayerField], fields: Sequence[UnitField]) -> None:
-    """Draw the widest field first, and beside the fields a legend from the widest inwards."""
+    """Draw the widest field first, and beside the fields a legend from the innermost outwards."""
     from matplotlib.patches import Rectangle
 
     colors = inks_of(ax).colours

@@ -161,7 +161,8 @@ class Frames:
         if low < 0 < high:
             high = max(-low, high)
             low = -high
-        area = box.inside(0, 0, 0, height_of_text(SMALL) + 12 * FINE)
+        # a gap above the key, its height, and a gap above its ticks
+        area = box.inside(0, 0, 0, height_of_text(SMALL) + (4 + 5 + 3) * FINE)
         picture = to_image(paint(values, low, high))
         scale = min(area.width / picture.width, area.height / picture.height)
         min_width = int(_SHARE * area.width)
