@@ -76,3 +76,11 @@ class Decays:
         if self.by_value:
             flops += self.values * (1 + exponential)
         return flops
+
+
+def flops_of_decayed_states(states: TensorSpec, keys: int, values: int) -> int:
+    """Return the FLOPs of states that are decayed by key, and to which something is added."""
+    decays = Decays(keys=keys, values=values, by_key=True)
+    chunks = states.numel // (keys * values)
+    per_chunk = keys * values + decays.flops_per_state()
+    return chunks * per_chunk

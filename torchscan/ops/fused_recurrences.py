@@ -168,15 +168,19 @@ def kimi_delta_recurrence(
     if USE_QK_L2NORM_IN_KERNEL:
         flops += 6 * K + 4
     if USE_GATE_IN_KERNEL:
-        flops += K * (_SIGMOID + 2 if USE_LOWER_BOUND else _SOFTPLUS + 1)
+        per_key = _SIGMOID + 2 if USE_LOWER_BOUND else _SOFTPLUS + 1
+        if HAS_BIAS:
+            per_key += 1
+        flops += per_key * K
         if HAS_A:
             flops += 1
-        if HAS_BIAS:
-            flops += K
     if APPLY_BETA_SIGMOID:
         per_beta = _SIGMOID + 1 if ALLOW_NEG_EIGVAL else _SIGMOID
-        flops += per_beta * (V if IS_BETA_HEADWISE else 1)
-    return Work(macs=3 * positions * K * V, other_flops=positions * flops)
+        betas = V if IS_BETA_HEADWISE else 1
+        flops += per_beta * betas
+    macs = 3 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_dplr_delta_rule_fwd_kernel")
@@ -190,7 +194,9 @@ def low_rank_recurrence(
     positions = k.numel // K
     decays = Decays(keys=K, values=V, by_key=True)
     flops = K + decays.flops_per_state()
-    return Work(macs=4 * positions * K * V, other_flops=positions * flops)
+    macs = 4 * positions * K * V
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::fused_recurrent_rwkv7_fwd_kernel")
@@ -199,5 +205,5 @@ def rwkv7_recurrence(
 ) -> Work:
     """MACs = 4 · positions · K · V, as above with the vectors −kk and kk · a, which take 2 · K."""
     work = low_rank_recurrence(k=k, v=v, a=kk, b=a, K=K, V=V, out=out)
-    positions = k.numel // K
-    return Work(macs=work.macs, other_flops=work.other_flops + positions * 2 * K)
+    flops = work.other_flops + 2 * k.numel
+    return Work(macs=work.macs, other_flops=flops)

@@ -29,7 +29,8 @@ def key_gates(
 
     With a lower bound, a sigmoid replaces softplus, with one more product.
     """
-    flops = _count_gate(has_bias=HAS_BIAS, is_bounded=USE_LOWER_BOUND) * g.numel
+    per_element = _count_gate(has_bias=HAS_BIAS, is_bounded=USE_LOWER_BOUND)
+    flops = per_element * g.numel
     if beta is not None:
         flops += _SIGMOID * beta.numel
     return Work(other_flops=flops)
@@ -53,8 +54,12 @@ def key_gate_sums(
 
 def _count_gate(*, has_bias: bool, is_bounded: bool) -> int:
     """Return the FLOPs of the gate of a key."""
-    flops = _SIGMOID + 2 if is_bounded else _SOFTPLUS + 1
-    return flops + 1 if has_bias else flops
+    flops = _SOFTPLUS + 1
+    if is_bounded:
+        flops = _SIGMOID + 2
+    if has_bias:
+        flops += 1
+    return flops
 
 
 @cost_of("triton::chunk_kda_fwd_kernel_intra_token_parallel")
@@ -67,8 +72,8 @@ def scores_of_blocks(
     decay, product and mask, and 3 for scale, mask and beta.
     """
     positions = Aqk.numel // BT
-    flops = (BC + 1) * (4 * K + 3) // 2 + K
     macs = 2 * positions * BC * K
+    flops = (BC + 1) * (4 * K + 3) // 2 + K
     flops *= positions
     return Work(macs=macs, other_flops=flops)
 
@@ -98,7 +103,11 @@ def scores_between_blocks_and_inverses(
     chunks = count_chunks(positions, T, BT, chunk_indices)
     macs, flops = count_inverses(chunks, BT, has_diagonal=USE_SAFE_GATE)
     macs += 2 * positions * (BT - BC) * K
-    flops += positions * (5 * K * later * BC // BT + 3 * K * later // 2 + BC * later)
+
+    per_position = 5 * K * later * BC // BT
+    per_position += 3 * K * later // 2
+    per_position += BC * later
+    flops += positions * per_position
     return Work(macs=macs, other_flops=flops)
 
 
@@ -117,14 +126,18 @@ def scores_and_inverses_of_blocks(
 ) -> Work:
     """MACs = 2 · positions · BC · K for q · k and k · k, and those of the inverses.
 
-    Gates are bounded. Decays take 9 · K per position: a difference, two exponentials, a sign, two masks and three
-    products; a block takes K for their offset. A pair takes scale, beta and the mask of q · k.
+    Gates are bounded. Decays take 9 · K per position: a difference, two exponentials, a sign, two
+    masks and three products; a block takes K for their offset. A pair takes scale, beta and the
+    mask of q · k.
     """
     positions = Aqk.numel // BT
     chunks = count_chunks(positions, T, BT, chunk_indices)
     macs, flops = count_diagonal_inverses(chunks, BT)
     macs += 2 * positions * BC * K
-    flops += positions * (9 * K + 3 * BC) + chunks * (BT // BC) * K
+    flops += positions * 9 * K
+    flops += positions * 3 * BC
+    blocks = chunks * (BT // BC)
+    flops += blocks * K
     return Work(macs=macs, other_flops=flops)
 
 

@@ -22,7 +22,10 @@ def score_and_value_gradients(
     A pair takes 3, for two masks and a scale.
     """
     positions = dv.numel // V
-    return Work(macs=2 * positions * BT * V, other_flops=3 * positions * BT)
+    pairs = positions * BT
+    macs = 2 * pairs * V
+    flops = 3 * pairs
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_kda_bwd_kernel_wy_dqkg_fused")
@@ -38,8 +41,13 @@ def query_key_and_wy_gradients(
     """
     positions = dv2.numel // V
     chunks = dh.numel // (K * V)
-    macs = positions * (3 * K * V + 2 * BT * (K + V + BT))
-    flops = positions * (23 * K + 3 * V + 4 * BT) + chunks * 2 * K * (V + 1)
+    pairs = positions * BT
+    macs = 3 * positions * K * V
+    macs += 2 * pairs * (K + V + BT)
+    flops = positions * 23 * K
+    flops += positions * 3 * V
+    flops += 4 * pairs
+    flops += chunks * 2 * K * (V + 1)
     return Work(macs=macs, other_flops=flops)
 
 
@@ -66,12 +74,17 @@ def key_decay_gradients_inside_chunks(
     positions = dAqk.numel // BT
     blocks = BT // BC
     others = blocks - 1
-    flops = 11 * K + 5 * others * K + 7 * K * others // blocks
+    macs = 4 * positions * BT * K
+
+    flops = 11 * K + 5 * others * K
+    flops += 7 * K * others // blocks
     if SAFE_GATE:
-        flops += 26 * K + 4 * BC + 2 * K // BC
+        flops += 26 * K + 4 * BC
+        flops += 2 * K // BC
     else:
         flops += 12 * BC * K + K
-    return Work(macs=4 * positions * BT * K, other_flops=positions * flops)
+    flops *= positions
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::kda_gate_bwd_kernel")
@@ -90,7 +103,9 @@ def key_gate_gradients(
     Softplus and its gradient, a sigmoid, take 8, products with ``−exp(A)`` and ∂y 3. With a lower
     bound, a sigmoid and its gradient take 6, products 4. The gradient of A takes 2.
     """
-    per_element = _SIGMOID + 6 if USE_LOWER_BOUND else _SOFTPLUS + _SIGMOID + 3
+    per_element = _SOFTPLUS + _SIGMOID + 3
+    if USE_LOWER_BOUND:
+        per_element = _SIGMOID + 6
     if HAS_A:
         per_element += 2
     if HAS_BIAS:

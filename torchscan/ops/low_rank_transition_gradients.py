@@ -5,7 +5,7 @@ Triton kernels of ``flash-linear-attention``. All pairs of positions in a chunk 
 
 from __future__ import annotations
 
-from torchscan.ops.chunked_sequences import Decays
+from torchscan.ops.chunked_sequences import flops_of_decayed_states
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -20,7 +20,10 @@ def low_rank_score_gradients(
     A pair takes 5: a mask, and a scale and a mask of both gradients.
     """
     positions = dv_new.numel // V
-    return Work(macs=3 * positions * BT * V, other_flops=5 * positions * BT)
+    pairs = positions * BT
+    macs = 3 * pairs * V
+    flops = 5 * pairs
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_bwd_kernel_dhu")
@@ -32,10 +35,9 @@ def low_rank_state_gradients(
     ∂v takes a sum (V). A chunk decays ∂state by key, and adds to it.
     """
     positions = dv.numel // V
-    chunks = dh.numel // (K * V)
-    decays = Decays(keys=K, values=V, by_key=True)
-    flops = positions * V + chunks * (K * V + decays.flops_per_state())
-    return Work(macs=3 * positions * K * V, other_flops=flops)
+    macs = 3 * positions * K * V
+    flops = positions * V + flops_of_decayed_states(dh, K, V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_bwd_kernel_dv")
@@ -44,7 +46,9 @@ def low_rank_value_gradients(
 ) -> Work:
     """MACs = positions · (K · V + BT · V): k · ∂state, and the scores · ∂result; a pair: a mask."""
     positions = dv.numel // V
-    return Work(macs=positions * (K * V + BT * V), other_flops=positions * BT)
+    pairs = positions * BT
+    macs = positions * K * V + pairs * V
+    return Work(macs=macs, other_flops=pairs)
 
 
 @cost_of("triton::chunk_dplr_bwd_o_kernel")
@@ -58,8 +62,10 @@ def low_rank_gradients_between_chunks(
     """
     positions = dq.numel // K
     chunks = dh.numel // (K * V)
-    flops = positions * 4 * K + chunks * 2 * K * (V + 1)
-    return Work(macs=4 * positions * K * V, other_flops=flops)
+    macs = 4 * positions * K * V
+    flops = 4 * positions * K
+    flops += chunks * 2 * K * (V + 1)
+    return Work(macs=macs, other_flops=flops)
 
 
 # ``prepare_wy_repr_bwd_kernel``, a name that it shares with the kernel of delta rules
@@ -86,8 +92,11 @@ def low_rank_gradients_inside_chunks(
     decays.
     """
     positions = dAak.numel // BT
-    flops = positions * (39 * K + 4 * BT)
-    return Work(macs=8 * positions * BT * K, other_flops=flops)
+    pairs = positions * BT
+    macs = 8 * pairs * K
+    flops = 4 * pairs
+    flops += 39 * positions * K
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_bwd_kernel_intra")
@@ -100,8 +109,11 @@ def low_rank_gradients_by_rows(
     takes 21 · K for the parts between chunks and for the gradient of the decays.
     """
     positions = dAak.numel // BT
-    flops = positions * (24 * BT * K + 21 * K)
-    return Work(macs=8 * positions * BT * K, other_flops=flops)
+    pairs = positions * BT
+    macs = 8 * pairs * K
+    flops = 24 * pairs * K
+    flops += 21 * positions * K
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_bwd_dgk_kernel")

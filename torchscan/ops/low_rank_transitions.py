@@ -7,7 +7,7 @@ triangular matrix, whose inverse counts as its kernels compute it.
 
 from __future__ import annotations
 
-from torchscan.ops.chunked_sequences import Decays, Pointer, count_chunks
+from torchscan.ops.chunked_sequences import Pointer, count_chunks, flops_of_decayed_states
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -26,8 +26,9 @@ def sums_as_products(
 
     A scale takes 2 per element.
     """
+    macs = 2 * s.numel * BT
     flops = 2 * s.numel if HAS_SCALE else 0
-    return Work(macs=2 * s.numel * BT, other_flops=flops)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_fwd_A_kernel_intra_tensorcore")
@@ -49,8 +50,12 @@ def low_rank_scores(
     """
     positions = Aak.numel // BT
     chunks = count_chunks(positions, T, BT, chunk_indices)
-    flops = positions * (15 * K + 4 * BT) + chunks * 3 * K
-    return Work(macs=4 * positions * BT * K, other_flops=flops)
+    pairs = positions * BT
+    macs = 4 * pairs * K
+    flops = 4 * pairs
+    flops += 15 * positions * K
+    flops += 3 * chunks * K
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_fwd_A_kernel_intra_sub_intra")
@@ -63,8 +68,11 @@ def low_rank_scores_by_rows(
     takes 10 · K: a scale, a sign, a sum, 3 exponentials and 4 products with them.
     """
     positions = Aak.numel // BT
-    flops = positions * (BT * (8 * K + 4) + 10 * K)
-    return Work(macs=4 * positions * BT * K, other_flops=flops)
+    pairs = positions * BT
+    macs = 4 * pairs * K
+    flops = pairs * (8 * K + 4)
+    flops += 10 * positions * K
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::prepare_wy_repr_fwd_kernel_safe")
@@ -87,8 +95,10 @@ def inverses_by_powers(
         return None
     chunks = count_chunks(A_ab.numel // BT, T, BT, chunk_indices)
     products, sums = _BLOCKS_BELOW[blocks]
-    macs = chunks * (6 * blocks + products) * _BLOCK**3
-    flops = chunks * ((1 + 4) * blocks + sums) * _BLOCK**2
+    products += 6 * blocks
+    sums += 5 * blocks
+    macs = chunks * products * _BLOCK**3
+    flops = chunks * sums * _BLOCK**2
     return Work(macs=macs, other_flops=flops)
 
 
@@ -109,8 +119,11 @@ def inverses_by_rows(
     """
     chunks = count_chunks(A_ab.numel // BT, T, BT, chunk_indices)
     rows = chunks * (BT - 1)
-    flops = rows * (3 * BT**2 + 2 * BT) + chunks * 2 * BT**2
-    return Work(macs=rows * BT**2, other_flops=flops)
+    macs = rows * BT**2
+    flops = rows * 3 * BT**2
+    flops += rows * 2 * BT
+    flops += chunks * 2 * BT**2
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::prepare_wy_repr_fwd_kernel_chunk64")
@@ -131,11 +144,14 @@ def inverses_of_halves(
     """
     chunks = count_chunks(A_ab.numel // BT, T, BT, chunk_indices)
     rows = chunks * 2 * (BC - 1)
+    macs = rows * BC**2
+    macs += chunks * 2 * BC**3
+
     per_row = BC**2 + 2 * BC
     if not GATHER_SUPPORTED:
         per_row += 2 * BC**2
-    macs = rows * BC**2 + chunks * 2 * BC**3
-    flops = rows * per_row + chunks * 4 * BC**2
+    flops = rows * per_row
+    flops += chunks * 4 * BC**2
     return Work(macs=macs, other_flops=flops)
 
 
@@ -152,7 +168,10 @@ def low_rank_wy_representation(
 ) -> Work:
     """MACs = positions · BT · (BT + K + V): the inverse · a · k, w and u. A pair takes 2 masks."""
     positions = u.numel // V
-    return Work(macs=positions * BT * (BT + K + V), other_flops=2 * positions * BT)
+    pairs = positions * BT
+    macs = pairs * (BT + K + V)
+    flops = 2 * pairs
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_fwd_kernel_h")
@@ -164,10 +183,9 @@ def low_rank_states(
     u takes V per position. A chunk decays its state by key, and adds to it.
     """
     positions = v.numel // V
-    chunks = h.numel // (K * V)
-    decays = Decays(keys=K, values=V, by_key=True)
-    flops = positions * V + chunks * (K * V + decays.flops_per_state())
-    return Work(macs=3 * positions * K * V, other_flops=flops)
+    macs = 3 * positions * K * V
+    flops = positions * V + flops_of_decayed_states(h, K, V)
+    return Work(macs=macs, other_flops=flops)
 
 
 @cost_of("triton::chunk_dplr_fwd_kernel_o")
@@ -179,5 +197,8 @@ def low_rank_outputs(
     A pair takes 2 masks, an element of the result 2 sums.
     """
     positions = v.numel // V
-    macs = positions * (K * V + 2 * BT * V)
-    return Work(macs=macs, other_flops=positions * (2 * BT + 2 * V))
+    pairs = positions * BT
+    macs = positions * K * V
+    macs += 2 * pairs * V
+    flops = 2 * pairs + 2 * v.numel
+    return Work(macs=macs, other_flops=flops)

@@ -27,7 +27,9 @@ def token_shift_gradients(
     """Return 2 FLOPs per element, a sign and a sum; without a cache, the last has no sum."""
     flops = 2 * dy.numel
     if not HAS_DCACHE:
-        sequences = dy.shape[0] if cu_seqlens is None else cu_seqlens.numel - 1
+        sequences = dy.shape[0]
+        if cu_seqlens is not None:
+            sequences = cu_seqlens.numel - 1
         flops -= sequences * D
     return Work(other_flops=flops)
 
@@ -38,7 +40,8 @@ def mixes_with_shift(
 ) -> Work:
     """Return 2 FLOPs per element of ``x + ∂ · weight``, for 5 weights, and for a gate."""
     weights = 6 if use_xg else 5
-    return Work(other_flops=2 * weights * hidden.shape[0] * T * D)
+    elements = hidden.shape[0] * T * D
+    return Work(other_flops=2 * weights * elements)
 
 
 @cost_of("triton::addcmul_bwd_kernel1")
@@ -47,7 +50,9 @@ def mixes_with_shift_gradients(
 ) -> Work:
     """Return 3 FLOPs per element and weight: a product and two sums, but not of the first."""
     weights = 6 if use_xg else 5
-    return Work(other_flops=(3 * weights - 2) * gx.shape[0] * T * D)
+    elements = gx.shape[0] * T * D
+    per_element = 3 * weights - 2
+    return Work(other_flops=per_element * elements)
 
 
 @cost_of("triton::k_update_fwd_kernel_short", "triton::k_update_fwd_kernel_long")
@@ -73,7 +78,9 @@ def gated_corrections(
     out: object,
 ) -> Work:
     """Return 6 FLOPs per element, for ``(o + Σ(r · k · weight) · v) · g``."""
-    return Work(other_flops=6 * r_ptr.shape[0] * T * num_heads * head_dim)
+    rows = r_ptr.shape[0] * T
+    width = num_heads * head_dim
+    return Work(other_flops=6 * rows * width)
 
 
 @cost_of("triton::gate_output_correction_bwd_kernel")
@@ -90,7 +97,9 @@ def gated_correction_gradients(
 
     The gradient of the sum takes 2, those of r, k and the weight 2 each.
     """
-    return Work(other_flops=16 * r_ptr.shape[0] * T * num_heads * head_dim)
+    rows = r_ptr.shape[0] * T
+    width = num_heads * head_dim
+    return Work(other_flops=16 * rows * width)
 
 
 @cost_of("triton::rwkv_seq_mix_kernel")
