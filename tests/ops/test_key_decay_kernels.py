@@ -289,8 +289,7 @@ CASES: list[tuple[OpSignature, int, int]] = [
     (
         launch(
             *("chunk_dplr_bwd_kernel_intra_tensorcore", {"dq": KEYS, "dgk_offset": KEYS}),
-            **PAIR_GRADS,
-            **SIZES,
+            **(PAIR_GRADS | SIZES),
         ),
         CHUNKS * 4 * 2 * BT * BT * K,
         # 2 differences, 3 exponentials, a sign, 4 products; 4 sums; ∂q 5, ∂a 4, decay 2, ∂k and ∂b
@@ -301,8 +300,7 @@ CASES: list[tuple[OpSignature, int, int]] = [
     (
         launch(
             *("chunk_dplr_bwd_kernel_intra", {"dq": KEYS, "dgk_offset": KEYS}),
-            **PAIR_GRADS,
-            **SIZES,
+            **(PAIR_GRADS | SIZES),
         ),
         CHUNKS * 4 * 2 * BT * BT * K,
         CHUNKS * BT * BT * (8 + 16) * K + ROWS * (3 + 4 + 2 + 2 + 2 + 7 + 1) * K,
@@ -470,11 +468,10 @@ def recurrent_kda(**options: Any) -> OpSignature:
     tensors = {"q": STEP["q"], "k": STEP["k"], "v": STEP_VALUES, "g": STEP["k"]}
     return launch(
         *("fused_recurrent_kda_fwd_kernel", {"o": STEP_VALUES}),
-        **tensors,
+        **(tensors | options),
         beta=T(1, STEPS, HEADS),
         K=K,
         V=V,
-        **options,
     )
 
 
