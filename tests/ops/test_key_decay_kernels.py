@@ -465,11 +465,11 @@ def low_rank_step(state: Any, row: Any, column: Any, value: Any) -> Any:
 
 
 def recurrent_kda(**options: Any) -> OpSignature:
-    tensors = {"q": STEP["q"], "k": STEP["k"], "v": STEP_VALUES, "g": STEP["k"]}
+    tensors: dict[str, Any] = {"q": STEP["q"], "k": STEP["k"], "v": STEP_VALUES, "g": STEP["k"]}
+    tensors["beta"] = T(1, STEPS, HEADS)
     return launch(
         *("fused_recurrent_kda_fwd_kernel", {"o": STEP_VALUES}),
         **(tensors | options),
-        beta=T(1, STEPS, HEADS),
         K=K,
         V=V,
     )
@@ -486,7 +486,7 @@ def recurrent_kda(**options: Any) -> OpSignature:
         ({"USE_GATE_IN_KERNEL": True, "USE_LOWER_BOUND": True, "HAS_A": False}, 6 * K),
         ({"APPLY_BETA_SIGMOID": True}, 4),
         ({"APPLY_BETA_SIGMOID": True, "ALLOW_NEG_EIGVAL": True}, 5),
-        ({"APPLY_BETA_SIGMOID": True, "IS_BETA_HEADWISE": True}, 4 * V),
+        ({"APPLY_BETA_SIGMOID": True, "beta": STEP_VALUES}, 4 * V),
     ],
 )
 def test_recurrent_kimi_delta_attention(options: dict[str, Any], others: int) -> None:

@@ -267,7 +267,8 @@ CASES = [
             **SIZES,
         ),
         ROWS * 5 * STATE,
-        ROWS * (2 * 8 + 2 * (STATE + 8) + 4 * 8),
+        # and the last states times their gradients, in 6 sequences of all heads
+        ROWS * (2 * 8 + 2 * (STATE + 8) + 4 * 8) + 3 * 2 * 2 * STATE,
     ),
     (
         launch(

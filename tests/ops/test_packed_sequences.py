@@ -101,6 +101,14 @@ def test_packed_chunks_that_share_states_are_unknown(
     assert compute_cost(pack(name, written, BS=2 * BT, **without)).state == "formula"
 
 
+def test_gradients_of_recurrent_decays_take_the_last_state_of_each_sequence() -> None:
+    """By head, a step takes two scales, the states and their gradients, and 4 per key."""
+    launched = pack("fused_recurrent_bwd_kernel", {"dq": KEYS}, USE_G=True, **PACKED)
+    _, other = work(launched)
+    per_position = 2 * K + 2 * (STATE + 1) + 4 * K
+    assert other == POSITIONS * per_position + len(LENGTHS) * HEADS * 2 * STATE
+
+
 #: 4 products of 16 x 16 x 16 below the diagonal: B · A · B; and 14 rows of two blocks
 INVERSE = 2 * 16**3 + 2 * 14 * 16 * 16
 

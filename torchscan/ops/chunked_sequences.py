@@ -28,6 +28,14 @@ def count_chunks(positions: int, length: int, width: int, chunk_indices: Pointer
     return positions // length * -(-length // width)
 
 
+def count_sequences(positions: int, length: int, cu_seqlens: Pointer) -> int:
+    """Return the number of sequences for all heads; ``cu_seqlens`` are starts of packed ones."""
+    sequences = positions // length
+    if cu_seqlens is not None:
+        sequences *= cu_seqlens.numel - 1
+    return sequences
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decays:
     """The decays that a kernel applies to states of ``keys`` · ``values`` elements."""

@@ -6,7 +6,7 @@ K · V MACs, like ``addr`` and ``mv`` of torch. A kernel goes through all positi
 
 from __future__ import annotations
 
-from torchscan.ops.chunked_sequences import Decays, Pointer
+from torchscan.ops.chunked_sequences import Decays, Pointer, count_sequences
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -48,6 +48,8 @@ def linear_recurrence_gradients(
     *,
     k: TensorSpec,
     do: TensorSpec,
+    cu_seqlens: Pointer = None,
+    T: int,
     K: int,
     V: int,
     USE_G: bool = False,
@@ -60,7 +62,8 @@ def linear_recurrence_gradients(
     """MACs = 5 · positions · K · V: the states again, ∂q, ∂states, ∂k and ∂v.
 
     Two scales take 2 · K. Decays multiply the states and their gradients; their own gradients take
-    4 per key, or per value. With ``ha``, the cost is unknown, as in :func:`linear_recurrence`.
+    4 per key, or per value, and 2 · K · V for the last state of a sequence. With ``ha``, the cost
+    is unknown, as in :func:`linear_recurrence`.
     """
     if ha is not None:
         return None
@@ -68,12 +71,14 @@ def linear_recurrence_gradients(
     by_head = USE_G or USE_G_GAMMA
     decays = Decays(keys=K, values=V, by_head=by_head, by_key=USE_GK, by_value=USE_GV)
     flops = 2 * K + 2 * decays.flops_per_state()
-    if USE_G or USE_GK:
-        flops += 4 * K
-    if USE_GV:
-        flops += 4 * V
+    per_sequence = 0
+    for is_used, width in ((USE_G, K), (USE_GK, K), (USE_GV, V)):
+        if is_used:
+            flops += 4 * width
+            per_sequence += 2 * K * V
     macs = 5 * positions * K * V
     flops *= positions
+    flops += per_sequence * count_sequences(positions, T, cu_seqlens)
     return Work(macs=macs, other_flops=flops)
 
 
@@ -117,12 +122,15 @@ def gated_delta_recurrence(
     USE_GV: bool = False,
     USE_QK_L2NORM_IN_KERNEL: bool = False,
     USE_GATE_IN_KERNEL: bool = False,
+    HAS_DT_BIAS: bool = True,
     APPLY_BETA_SIGMOID: bool = False,
+    ALLOW_NEG_EIGVAL: bool = False,
     out: object,
 ) -> Work:
     """MACs = 3 · positions · K · V, as without a gate; norms of q and k take 6 · K + 4.
 
-    A gate ``−exp(A) · softplus(g + bias)`` takes 7, the sigmoid of beta 4.
+    A gate ``−exp(A) · softplus(g)`` takes 6, a bias 1. The sigmoid of each beta takes 4, and 1 to
+    double it; there is one for a head, or for a value.
     """
     positions = v.numel // V
     decays = Decays(keys=K, values=V, by_head=USE_G, by_key=USE_GK, by_value=USE_GV)
@@ -130,12 +138,22 @@ def gated_delta_recurrence(
     if USE_QK_L2NORM_IN_KERNEL:
         flops += 6 * K + 4
     if USE_GATE_IN_KERNEL:
-        flops += _SOFTPLUS + 3
-    if APPLY_BETA_SIGMOID:
-        flops += _SIGMOID
+        flops += _SOFTPLUS + 2
+        if HAS_DT_BIAS:
+            flops += 1
     macs = 3 * positions * K * V
     flops *= positions
+    if APPLY_BETA_SIGMOID:
+        flops += _flops_of_betas(beta, are_doubled=ALLOW_NEG_EIGVAL)
     return Work(macs=macs, other_flops=flops)
+
+
+def _flops_of_betas(beta: TensorSpec, *, are_doubled: bool) -> int:
+    """Return the FLOPs of the sigmoid of each beta, and of a product with 2."""
+    per_beta = _SIGMOID
+    if are_doubled:
+        per_beta += 1
+    return per_beta * beta.numel
 
 
 @cost_of("triton::fused_recurrent_kda_fwd_kernel")
@@ -146,7 +164,6 @@ def kimi_delta_recurrence(
     beta: TensorSpec,
     K: int,
     V: int,
-    IS_BETA_HEADWISE: bool = False,
     USE_QK_L2NORM_IN_KERNEL: bool = False,
     USE_GATE_IN_KERNEL: bool = False,
     HAS_A: bool = True,
@@ -159,8 +176,7 @@ def kimi_delta_recurrence(
     """MACs = 3 · positions · K · V, as for a delta rule with a decay for each key.
 
     Norms take 6 · K + 4. A gate takes 5 · K and an exponential for ``−exp(A) · softplus(g)``, or
-    6 · K and the exponential with a lower bound, and K for a bias. The sigmoid of beta takes 4, and
-    1 to double it; beta is one for a head, or one for a value.
+    6 · K and the exponential with a lower bound, and K for a bias. Betas count as above.
     """
     positions = v.numel // V
     decays = Decays(keys=K, values=V, by_key=True)
@@ -174,12 +190,10 @@ def kimi_delta_recurrence(
         flops += per_key * K
         if HAS_A:
             flops += 1
-    if APPLY_BETA_SIGMOID:
-        per_beta = _SIGMOID + 1 if ALLOW_NEG_EIGVAL else _SIGMOID
-        betas = V if IS_BETA_HEADWISE else 1
-        flops += per_beta * betas
     macs = 3 * positions * K * V
     flops *= positions
+    if APPLY_BETA_SIGMOID:
+        flops += _flops_of_betas(beta, are_doubled=ALLOW_NEG_EIGVAL)
     return Work(macs=macs, other_flops=flops)
 
 
