@@ -122,6 +122,17 @@ MATMUL = [
         read=6 + 15 + 5,
         written=10,
     ),
+    # 2 x 5 gradients: 3 products for each, for both operands or one of them
+    case(
+        *("aten.matmul_backward", T(2, 5), T(2, 3), T(3, 5), [True, True]),
+        out=(T(2, 3), T(3, 5)),
+        macs=2 * 30,
+    ),
+    case(
+        *("aten.matmul_backward", T(2, 5), T(2, 3), T(3, 5), [False, True]),
+        out=(T(3, 5),),
+        macs=30,
+    ),
     # 2 rows of 5 gradients: as many products for the input as for the weight; the bias' are summed, 2 numbers once
     case(
         "aten.linear_backward",

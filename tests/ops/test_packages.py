@@ -58,6 +58,22 @@ SCHEMAS = {
     "torchao::scaled_int8_mm": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale) -> Tensor",
     "torchao::float8_linear_cpu": "(Tensor input, Tensor input_scales, Tensor weight, Tensor "
     "weight_scales, Tensor? bias, ScalarType output_dtype) -> Tensor",
+    "torchao::da8w4_linear_cpu": "(Tensor input, Tensor input_scales, Tensor input_qzeros, Tensor "
+    "weight, Tensor weight_scales, Tensor weight_qzeros, Tensor compensation, Tensor? bias, "
+    "ScalarType output_dtype) -> Tensor",
+    "torchao::qscaled_dot_product": f"({_ATTENTION}, Tensor? attn_mask=None, float dropout_p=0.0, "
+    "bool is_causal=False, float? scale=None, float q_scale=1.0, int q_zp=0, float k_scale=1.0, "
+    "int k_zp=0, float v_scale=1.0, int v_zp=0, float a_scale=1.0, int a_zp=0, float o_scale=1.0, "
+    "int o_zp=0) -> Tensor",
+    "torchao::triton_fp8_blockwise_act_quant_lhs": "(Tensor x, int block_size=128, ScalarType "
+    "dtype=float8_e4m3fn) -> (Tensor, Tensor)",
+    "torchao::triton_fp8_blockwise_weight_quant_grouped_rhs": "(Tensor weight_t, int "
+    "block_size=128, ScalarType dtype=float8_e4m3fn) -> (Tensor, Tensor)",
+    "torchao::triton_fp8_per_group_rowwise_scales": "(Tensor hp_tensor, Tensor offsets, ScalarType "
+    "output_dtype=float8_e4m3fn, bool round_scales_to_power_of_2=False) -> (Tensor, Tensor)",
+    "torchao::emulated_blockwise_scaled_grouped_mm": "(Tensor a, Tensor b, Tensor a_s, int "
+    "scale_recipe_a, Tensor b_s, int scale_recipe_b, Tensor offs, ScalarType out_dtype, int "
+    "block_size=128) -> Tensor",
     "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8": "(Tensor input, Tensor input_scale, "
     "Tensor weight, Tensor weight_meta, Tensor weight_scale, Tensor? bias=None, ScalarType? "
     "out_dtype=None) -> Tensor",
@@ -214,6 +230,75 @@ CASES = [
         out=T(4, 6),
         macs=24 * 8,
         other=2 * 24,
+    ),
+    # packed in 3 blocks of 2 columns, with a scale for each of 3 groups, and of each group of rows
+    case(
+        *("torchao.float8_linear_cpu", T(4, 24, dtype=F8), T(4, 1), T(3, 3, 8, 2, dtype=F8)),
+        *(T(3, 3, 2), None, torch.float32),
+        out=T(4, 6),
+        macs=24 * 24,
+        other=24 * (1 + 3),
+    ),
+    case(
+        *("torchao.float8_linear_cpu", T(4, 24, dtype=F8), T(4, 3), T(3, 3, 8, 2, dtype=F8)),
+        *(T(3, 3, 2), None, torch.float32),
+        out=T(4, 6),
+        macs=24 * 24,
+        other=24 * (3 + 3),
+    ),
+    # 3 blocks of k; two weights are packed in a byte
+    case(
+        *("torchao.da8w4_linear_cpu", T(4, 24, dtype=I8), T(4), I(4), I(3, 3, 8, 1)),
+        *(T(3, 1, 2), I(3, 1, 2), I(3, 3, 2), None, torch.float32),
+        out=T(4, 6),
+        macs=24 * 24,
+        other=24 * 3 * 2,
+    ),
+    # of scores: scale, softmax 5, a round, a zero point and two bounds; and of the result
+    case(
+        *("torchao.qscaled_dot_product", *(T(2, 4, 6, 8, dtype=torch.uint8),) * 3),
+        out=T(2, 4, 6, 8, dtype=torch.uint8),
+        macs=2 * 4 * 6 * 6 * (8 + 8),
+        other=2 * 4 * 6 * 6 * (6 + 4) + 2 * 4 * 6 * 8 * 5,
+    ),
+    case(
+        *("torchao.qscaled_dot_product", *(T(2, 4, 6, 8, dtype=F8),) * 3, T(6, 6)),
+        out=T(2, 4, 6, 8, dtype=F8),
+        macs=2 * 4 * 6 * 6 * (8 + 8),
+        other=2 * 4 * 6 * 6 * (6 + 1 + 2) + 2 * 4 * 6 * 8 * 3,
+    ),
+    # of 8 blocks of 128: absolute values, scales and two bounds, and comparisons of all but one;
+    # two bounds, a quotient and its reciprocal
+    case(
+        *("torchao.triton_fp8_blockwise_act_quant_lhs", T(4, 256)),
+        out=(T(4, 256, dtype=F8), T(4, 2)),
+        other=1024 * (1 + 1 + 2) + 8 * 127 + 8 * (2 + 1 + 1),
+    ),
+    case(
+        *("torchao.triton_fp8_blockwise_weight_quant_grouped_rhs", T(3, 128, 256)),
+        out=(T(3, 256, 128, dtype=F8), T(3, 2, 1)),
+        other=6 * (128 * 128 * 4 + (128 * 128 - 1) + 4),
+    ),
+    # 2 groups of 3 and 5 columns, in 4 rows
+    case(
+        *("torchao.triton_fp8_per_group_rowwise_scales", T(4, 8), I(2), F8, True),
+        out=(T(4, 8, dtype=F8), T(8)),
+        other=32 * 4 + 4 * (2 + 4) + 8 * (2 + 1 + 3),
+    ),
+    # 4 rows of 3 experts, and their gradients: 4 rows are summed over, in 2 groups
+    case(
+        *("torchao.emulated_blockwise_scaled_grouped_mm", T(4, 8, dtype=F8)),
+        *(T(3, 8, 6, dtype=F8), T(4, 1), 1, T(3, 1, 1), 2, I(3), torch.float32),
+        out=T(4, 6),
+        macs=24 * 8,
+        other=32 + 144,
+    ),
+    case(
+        *("torchao.emulated_blockwise_scaled_grouped_mm", T(6, 4, dtype=F8)),
+        *(T(4, 8, dtype=F8), T(6, 1), 1, T(1, 8), 1, I(2), torch.float32),
+        out=T(2, 6, 8),
+        macs=6 * 4 * 8,
+        other=24 + 32,
     ),
     # half of the 8 weights of a row are stored
     case(

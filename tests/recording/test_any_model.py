@@ -741,8 +741,8 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
-def test_what_depends_on_each_length_is_a_lower_bound(layout: Any) -> None:
-    """Products of rows with rows: the record only knows how many elements there are. The layer has 8 · 8 · 8."""
+def test_products_of_rows_with_rows_count_by_sample(layout: Any) -> None:
+    """3 and 5 rows: the layer has 8 · 8 · 8, each sample the squares of its rows by 8, and attention twice these."""
     if layout is torch.jagged:
         skip_before("2.7", "jagged tensors cannot be split into heads")
 
@@ -759,8 +759,27 @@ def test_what_depends_on_each_length_is_a_lower_bound(layout: Any) -> None:
             return F.scaled_dot_product_attention(heads, heads, heads)
 
     given = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)], layout=layout)
-    info = crawl_module(Attends(), args=(given,))
-    assert info["overall"]["macs"] == 8 * 8 * 8
+    info = crawl_module(Attends(), args=(given,), strict=True)
+    products = 1 if layout is torch.strided else 2
+    assert info["overall"]["macs"] == 8 * 8 * 8 + products * (3 * 3 + 5 * 5) * 8
+
+    if layout is torch.strided:
+
+        def loss(output: Tensor) -> Tensor:
+            return output.to_padded_tensor(0.0).sum()
+
+        trained = crawl_module(Attends(), args=(given,), training=True, loss=loss, mode="eval")
+        # both operands, and the weight
+        assert trained["overall"]["macs"] == 2 * 8 * 8 * 8 + 3 * (3 * 3 + 5 * 5) * 8
+        assert trained["overall"]["complete"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_times_a_dense_one_is_a_lower_bound() -> None:
+    given = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)])
+    model = Calls(lambda _, x: torch.bmm(x, torch.ones(2, 8, 4)))
+    info = crawl_module(model, args=(given,))
+    assert info["overall"]["macs"] == 0
     assert not info["overall"]["complete"]
 
 

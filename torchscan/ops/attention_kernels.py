@@ -7,6 +7,7 @@ longest. Costs are those of :mod:`torchscan.ops.attention`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torchscan.ops.attention import Output, backward_work, count_scores, forward_work
@@ -138,6 +139,30 @@ def cudnn_attention_backward(
     else:
         scores = kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return backward_work(scores, query, value, attn_bias, dropout_p)
+
+
+@cost_of("torchao::qscaled_dot_product")
+def quantized_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_mask: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """Return the cost of attention in 8 bits, of (samples, heads, length, width).
+
+    A probability is rounded, shifted and bounded (4), an element of the result scaled besides (5).
+    In float8, both are only bounded (2), and the result is scaled (3).
+    """
+    scores = count_scores(query, key)
+    work = forward_work(scores, query, value, attn_mask, 0.0)
+    per_score, per_element = 4, 5
+    if query.dtype.is_floating_point:
+        per_score, per_element = 2, 3
+    flops = work.other_flops + per_score * scores
+    flops += per_element * out.numel
+    return replace(work, other_flops=flops)
 
 
 def kernel_scores(

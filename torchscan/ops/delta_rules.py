@@ -7,7 +7,8 @@ kernels compute it, in blocks of 16.
 
 from __future__ import annotations
 
-from torchscan.ops.linear_attention import Pointer, count_chunks
+from torchscan.ops.chunked_sequences import PAIR_DECAY, Decays, Pointer, count_chunks
+from torchscan.ops.low_rank_transition_gradients import low_rank_wy_gradients
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -27,9 +28,11 @@ def chunk_key_products(
     USE_G: bool = False,
     out: object,
 ) -> Work:
-    """MACs = positions · BT · K, for k · k; a pair takes 2 for beta and mask, and 3 for a decay."""
+    """MACs = positions · BT · K, for k · k; a pair takes 2 for beta and mask, besides a decay."""
     positions = A.numel // BT
-    per_pair = 5 if USE_G else 2
+    per_pair = 2
+    if USE_G:
+        per_pair += PAIR_DECAY
     macs = positions * BT * K
     flops = positions * BT * per_pair
     return Work(macs=macs, other_flops=flops)
@@ -41,35 +44,43 @@ def chunk_key_products(
     "triton::merge_16x16_to_64x64_inverse_kernel",
 )
 def chunk_inverses(
-    *, A: TensorSpec, Ai: TensorSpec, cu_seqlens: Pointer = None, T: int, BT: int, out: object
-) -> Work | None:
+    *, A: TensorSpec, Ai: TensorSpec, chunk_indices: Pointer = None, T: int, BT: int, out: object
+) -> Work:
     """Return the cost of the inverses of unit lower triangular matrices, one for each chunk.
 
     A row of a diagonal block is substituted into the 14 rows that follow the second (16 · 16 MACs
     each). Of n blocks, (n − d) lie d below the diagonal: each takes d + 1 products of blocks.
     """
-    if cu_seqlens is not None:
-        return None
-    return cost_of_inverses(A.numel // BT, T, BT)
+    chunks = count_chunks(A.numel // BT, T, BT, chunk_indices)
+    macs, flops = count_inverses(chunks, BT)
+    return Work(macs=macs, other_flops=flops)
 
 
-def cost_of_inverses(positions: int, length: int, width: int) -> Work:
-    """Return the cost of the inverses of all chunks of this width.
+def count_diagonal_inverses(chunks: int, width: int) -> tuple[int, int]:
+    """Return the MACs and other FLOPs of the inverses of the diagonal blocks of all chunks.
 
-    Besides MACs, a diagonal block takes a mask, a sign and a sum with the identity, and for each
-    row a sign, a mask, a sum and a choice of the row. A block d below takes a sign and d − 1 sums.
+    A block takes a mask, a sign and a sum with the identity, and for each row a sign, a mask, a sum
+    and a choice of the row.
     """
-    chunks = count_chunks(positions, length, width)
-    blocks = width // _BLOCK
+    blocks = chunks * (width // _BLOCK)
     rows = blocks * (_BLOCK - 2)
     macs = rows * _BLOCK**2
     flops = 3 * blocks * _BLOCK**2 + rows * (3 * _BLOCK + _BLOCK**2)
+    return macs, flops
+
+
+def count_inverses(chunks: int, width: int, *, has_diagonal: bool = False) -> tuple[int, int]:
+    """Return the MACs and other FLOPs of the inverses of all chunks.
+
+    A block d below the diagonal takes d + 1 products, a sign and d − 1 sums. ``has_diagonal``: an
+    earlier kernel inverts the blocks on the diagonal.
+    """
+    macs, flops = (0, 0) if has_diagonal else count_diagonal_inverses(chunks, width)
+    blocks = width // _BLOCK
     for below in range(1, blocks):
-        macs += (blocks - below) * (below + 1) * _BLOCK**3
-        flops += (blocks - below) * below * _BLOCK**2
-    macs = chunks * macs
-    flops = chunks * flops
-    return Work(macs=macs, other_flops=flops)
+        macs += chunks * (blocks - below) * (below + 1) * _BLOCK**3
+        flops += chunks * (blocks - below) * below * _BLOCK**2
+    return macs, flops
 
 
 @cost_of("triton::chunk_gated_delta_rule_fwd_kkt_solve_kernel")
@@ -78,21 +89,18 @@ def chunk_key_products_and_inverses(
     k: TensorSpec,
     beta: TensorSpec,
     A: TensorSpec,
-    cu_seqlens: Pointer = None,
+    chunk_indices: Pointer = None,
     T: int,
     K: int,
     BT: int,
     USE_G: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """Return the cost of the products of keys and of the inverses, by one kernel."""
-    if cu_seqlens is not None:
-        return None
     products = chunk_key_products(k=k, beta=beta, A=A, K=K, BT=BT, USE_G=USE_G, out=out)
-    inverses = cost_of_inverses(A.numel // BT, T, BT)
-    macs = products.macs + inverses.macs
-    flops = products.other_flops + inverses.other_flops
-    return Work(macs=macs, other_flops=flops)
+    chunks = count_chunks(A.numel // BT, T, BT, chunk_indices)
+    macs, flops = count_inverses(chunks, BT)
+    return Work(macs=products.macs + macs, other_flops=products.other_flops + flops)
 
 
 @cost_of("triton::recompute_w_u_fwd_kernel")
@@ -105,13 +113,20 @@ def chunk_wy_representation(
     K: int,
     V: int,
     BT: int,
-    USE_G: bool = False,
+    g: Pointer = None,
+    gk: Pointer = None,
+    gv: Pointer = None,
     out: object,
-) -> Work:
-    """MACs = positions · BT · (K + V), for w and u; beta takes K + V, a decay K + 1 more."""
+) -> Work | None:
+    """MACs = positions · BT · (K + V), for w and u; beta takes K + V, a decay K + 1 more.
+
+    Kernels of this name with decays by key or value belong to other rules, and are unknown.
+    """
+    if gk is not None or gv is not None:
+        return None
     positions = u.numel // V
     flops = K + V
-    if USE_G:
+    if g is not None:
         flops += K + 1
     macs = positions * BT * (K + V)
     flops *= positions
@@ -124,28 +139,23 @@ def chunk_delta_states(
     v: TensorSpec,
     w: TensorSpec,
     h: TensorSpec,
-    cu_seqlens: Pointer = None,
-    T: int,
     K: int,
     V: int,
     BT: int,
     USE_G: bool = False,
     USE_GK: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = 2 · positions · K · V: w · state, and k · (v − w · state).
 
-    A decay takes V + 3 per position and K · V + 1 per chunk; by key, K · V + K per chunk.
+    Decays multiply the state of each chunk; by head, they take V + 3 per position.
     """
-    if cu_seqlens is not None:
-        return None
     positions = v.numel // V
-    chunks = count_chunks(positions, T, BT)
-    flops = positions * V
+    chunks = h.numel // (K * V)
+    decays = Decays(keys=K, values=V, by_head=USE_G, by_key=USE_GK)
+    flops = positions * V + chunks * decays.flops_per_state()
     if USE_G:
-        flops += positions * (V + 3) + chunks * (K * V + 1)
-    if USE_GK:
-        flops += chunks * (K * V + K)
+        flops += positions * (V + 3)
     macs = 2 * positions * K * V
     return Work(macs=macs, other_flops=flops)
 
@@ -156,29 +166,24 @@ def chunk_delta_state_gradients(
     dv: TensorSpec,
     w: TensorSpec,
     dh: TensorSpec,
-    cu_seqlens: Pointer = None,
-    T: int,
     K: int,
     V: int,
     BT: int,
     USE_G: bool = False,
     USE_GK: bool = False,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = 3 · positions · K · V: k · ∂state, q · ∂result and w · ∂v.
 
-    ∂v takes a sum (V), an element of ∂state 3 per chunk (scale, difference, sum). A decay takes
-    V + K + 4 per position and K · V + 1 per chunk; by key, K · V + K per chunk.
+    ∂v takes a sum (V), an element of ∂state 3 per chunk (scale, difference, sum). Decays multiply
+    ∂state of each chunk; by head, they take V + K + 4 per position.
     """
-    if cu_seqlens is not None:
-        return None
     positions = dv.numel // V
-    chunks = count_chunks(positions, T, BT)
-    flops = positions * V + chunks * 3 * K * V
+    chunks = dh.numel // (K * V)
+    decays = Decays(keys=K, values=V, by_head=USE_G, by_key=USE_GK)
+    flops = positions * V + chunks * (3 * K * V + decays.flops_per_state())
     if USE_G:
-        flops += positions * (V + K + 4) + chunks * (K * V + 1)
-    if USE_GK:
-        flops += chunks * (K * V + K)
+        flops += positions * (V + K + 4)
     macs = 3 * positions * K * V
     return Work(macs=macs, other_flops=flops)
 
@@ -187,22 +192,30 @@ def chunk_delta_state_gradients(
 def chunk_wy_gradients(
     *,
     dv: TensorSpec,
-    beta: TensorSpec,
-    A: TensorSpec,
     dw: TensorSpec,
     K: int,
     V: int,
     BT: int,
+    A: Pointer = None,
+    A_ab_inv: Pointer = None,
     g: Pointer = None,
+    gv: Pointer = None,
     db: Pointer = None,
+    dp: Pointer = None,
     out: object,
-) -> Work:
+) -> Work | None:
     """MACs = positions · BT · (4 · K + 2 · V + 2 · BT): ∂A from w and u, ∂k twice, ∂v, A · ∂A · A.
 
     Beta and its gradient take 10 · K + 4 · V, a pair 3 for two masks and a sign. The kernel of
     gated rules, with ``db``, computes k · k again: K MACs and a product per pair. A decay takes 6
     per pair, and 3 · K + 3 per position.
+
+    Of other kernels of this name, only that of :func:`low_rank_wy_gradients` is known.
     """
+    if A_ab_inv is not None:
+        return low_rank_wy_gradients(dv, K, V, BT)
+    if A is None or gv is not None or dp is not None:
+        return None
     positions = dv.numel // V
     macs, flops = BT * (4 * K + 2 * V + 2 * BT), 10 * K + 4 * V + 3 * BT
     if db is not None:

@@ -51,6 +51,18 @@ def scaled_grouped_mm(
     return _with_reads_of_hit_experts(self, mat2, inputs, routing, work)
 
 
+@cost_of("torchao::emulated_blockwise_scaled_grouped_mm")
+def emulated_grouped_mm_of_blocks(
+    a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """Return the MACs of ``grouped_mm``, after a product of each element with its block's scale.
+
+    The matrices of all experts are scaled, and so read.
+    """
+    macs = _count_products(a, b, out)
+    return Work(macs=macs, other_flops=a.numel + b.numel)
+
+
 @cost_of("transformers::grouped_mm_fallback")
 def fallback_of_transformers(
     input: TensorSpec,

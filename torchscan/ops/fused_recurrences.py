@@ -6,6 +6,7 @@ K · V MACs, like ``addr`` and ``mv`` of torch. A kernel goes through all positi
 
 from __future__ import annotations
 
+from torchscan.ops.chunked_sequences import Decays, Pointer, count_sequences
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -24,14 +25,19 @@ def linear_recurrence(
     USE_G_GAMMA: bool = False,
     USE_GK: bool = False,
     USE_GV: bool = False,
+    ha: Pointer = None,
     out: object,
-) -> Work:
-    """MACs = 2 · positions · K · V; the scale of q takes K.
+) -> Work | None:
+    """MACs = 2 · positions · K · V; the scale of q takes K. Decays multiply the state.
 
-    A decay multiplies the state (K · V); it takes an exponential, or K or V of them.
+    The kernel of this name with ``ha`` belongs to another rule, and is unknown.
     """
+    if ha is not None:
+        return None
     positions = k.numel // K
-    flops = K + _flops_of_decays(K, V, USE_G or USE_G_GAMMA, by_key=USE_GK, by_value=USE_GV)
+    by_head = USE_G or USE_G_GAMMA
+    decays = Decays(keys=K, values=V, by_head=by_head, by_key=USE_GK, by_value=USE_GV)
+    flops = K + decays.flops_per_state()
     macs = 2 * positions * K * V
     flops *= positions
     return Work(macs=macs, other_flops=flops)
@@ -42,28 +48,37 @@ def linear_recurrence_gradients(
     *,
     k: TensorSpec,
     do: TensorSpec,
+    cu_seqlens: Pointer = None,
+    T: int,
     K: int,
     V: int,
     USE_G: bool = False,
     USE_G_GAMMA: bool = False,
     USE_GK: bool = False,
     USE_GV: bool = False,
+    ha: Pointer = None,
     out: object,
-) -> Work:
+) -> Work | None:
     """MACs = 5 · positions · K · V: the states again, ∂q, ∂states, ∂k and ∂v.
 
     Two scales take 2 · K. Decays multiply the states and their gradients; their own gradients take
-    4 per key, or per value.
+    4 per key, or per value, and 2 · K · V for the last state of a sequence. With ``ha``, the cost
+    is unknown, as in :func:`linear_recurrence`.
     """
+    if ha is not None:
+        return None
     positions = k.numel // K
-    flops = 2 * K
-    flops += 2 * _flops_of_decays(K, V, USE_G or USE_G_GAMMA, by_key=USE_GK, by_value=USE_GV)
-    if USE_G or USE_GK:
-        flops += 4 * K
-    if USE_GV:
-        flops += 4 * V
+    by_head = USE_G or USE_G_GAMMA
+    decays = Decays(keys=K, values=V, by_head=by_head, by_key=USE_GK, by_value=USE_GV)
+    flops = 2 * K + 2 * decays.flops_per_state()
+    per_sequence = 0
+    for is_used, width in ((USE_G, K), (USE_GK, K), (USE_GV, V)):
+        if is_used:
+            flops += 4 * width
+            per_sequence += 2 * K * V
     macs = 5 * positions * K * V
     flops *= positions
+    flops += per_sequence * count_sequences(positions, T, cu_seqlens)
     return Work(macs=macs, other_flops=flops)
 
 
@@ -107,32 +122,102 @@ def gated_delta_recurrence(
     USE_GV: bool = False,
     USE_QK_L2NORM_IN_KERNEL: bool = False,
     USE_GATE_IN_KERNEL: bool = False,
+    HAS_DT_BIAS: bool = True,
     APPLY_BETA_SIGMOID: bool = False,
+    ALLOW_NEG_EIGVAL: bool = False,
     out: object,
 ) -> Work:
     """MACs = 3 · positions · K · V, as without a gate; norms of q and k take 6 · K + 4.
 
-    A gate ``−exp(A) · softplus(g + bias)`` takes 7, the sigmoid of beta 4.
+    A gate ``−exp(A) · softplus(g)`` takes 6, a bias 1. The sigmoid of each beta takes 4, and 1 to
+    double it; there is one for a head, or for a value.
     """
     positions = v.numel // V
-    flops = K + 2 * V + _flops_of_decays(K, V, USE_G, by_key=USE_GK, by_value=USE_GV)
+    decays = Decays(keys=K, values=V, by_head=USE_G, by_key=USE_GK, by_value=USE_GV)
+    flops = K + 2 * V + decays.flops_per_state()
     if USE_QK_L2NORM_IN_KERNEL:
         flops += 6 * K + 4
     if USE_GATE_IN_KERNEL:
-        flops += _SOFTPLUS + 3
-    if APPLY_BETA_SIGMOID:
-        flops += _SIGMOID
+        flops += _SOFTPLUS + 2
+        if HAS_DT_BIAS:
+            flops += 1
     macs = 3 * positions * K * V
+    flops *= positions
+    if APPLY_BETA_SIGMOID:
+        flops += _flops_of_betas(beta, are_doubled=ALLOW_NEG_EIGVAL)
+    return Work(macs=macs, other_flops=flops)
+
+
+def _flops_of_betas(beta: TensorSpec, *, are_doubled: bool) -> int:
+    """Return the FLOPs of the sigmoid of each beta, and of a product with 2."""
+    per_beta = _SIGMOID
+    if are_doubled:
+        per_beta += 1
+    return per_beta * beta.numel
+
+
+@cost_of("triton::fused_recurrent_kda_fwd_kernel")
+def kimi_delta_recurrence(
+    *,
+    v: TensorSpec,
+    g: TensorSpec,
+    beta: TensorSpec,
+    K: int,
+    V: int,
+    USE_QK_L2NORM_IN_KERNEL: bool = False,
+    USE_GATE_IN_KERNEL: bool = False,
+    HAS_A: bool = True,
+    HAS_BIAS: bool = False,
+    USE_LOWER_BOUND: bool = False,
+    APPLY_BETA_SIGMOID: bool = False,
+    ALLOW_NEG_EIGVAL: bool = False,
+    out: object,
+) -> Work:
+    """MACs = 3 · positions · K · V, as for a delta rule with a decay for each key.
+
+    Norms take 6 · K + 4. A gate takes 5 · K and an exponential for ``−exp(A) · softplus(g)``, or
+    6 · K and the exponential with a lower bound, and K for a bias. Betas count as above.
+    """
+    positions = v.numel // V
+    decays = Decays(keys=K, values=V, by_key=True)
+    flops = K + 2 * V + decays.flops_per_state()
+    if USE_QK_L2NORM_IN_KERNEL:
+        flops += 6 * K + 4
+    if USE_GATE_IN_KERNEL:
+        per_key = _SIGMOID + 2 if USE_LOWER_BOUND else _SOFTPLUS + 1
+        if HAS_BIAS:
+            per_key += 1
+        flops += per_key * K
+        if HAS_A:
+            flops += 1
+    macs = 3 * positions * K * V
+    flops *= positions
+    if APPLY_BETA_SIGMOID:
+        flops += _flops_of_betas(beta, are_doubled=ALLOW_NEG_EIGVAL)
+    return Work(macs=macs, other_flops=flops)
+
+
+@cost_of("triton::fused_recurrent_dplr_delta_rule_fwd_kernel")
+def low_rank_recurrence(
+    *, k: TensorSpec, v: TensorSpec, a: TensorSpec, b: TensorSpec, K: int, V: int, out: object
+) -> Work:
+    """MACs = 4 · positions · K · V: a · state, its product with b, the update and q · state.
+
+    A decay for each key multiplies the state; the scale of q takes K.
+    """
+    positions = k.numel // K
+    decays = Decays(keys=K, values=V, by_key=True)
+    flops = K + decays.flops_per_state()
+    macs = 4 * positions * K * V
     flops *= positions
     return Work(macs=macs, other_flops=flops)
 
 
-def _flops_of_decays(
-    keys: int, values: int, is_scalar: bool, *, by_key: bool, by_value: bool
-) -> int:
-    """Return the FLOPs per position of the decays that multiply a state."""
-    flops = 0
-    for is_used, exponentials in ((is_scalar, 1), (by_key, keys), (by_value, values)):
-        if is_used:
-            flops += keys * values + exponentials
-    return flops
+@cost_of("triton::fused_recurrent_rwkv7_fwd_kernel")
+def rwkv7_recurrence(
+    *, k: TensorSpec, v: TensorSpec, kk: TensorSpec, a: TensorSpec, K: int, V: int, out: object
+) -> Work:
+    """MACs = 4 · positions · K · V, as above with the vectors −kk and kk · a, which take 2 · K."""
+    work = low_rank_recurrence(k=k, v=v, a=kk, b=a, K=K, V=V, out=out)
+    flops = work.other_flops + 2 * k.numel
+    return Work(macs=work.macs, other_flops=flops)

@@ -7,7 +7,6 @@ key. All pairs of positions count as MACs, also those that a kernel skips, as in
 
 from __future__ import annotations
 
-from torchscan.ops.linear_attention import Pointer, count_chunks
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -100,22 +99,18 @@ def gradients_between_chunks(
     dq2: TensorSpec,
     dh: TensorSpec,
     dg: TensorSpec,
-    cu_seqlens: Pointer = None,
-    T: int,
     K: int,
     V: int,
     BT: int,
     out: object,
-) -> Work | None:
+) -> Work:
     """MACs = 2 · positions · K · V, for ∂result · state and v · ∂state.
 
     A position takes 18 · K: ∂q 3 and ∂k 3 with their decays, 2 sums with the parts from inside the
     chunk, and 10 for the gradient of the decays. A chunk takes 2 · K · V + 2 · K for its state.
     """
-    if cu_seqlens is not None:
-        return None
     positions = dq2.numel // K
-    chunks = count_chunks(positions, T, BT)
+    chunks = dh.numel // (K * V)
     flops = positions * 18 * K
     flops += chunks * 2 * K * (V + 1)
     macs = 2 * positions * K * V

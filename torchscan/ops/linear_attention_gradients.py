@@ -5,7 +5,7 @@ As for the results, all pairs of positions in a chunk of ``BT`` count.
 
 from __future__ import annotations
 
-from torchscan.ops.linear_attention import Pointer, count_chunks
+from torchscan.ops.chunked_sequences import PAIR_DECAY, Decays, Pointer, count_chunks
 from torchscan.ops.op_costs import Work
 from torchscan.ops.registry import cost_of
 from torchscan.trace.events import TensorSpec
@@ -16,11 +16,13 @@ def chunk_state_gradients(
     *,
     q: TensorSpec,
     do: TensorSpec,
+    dh: TensorSpec,
     cu_seqlens: Pointer = None,
     T: int,
     K: int,
     V: int,
     BT: int,
+    BS: int | None = None,
     USE_G: bool = False,
     USE_G_GAMMA: bool = False,
     USE_GK: bool = False,
@@ -29,23 +31,24 @@ def chunk_state_gradients(
 ) -> Work | None:
     """MACs = positions · K · V, for the gradients of the states; the scale takes K per position.
 
-    A decay multiplies the state of each chunk (K · V), and q (K) or the gradient of the result (V)
-    with an exponential; by key or value there are K or V exponentials.
+    Decays multiply the state of each chunk, and q or, by value, the gradient of the result. Packed
+    sequences have a chunk for each state, unless several chunks share a state (``BS``).
     """
-    if cu_seqlens is not None:
-        return None
     positions = q.numel // K
     chunks = count_chunks(positions, T, BT)
-    flops = positions * K
-    for is_used, per_position, per_chunk in (
-        (USE_G, K + 1, 1),
-        (USE_G_GAMMA, K + 2, 2),
-        (USE_GK, 2 * K, K),
-        (USE_GV, 2 * V, V),
-    ):
-        if is_used:
-            flops += positions * per_position
-            flops += chunks * (K * V + per_chunk)
+    if cu_seqlens is not None:
+        if BS not in (None, BT):
+            return None
+        chunks = dh.numel // (K * V)
+    decays = Decays(
+        keys=K,
+        values=V,
+        by_head=USE_G,
+        is_constant=USE_G_GAMMA,
+        by_key=USE_GK,
+        by_value=USE_GV,
+    )
+    flops = positions * (K + decays.flops_per_position(K, 1)) + chunks * decays.flops_per_state()
     macs = positions * K * V
     return Work(macs=macs, other_flops=flops)
 
@@ -65,13 +68,13 @@ def chunk_value_gradients(
 ) -> Work:
     """MACs = positions · (BT · K + K · V + BT · V): q · k, k · ∂state and the scores · ∂result.
 
-    A pair takes 2 for scale and mask. A decay takes 3 more per pair, 3 per position and V products;
-    a constant one also a product per position.
+    A pair takes 2 for scale and mask. Besides that of pairs, a decay takes 3 per position and V
+    products; a constant one also a product per position.
     """
     positions = dv.numel // V
     flops = positions * 2 * BT
     if USE_G or USE_G_GAMMA:
-        flops += positions * (3 * BT + 3 + V)
+        flops += positions * (PAIR_DECAY * BT + 3 + V)
     if USE_G_GAMMA:
         flops += positions
     macs = BT * K + K * V + BT * V
@@ -94,7 +97,7 @@ def value_gradients_in_chunks(
 ) -> Work:
     """MACs = positions · (BT · K + BT · V): q · k and the scores · ∂result.
 
-    A pair takes 3 for scale, sum and mask, and 3 more for a decay. Given scores (``USE_A``) need
+    A pair takes 3 for scale, sum and mask, besides a decay. Given scores (``USE_A``) need
     only the mask.
     """
     positions = dv.numel // V
@@ -102,7 +105,9 @@ def value_gradients_in_chunks(
         macs = positions * BT * V
         flops = positions * BT
         return Work(macs=macs, other_flops=flops)
-    per_pair = 6 if USE_G or USE_G_GAMMA else 3
+    per_pair = 3
+    if USE_G or USE_G_GAMMA:
+        per_pair += PAIR_DECAY
     flops = positions * BT * per_pair
     if USE_G_GAMMA:
         flops += positions
@@ -116,7 +121,6 @@ def chunk_query_and_key_gradients(
     v: TensorSpec,
     dq: TensorSpec,
     dh: TensorSpec,
-    T: int,
     K: int,
     V: int,
     BT: int,
@@ -142,7 +146,7 @@ def chunk_query_and_key_gradients(
     if USE_DW:
         macs += K * V
         flops += K
-    chunks = count_chunks(positions, T, BT)
+    chunks = dh.numel // (K * V)
     macs *= positions
     flops = positions * flops + chunks * per_chunk
     return Work(macs=macs, other_flops=flops)

@@ -5,7 +5,7 @@ Norms count like the operators of torch.
 
 from __future__ import annotations
 
-from torchscan.ops.linear_attention import Pointer
+from torchscan.ops.chunked_sequences import Pointer
 from torchscan.ops.normalization import layer_norm, rms_norm
 from torchscan.ops.normalization_gradients import layer_norm_backward, rms_norm_backward
 from torchscan.ops.op_costs import Work

@@ -111,12 +111,52 @@ def product_with_one_scale(
     return Work(macs=_count_products(a, out), other_flops=out.numel)
 
 
-@cost_of("torchao::scaled_int8_mm", "torchao::float8_linear_cpu")
+@cost_of("torchao::scaled_int8_mm")
 def product_with_two_scales(
     a: TensorSpec, b: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
     """MACs = numel(out) · k; products with the scales of row and column per output."""
     return Work(macs=_count_products(a, out), other_flops=2 * out.numel)
+
+
+@cost_of("torchao::float8_linear_cpu")
+def float8_product_on_cpu(
+    input: TensorSpec,
+    input_scales: TensorSpec,
+    weight: TensorSpec,
+    weight_scales: TensorSpec,
+    *_: object,
+    out: TensorSpec,
+    **_kwargs: object,
+) -> Work:
+    """MACs = numel(out) · k; products with the scales of row and column per output.
+
+    Scales of groups multiply each block of products; a packed weight is (columns, blocks, …).
+    """
+    blocks = weight.shape[1] if len(weight.shape) == 4 else 1
+    columns = out.shape[-1]
+    rows = out.numel // max(columns, 1)
+    per_output = blocks if input_scales.numel > rows else 1
+    per_output += blocks if weight_scales.numel > columns else 1
+    return Work(macs=_count_products(input, out), other_flops=per_output * out.numel)
+
+
+@cost_of("torchao::da8w4_linear_cpu")
+def product_of_8_and_4_bits_on_cpu(
+    input: TensorSpec,
+    input_scales: TensorSpec,
+    input_qzeros: TensorSpec,
+    weight: TensorSpec,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """MACs = numel(out) · k, of integers; a product with both scales per output and block of k.
+
+    A packed weight is (columns, blocks, …). Zero points are integers, and cost nothing.
+    """
+    blocks = weight.shape[1]
+    flops = 2 * blocks * out.numel
+    return Work(macs=_count_products(input, out), other_flops=flops)
 
 
 @cost_of("torchao::mx_fp8_bf16")

@@ -171,6 +171,15 @@ def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> i
     return scaled * (6 if out.dtype.is_complex else 1)
 
 
+@cost_of("aten::matmul_backward")
+def matmul_backward(
+    grad: TensorSpec, self: TensorSpec, other: TensorSpec, mask: Sequence[bool], *, out: object
+) -> Work:
+    """Return the products of the forward pass for each gradient, of nested tensors."""
+    products = real_products(grad) * grad.numel * self.shape[-1]
+    return Work(macs=sum(mask) * products)
+
+
 @cost_of("aten::_addmm_activation")
 def addmm_with_activation(
     self: TensorSpec,

@@ -47,6 +47,62 @@ def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ..
     return Work(other_flops=flops)
 
 
+@cost_of(
+    "torchao::triton_fp8_blockwise_act_quant_lhs",
+    "torchao::triton_fp8_blockwise_act_quant_rhs",
+    "torchao::triton_fp8_blockwise_act_quant_transposed_lhs",
+)
+@cost_of(
+    "torchao::triton_fp8_blockwise_weight_quant_rhs",
+    "torchao::triton_fp8_blockwise_weight_quant_transposed_rhs",
+)
+@cost_of(
+    "torchao::triton_fp8_blockwise_weight_quant_grouped_rhs",
+    "torchao::triton_fp8_blockwise_weight_quant_grouped_transposed_rhs",
+    "torchao::triton_fp8_blockwise_weight_quant_grouped_rhs_deepgemm",
+    "torchao::triton_fp8_blockwise_weight_quant_grouped_transposed_rhs_deepgemm",
+    "torchao::triton_fp8_blockwise_act_quant_k_grouped_deepgemm",
+)
+def quantize_blocks_to_float8(
+    *_: object, out: tuple[TensorSpec, TensorSpec], **_kwargs: object
+) -> Work:
+    """Return the FLOPs of float8 with a scale for each block: 4 for it, and its reciprocal.
+
+    The scale takes two bounds and a quotient; an element as in :func:`_scale_to_float8`.
+    """
+    return _scale_to_float8(out, 4)
+
+
+@cost_of(
+    "torchao::triton_fp8_per_group_rowwise_scales",
+    "torchao::triton_fp8_per_group_colwise_scales",
+    "torchao::triton_fp8_colwise_3d_scale_and_cast",
+    "torchao::triton_fp8_rowwise_transpose_rhs_fused",
+)
+def quantize_rows_to_float8(
+    *_: object,
+    round_scales_to_power_of_2: bool = False,
+    out: tuple[TensorSpec, TensorSpec],
+    **_kwargs: object,
+) -> Work:
+    """Return the FLOPs of float8 with a scale for each row or column of a group: 3 for it.
+
+    Rounding a scale to a power of two takes 3: logarithm, floor and power.
+    """
+    per_scale = 6 if round_scales_to_power_of_2 else 3
+    return _scale_to_float8(out, per_scale)
+
+
+def _scale_to_float8(out: tuple[TensorSpec, TensorSpec], per_scale: int) -> Work:
+    """Return 5 FLOPs per element, less a comparison for each scale, and those of the scales.
+
+    An element takes its absolute value, a comparison, a product with the scale and two bounds.
+    """
+    values, scales = out
+    flops = 5 * values.numel + (per_scale - 1) * scales.numel
+    return Work(other_flops=flops)
+
+
 declare_costless(
     "aten::_make_per_tensor_quantized_tensor",
     "aten::_make_per_channel_quantized_tensor",

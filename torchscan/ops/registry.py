@@ -26,6 +26,7 @@ import torch
 
 from torchscan.errors import InputError
 from torchscan.ops.formula_calls import apply_formula, describe_failure, is_of_package
+from torchscan.ops.nested_samples import split_samples
 from torchscan.ops.op_costs import CallCost, OpCost, Work, complete_work
 from torchscan.ops.operator_names import Operator, name_of, names_to_find
 from torchscan.ops.routing import UNKNOWN, Routing
@@ -168,7 +169,7 @@ def compute_cost(signature: OpSignature, routing: Routing = UNKNOWN) -> CallCost
     entry = _find(_entries, signature.op)
     is_nested = any(spec.is_nested for spec in signature.inputs)
     if is_nested and not _goes_by_elements(entry, signature.op):
-        return _UNKNOWN_COST
+        return _cost_by_samples(signature, routing)
     has_floats = any(map(_is_arithmetic, (*signature.inputs, *signature.outputs)))
     if has_floats or signature.op.namespace not in ("aten", "prims"):
         # What operators of other libraries do with integers is unknown.
@@ -193,6 +194,21 @@ def _goes_by_elements(entry: _Entry | None, op: OpOverload) -> bool:
     if entry is None or entry.state == "costless" or op in _BY_ROWS:
         return True
     return _find(_window_rules, op) is elementwise
+
+
+def _cost_by_samples(signature: OpSignature, routing: Routing) -> CallCost:
+    """Return the sum of the costs of each sample of nested tensors."""
+    calls = split_samples(signature)
+    if calls is None:
+        return _UNKNOWN_COST
+    total, states = _NOTHING, set()
+    for call, number in calls:
+        sample = compute_cost(call, routing)
+        states.add(sample.state)
+        for _ in range(number):
+            total += sample.cost
+    state = min(states, key=("unknown", "formula", "costless").index)
+    return CallCost(state, total)
 
 
 _numel, _is_arithmetic = attrgetter("numel"), attrgetter("is_arithmetic")

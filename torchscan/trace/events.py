@@ -21,6 +21,7 @@ from torchscan.trace.kernel_operators import KERNELS, kernel_operator, parameter
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 _IN_A_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 
+Shape = tuple[int, ...]
 #: the backward pass includes all that runs while gradients are computed, also recomputation
 Phase = Literal["forward", "backward", "optimizer"]
 #: caller of an operator: a function or its gradient; autograd's engine, which sums the gradients of
@@ -56,13 +57,15 @@ class GroupSpec(NamedTuple):
 class TensorSpec:
     """Shape, element type and memory layout of a tensor, without its data."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: torch.dtype
-    stride: tuple[int, ...]
+    stride: Shape
     #: None if the tensor is dense
     sparsity: Sparsity | None = None
     #: True for a nested tensor; its shape has the number of elements
     is_nested: bool = field(default=False, kw_only=True)
+    #: shapes of the samples of a nested tensor, or None if they are unknown
+    samples: tuple[Shape, ...] | None = field(default=None, kw_only=True)
 
     @once
     def numel(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.storages import sparsity_of
-from torchscan.recording.bookkeeping.tensor_layouts import shape_of
+from torchscan.recording.bookkeeping.tensor_layouts import sample_shapes, shape_of
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
@@ -33,7 +33,14 @@ class KnownOutcomes:
         """Return the spec of a tensor; equal specs are one object, whose identity can be a key."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             shape, sparsity = shape_of(tensor), sparsity_of(tensor)
-            spec = TensorSpec(shape, tensor.dtype, (), sparsity, is_nested=tensor.is_nested)
+            spec = TensorSpec(
+                shape,
+                tensor.dtype,
+                (),
+                sparsity,
+                is_nested=tensor.is_nested,
+                samples=sample_shapes(tensor),
+            )
             return self.specs.setdefault((spec,), spec)
 
         key = (tensor.shape, tensor.dtype, tensor.stride())

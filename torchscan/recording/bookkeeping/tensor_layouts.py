@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.recording.undo import run_at_end_of_pass
-from torchscan.torch_versions import is_fake_type, making_ordinary_tensors, without_torch_function
+from torchscan.torch_versions import (
+    is_fake_type,
+    making_ordinary_tensors,
+    without_modes,
+    without_torch_function,
+)
 from torchscan.trace.events import TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -37,6 +42,18 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     if tensor.is_nested:
         return (tensor.numel(),)
     return tuple(tensor.shape)
+
+
+def sample_shapes(tensor: Tensor) -> tuple[tuple[int, ...], ...] | None:
+    """Return the shapes of the samples of a nested tensor, or None if it is dense or jagged.
+
+    Operators whose cost depends on the length of each sample convert jagged tensors.
+    """
+    if not tensor.is_nested or tensor.layout is not torch.strided:
+        return None
+    with without_modes():
+        shapes = tensor._nested_tensor_size().tolist()
+    return tuple(map(tuple, shapes))
 
 
 def has_strides(tensor: Tensor) -> bool:
