@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import torchscan.inspection_run
 from tests.inspecting.faults import FAULTS, Attention
 from tests.recording.test_record import Calls
+from torchscan.inspecting import training_checks
 from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
@@ -81,6 +83,39 @@ def test_the_module_is_named_after_the_step_and_the_operator_in_the_next(name: s
         assert "after the step" in str(found[0].unknown)
     is_known = fault.operator is not None and fault.phase != "loss"  # of a loss, the guard knows it
     assert str(fault.operator) in str(found[1].operator) if is_known else found[1].operator is None
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("name", ["NaN in an embedding", "NaN in a convolution"])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_operator_is_known_in_whichever_order_values_arrive(
+    name: str, is_behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the device is behind, the second step is checked afterwards as well.
+
+    The guard has its loss by then, and has repeated the call.
+    """
+    monkeypatch.setattr(training_checks, "is_on_device", lambda _: True)
+    monkeypatch.setattr(torchscan.inspection_run, "is_on_cuda", lambda _: True)
+    asked: list[DeferredValues] = []
+
+    def is_known(values: DeferredValues) -> bool:
+        asked.append(values)
+        return not is_behind or asked.count(values) > 1
+
+    monkeypatch.setattr(DeferredValues, "is_known", property(is_known))
+    fault = FAULTS[name]
+    torch.manual_seed(0)
+    model = fault.model()
+    with inspect(model, warm_up=0) as run:
+        for _ in range(3):
+            fault.run(model, *fault.inputs())
+    found = run.facts.nonfinite
+    assert [(each.step, each.path, each.phase) for each in found] == [
+        (number, fault.path, "forward") for number in range(2 if is_behind else 3)
+    ]
+    assert all(str(fault.operator) in str(each.operator) for each in found[1:])
+    assert [each.name for each in found[1].weights] == list(fault.weights)
 
 
 @pytest.mark.usefixtures("later")
