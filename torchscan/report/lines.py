@@ -109,9 +109,9 @@ class Tree:
         """Return the line of equal layers, the last of which are a run in the last block."""
         first, last = self._layers[run[0]], self._layers[run[-1]]
         full_name = from_to(full_name_of(first), full_name_of(last))
-        own = total = _merge_layers([self._layers[place] for place in places])
+        own = total = merge_layers([self._layers[place] for place in places])
         if any(self._children[place] for place in places):
-            total = _merge_layers([self.totals[place] for place in places])
+            total = merge_layers([self.totals[place] for place in places])
         if len(run) > 1:
             own = {**own, "path": full_name}
         return Line(
@@ -122,10 +122,10 @@ class Tree:
             repeats=len(run),
         )
 
-    def folded(self) -> Iterator[tuple[list[int], list[int]]]:
+    def folded(self, *, hides_idle: bool = True) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the arguments of :meth:`line` for each run of equal blocks.
 
-        Each is followed by those that the run calls.
+        Each is followed by those that the run calls, without idle ones if it ``hides_idle``.
         """
         kinds = self._kinds()
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
@@ -135,7 +135,9 @@ class Tree:
             shown: list[list[int]] = []
             for place in places:
                 children = self._children[place]
-                shown.append([each for each in children if not _is_idle(self._layers[each])])
+                if hides_idle:
+                    children = [each for each in children if not _is_idle(self._layers[each])]
+                shown.append(children)
             below = []
             start = 0
             for siblings in self._runs(shown[-1], kinds):
@@ -183,7 +185,7 @@ class Tree:
         return kinds
 
 
-def _merge_layers(layers: Sequence[Layer]) -> Layer:
+def merge_layers(layers: Sequence[Layer]) -> Layer:
     """Return the last of equal layers with the sums of all, and with the largest peak."""
     if len(layers) == 1:
         return layers[0]
