@@ -67,6 +67,14 @@ def analyze_snapshot(
     failed, device_free = None, device.free_bytes
     if state.failure is not None:
         failed, device_free = state.failure.size, state.failure.device_free
+    notes = [*_notes(data, history, blocks, has_owners=bool(known_owners))]
+    capacity = device.capacity_bytes
+    reserved = state.reserved_bytes
+    if capacity is not None and reserved > capacity:
+        note = Note.of(
+            "snapshot-larger-than-device", size=reserved, capacity=capacity, device=device.name
+        )
+        notes.insert(0, note)
     return MemorySnapshot(
         device=device.index,
         moment=state.moment,
@@ -79,12 +87,12 @@ def analyze_snapshot(
         failed_bytes=failed,
         device_free_bytes=device_free,
         device_name=device.name,
-        capacity_bytes=device.capacity_bytes,
+        capacity_bytes=capacity,
         held=_group_blocks(blocks),
         by_kind=dict(_sum_by_kind(blocks).most_common()),
         free_pools=_group_free_blocks(state.free_blocks),
         suggestions=suggestions,
-        notes=tuple(_notes(data, history, blocks, has_owners=bool(known_owners))),
+        notes=tuple(notes),
     )
 
 
