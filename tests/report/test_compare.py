@@ -14,6 +14,7 @@ from torch import nn
 import torchscan
 from tests.report.test_page import data_of
 from torchscan import InputError, Scan, compare, crawl_module
+from torchscan.user_warnings import TorchscanWarning
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
@@ -495,7 +496,8 @@ def test_options_of_scans_are_differences_of_the_pass() -> None:
     assert same.passes == {}
     assert same.is_same
 
-    looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
+    with pytest.warns(TorchscanWarning, match="has no effect, because the pass has no while_loop"):
+        looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
     assert looped.passes == {"loop_iterations": (2, 3)}
     assert not looped.is_same
     remarks = data_of(looped.to_html())["remarks"]

@@ -52,6 +52,10 @@ def build_trace(run: PassRun) -> Trace:
         run.assumptions.update(dict.fromkeys(notes_on_shares(parameters)))
     if recorder.table.find_leaked():
         _warn_of_leaked(recorder.table)
+    given = run.request.loop_iterations
+    if given is not None and all(note.code != "given-iterations" for note in run.assumptions):
+        reason = "because the pass has no while_loop whose end depends on data: leave it out"
+        warn_user(Give("loop_iterations", given), f" has no effect, {reason}")
     trace = _trace_with(run, parameters, unread)
     return with_unpacked(trace, inventory.slots, inventory.modules)
 
