@@ -703,7 +703,12 @@ def test_a_torchvision_that_transformers_cannot_import_is_named_as_such(
         def __getattr__(self, name: str) -> Any:
             if name == "AutoConfig":
                 config = SimpleNamespace(architectures=["Net"], model_type="net")
-                return SimpleNamespace(from_pretrained=lambda *_, **__: fail_as("config") or config)
+
+                def from_pretrained(*_: Any, **__: Any) -> Any:
+                    fail_as("config")
+                    return config
+
+                return SimpleNamespace(from_pretrained=from_pretrained)
             fail_as("class")
             return Model
 

@@ -114,6 +114,6 @@ add_sentence(
 )
 add_sentence(
     "snapshot-larger-than-device",
-    "torch had reserved {size:memory}, more than is usable on {device} ({capacity:memory}): give the "
-    "device that the snapshot is of",
+    "torch had reserved {size:memory}, more than is usable on {device} ({capacity:memory}): give "
+    "the device that the snapshot is of",
 )

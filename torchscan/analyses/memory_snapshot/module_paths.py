@@ -65,8 +65,8 @@ class ModulePaths:
             if code is None:
                 continue
             calls.append((code, frame.line))
-            self.is_recognized |= self._root_type in code.types
-            self.is_recognized |= not all(map(_is_torchs, code.types))
+            own = [kind for kind in code.types if not f"{kind.__module__}.".startswith("torch.")]
+            self.is_recognized |= bool(own) or self._root_type in code.types
         return self._paths_of(calls)
 
     def _code_of(self, frame: Frame) -> _ForwardCode | None:
@@ -110,11 +110,6 @@ class ModulePaths:
         names = re.findall(r"\w+", linecache.getline(calling_code.filename, line))
         named = [path for path in inner if path.rpartition(".")[2] in names]
         return tuple(sorted(named or inner))
-
-
-def _is_torchs(kind: type[nn.Module]) -> bool:
-    """Return whether a class is torch's, so that any model may use it."""
-    return kind.__module__.partition(".")[0] == "torch"
 
 
 def star_numbers(path: str) -> str:
