@@ -357,11 +357,16 @@ def test_long_names_are_shortened() -> None:
 def report(
     folder: Path, overlay: str, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[int, str]:
-    """The exit status of the command, and what it said on standard error."""
+    """The exit status of the command, and its notes on standard error."""
     (folder / "nets.py").write_text(NETS)
     target = [f"{folder / 'nets.py'}:Net", "--input", "4", "-o", str(folder / "page.html")]
     status = main(["report", *target, "--overlay", str(folder / overlay), *more])
-    return status, capsys.readouterr().err
+    notes = capsys.readouterr().err
+    if status == 0:
+        last = f"Wrote {folder / 'page.html'}.\n"
+        assert notes.endswith(last)
+        notes = notes.removesuffix(last)
+    return status, notes
 
 
 def test_the_command_says_which_paths_are_unknown(
