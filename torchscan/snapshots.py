@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import get_args
 
 from torch import nn
@@ -18,6 +19,8 @@ from torchscan.analyses.memory_snapshot.snapshot_result import MemorySnapshot, S
 from torchscan.errors import Argument, Give, InputError
 from torchscan.files import path_of
 from torchscan.hardware.device_specs import device_named
+from torchscan.notes import Note
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.request import require_module
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -59,8 +62,16 @@ def read_snapshot(
     if moment is not None and moment not in get_args(SnapshotMoment):
         raise InputError.of_choice("moment", moment, get_args(SnapshotMoment))
     _require_moment(data, index, moment)
-    modules = None if module is None else ModulePaths(module)
-    return analyze_snapshot(data, found, moment, modules)
+    if module is None:
+        return analyze_snapshot(data, found, moment)
+    modules = ModulePaths(module)
+    snapshot = analyze_snapshot(data, found, moment, modules)
+    if modules.is_recognized or any(each.code == "snapshot-no-stacks" for each in snapshot.notes):
+        return snapshot
+    # Layers of torch's classes would be those of another model.
+    snapshot = analyze_snapshot(data, found, moment)
+    note = Note.of("snapshot-other-model", model=type_name_of(module))
+    return replace(snapshot, notes=(note, *snapshot.notes))
 
 
 def _index_of(data: SnapshotData, given: int | None) -> int:

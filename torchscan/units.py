@@ -114,6 +114,11 @@ def share(value: float) -> str:
     return "<1 %" if value > 0 and text == "0 %" else text
 
 
+def change(share: float, digits: int) -> str:
+    """Return a change in percent: ``0.03, 2 -> "+3.00"``; a small one is ``"+<0.01"``."""
+    return ("−" if share < 0 else "+") + Scale(0.01, "", digits).text(abs(share))
+
+
 def scale_of_counts(values: Iterable[float]) -> Scale:
     """Return the greatest prefix in which the largest has three digits before the point.
 

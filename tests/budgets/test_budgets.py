@@ -116,7 +116,7 @@ def test_the_batch_and_the_step_count() -> None:
 
 def test_a_batch_is_named_and_its_samples_can_be_limited() -> None:
     """48 MACs a sample."""
-    with pytest.raises(BudgetError, match=r"MACs: 1.54 k for a batch of 32, at most 48 \(\+3100"):
+    with pytest.raises(BudgetError, match=r"MACs: 1.54 k for a batch of 32, at most 48 \(\+3,100"):
         assert_budget(model(), (4,), batch_size=32, max_macs=48)
     assert_budget(model(), (4,), batch_size=32, max_macs=48, per_sample=True)
     with pytest.raises(BudgetError, match=r"MACs: 48 per sample, at most 47"):

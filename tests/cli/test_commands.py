@@ -719,7 +719,7 @@ def test_layers_are_chosen(run: Any) -> None:
 def test_names_of_any_kind_are_written_in_every_format(run: Any, folder: Path, style: str) -> None:
     strange = ("summary", "nets.py:Strange", "--input", "4", "--format", style)
     status, out, _ = run(*strange)
-    assert (status, run(*strange, "--output", "strange")) == (0, (0, "", ""))
+    assert (status, run(*strange, "--output", "strange")) == (0, (0, "", "Wrote strange.\n"))
     assert (folder / "strange").read_text(encoding="utf-8").rstrip("\n") == out.rstrip("\n")
     if style == "csv":
         assert [row["path"] for row in csv.DictReader(io.StringIO(out))] == ["", "'=1+1", "�"]
@@ -737,8 +737,18 @@ def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
 def test_the_name_of_a_file_chooses_the_format(
     run: Any, folder: Path, name: str, start: str
 ) -> None:
-    assert run("summary", *NET, "--output", name) == (0, "", "")
+    assert run("summary", *NET, "--output", name) == (0, "", f"Wrote {name}.\n")
     assert (folder / name).read_text(encoding="utf-8").startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("graph", "net.dot"), ("graph", "net.svg"), ("memory", "net.md")]
+)
+def test_each_command_names_the_file_that_it_wrote(
+    run: Any, folder: Path, command: str, name: str
+) -> None:
+    assert run(command, *NET, "-o", name) == (0, "", f"Wrote {name}.\n")
+    assert (folder / name).exists()
 
 
 def test_a_file_whose_name_says_another_format_is_refused(run: Any, folder: Path) -> None:
@@ -749,16 +759,16 @@ def test_a_file_whose_name_says_another_format_is_refused(run: Any, folder: Path
     for command in (("summary", *NET), ("compare", "nets.py:Net", *NET)):
         assert run(*command, "--output", "net.svg") == (2, "", message)
     assert not (folder / "net.svg").exists()
-    assert run("summary", *NET, "--output", "net.svg", "--format", "csv") == (0, "", "")
+    assert run("summary", *NET, "--output", "net.svg", "--format", "csv")[0] == 0
     assert (folder / "net.svg").read_text(encoding="utf-8").startswith("path,")
-    assert run("summary", *NET, "--output", "net.csv", "--format", "text") == (0, "", "")
+    assert run("summary", *NET, "--output", "net.csv", "--format", "text")[0] == 0
     assert (folder / "net.csv").read_text(encoding="utf-8").startswith("─")
 
 
 def test_a_model_is_compared_with_the_inputs_of_the_report(run: Any) -> None:
     """Three samples: 3 × 48 MACs."""
     written = ("summary", *NET, "-b", "3", "--format", "json", "--output", "three.json")
-    assert run(*written) == (0, "", "")
+    assert run(*written) == (0, "", "Wrote three.json.\n")
     for sides in (("three.json", "nets.py:Net"), ("nets.py:Net", "three.json")):
         status, out, err = run("compare", *sides)
         assert (status, err) == (0, "")
@@ -774,7 +784,7 @@ def test_a_model_is_compared_with_the_inputs_of_the_report(run: Any) -> None:
 
 def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     report = folder / "out" / "net.json"
-    assert run("summary", *NET, "--format", "json", "--output", str(report)) == (0, "", "")
+    assert run("summary", *NET, "--format", "json", "--output", str(report))[0] == 0
     assert from_json(report.read_text())["overall"]["macs"] == 48
     before = report.read_text()
     assert (
@@ -844,12 +854,12 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         in run("compare", "a.json", "b.json", "--format", "github")[1]
     )
     sides = ("nets.py:Net", "nets.py:Net(9)", "--input", "4", "--device", "RTX 4090")
-    assert run("compare", *sides, "-o", "pair.html") == (0, "", "")
+    assert run("compare", *sides, "-o", "pair.html") == (0, "", "Wrote pair.html.\n")
     pair = (folder / "pair.html").read_text()
     assert "<title>nets.py:Net → nets.py:Net(9) · torchscan</title>" in pair
     assert '"levels":[{"nodes"' in pair
     assert "Peak memory" in run("compare", *sides)[1]
-    assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
+    assert run("report", *NET, "--device", "RTX 4090") == (0, "", "Wrote torchscan.html.\n")
     page = (folder / "torchscan.html").read_text()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
     assert found is not None
@@ -879,7 +889,8 @@ def test_the_page_of_a_table_names_the_model_and_has_the_plot(
 
 def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Path) -> None:
     status, out, err = run("report", "nets.py:Net", "--input", "5", "--output", "failed.html")
-    assert (status, out) == (2, "written to failed.html\n")
+    assert (status, out) == (2, "")
+    assert err.startswith("Wrote failed.html.\n")
     assert "failed in aten.linear" in err
     assert '"failed":true' in (folder / "failed.html").read_text()
 

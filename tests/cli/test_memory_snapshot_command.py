@@ -50,6 +50,40 @@ def test_a_target_names_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes["blocks.*.mlp.up"] == 12 * 68 * 256 * 4 * 768 * 4
 
 
+def test_a_snapshot_of_another_model_has_no_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other model has layers of torch, through whose code its stacks go, too."""
+    file = tmp_path / "other.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x)\n"
+    )
+    assert main(["memory", f"{file}:Net()", "--snapshot", SNAPSHOT, "--width", "200"]) == 0
+    text = capsys.readouterr().out
+    note = "No stack goes through the code of Net, so blocks have no layers: give the model that was trained."
+    assert note in text
+    assert "Layer" not in text
+    assert main(["memory", "--snapshot", SNAPSHOT, "--width", "200"]) == 0
+    assert "No stack goes" not in capsys.readouterr().out
+
+
+def test_more_memory_than_the_device_has_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    """95 % of 8 GiB would not hold the 22.55 GiB that the GPU with 24 GB has reserved."""
+    assert main(["memory", "--snapshot", SNAPSHOT, "-d", "8 GiB", "--width", "200"]) == 0
+    text = capsys.readouterr().out
+    assert "Torch had reserved 22.55 GiB, more than is usable on 8 GiB (7.80 GiB): give the" in text
+    assert "Not torch's" not in text
+    assert main(["memory", "--snapshot", SNAPSHOT, "-d", "24 GiB", "--width", "200"]) == 0
+    assert "Torch had reserved" not in (text := capsys.readouterr().out)
+    assert "Not torch's" in text
+
+
 def test_the_peak_is_another_moment(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["memory", "--snapshot", SNAPSHOT, "--moment", "peak", "--format", "json"]
     assert main(command) == 0

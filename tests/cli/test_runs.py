@@ -106,7 +106,9 @@ def test_all_statistics_have_a_history_and_a_column(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None:
+def test_several_files_are_merged_into_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """More steps than are kept without thinning, one more in one process, and the eval phase."""
     for rank in range(2):
         store = Store(folder / "second" / f"rank{rank}.sqlite", {"model": "Net"})
@@ -118,6 +120,8 @@ def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None
         store.close()
     run = watched_run(folder / "second")
     assert main(["runs", "merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"Wrote {tmp_path / 'one.sqlite'}.\n")
     one = watched_run(tmp_path / "one.sqlite")
     assert (one.ranks, one.steps(), one.series) == (2, run.steps(), run.series)
     assert repr(one.history("a output")) == repr(run.history("a output")), (
@@ -169,6 +173,30 @@ def test_a_report_of_a_run_names_the_command_that_opens_it(
     monkeypatch.chdir(folder)
     assert main(["report", "a/first"]) == 2
     assert "it is a watched run, which torchscan runs open a/first shows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sides", "command"),
+    [
+        (("a/first", "second"), "a/first second"),
+        (("second/rank0.sqlite", "a/first"), "second/rank0.sqlite a/first"),
+        (("report.json", "a/first"), "a/first OTHER"),
+    ],
+)
+def test_comparing_watched_runs_names_the_command_that_does(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sides: tuple[str, str],
+    command: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["compare", *sides]) == 2
+    run, *_ = command.split()
+    assert capsys.readouterr().err == (
+        f"torchscan: {run} is a watched run, not an inspected one: compare two with torchscan "
+        f"runs open {command}\n"
+    )
 
 
 def test_a_missing_run_is_reported_before_missing_packages(

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import torchscan.inspection_run
 from tests.inspecting.faults import FAULTS, Attention
 from tests.recording.test_record import Calls
+from torchscan.inspecting import training_checks
 from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.inspector import Inspector
@@ -84,6 +86,39 @@ def test_the_module_is_named_after_the_step_and_the_operator_in_the_next(name: s
 
 
 @pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("name", ["NaN in an embedding", "NaN in a convolution"])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_operator_is_known_in_whichever_order_values_arrive(
+    name: str, is_behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the device is behind, the second step is checked afterwards as well.
+
+    The guard has its loss by then, and has repeated the call.
+    """
+    monkeypatch.setattr(training_checks, "is_on_device", lambda _: True)
+    monkeypatch.setattr(torchscan.inspection_run, "is_on_cuda", lambda _: True)
+    asked: list[DeferredValues] = []
+
+    def is_known(values: DeferredValues) -> bool:
+        asked.append(values)
+        return not is_behind or asked.count(values) > 1
+
+    monkeypatch.setattr(DeferredValues, "is_known", property(is_known))
+    fault = FAULTS[name]
+    torch.manual_seed(0)
+    model = fault.model()
+    with inspect(model, warm_up=0) as run:
+        for _ in range(3):
+            fault.run(model, *fault.inputs())
+    found = run.facts.nonfinite
+    assert [(each.step, each.path, each.phase) for each in found] == [
+        (number, fault.path, "forward") for number in range(2 if is_behind else 3)
+    ]
+    assert all(str(fault.operator) in str(each.operator) for each in found[1:])
+    assert [each.name for each in found[1].weights] == list(fault.weights)
+
+
+@pytest.mark.usefixtures("later")
 def test_an_overflow_of_the_sum_is_none_of_the_values() -> None:
     big = torch.full((1000,), 1e38, requires_grad=True)
     found: list[NonFinite] = []
@@ -112,6 +147,90 @@ def test_what_is_not_counted_is_unknown() -> None:
         model(x * math.nan).sum().backward()
     assert {each.grad_out_nan for each in fine.facts.calls} == {0}
     assert {each.grad_out_nan for each in bad.facts.calls} == {None}
+
+
+class Spoils(nn.Module):
+    """Writes NaN to its second input."""
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        memory.mul_(math.nan)
+        return x + memory.mean()
+
+
+class GivesMemory(nn.Module):
+    """Gives one of its layers a tensor by position or by keyword."""
+
+    def __init__(self, by_name: bool, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer, self.by_name = nn.Linear(4, 4), layer, by_name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        memory = torch.ones(2, 4)
+        hidden = self.first(x)
+        if self.by_name:
+            result = self.layer(hidden, memory=memory)
+        else:
+            result = self.layer(hidden, memory)
+        assert isinstance(result, torch.Tensor)
+        return result
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_layer_that_spoils_its_input_is_blamed_however_it_was_given(
+    by_name: bool, is_later: bool, request: pytest.FixtureRequest
+) -> None:
+    if is_later:
+        request.getfixturevalue("later")
+    run = (torch.rand(2, 4),)
+    found = found_in(GivesMemory(by_name, Spoils()), run, run)
+    assert [(each.step, each.path, each.phase) for each in found] == [
+        (step, "layer", "forward") for step in range(2)
+    ]
+    assert {each.unknown.code for each in found[is_later:] if each.unknown} == {"writes-to-input"}
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_the_caller_is_blamed_for_a_bad_input_by_keyword_that_the_call_mends(
+    is_later: bool, request: pytest.FixtureRequest
+) -> None:
+    """After the call, the input is finite."""
+    if is_later:
+        request.getfixturevalue("later")
+
+    class Mends(nn.Module):
+        def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+            result = x + memory.mean()
+            memory.fill_(1.0)
+            return result
+
+    class Net(GivesMemory):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(self.first(x), memory=torch.ones(2, 4) * math.nan)
+            return result
+
+    (found, *_) = found_in(Net(True, Mends()), (torch.rand(2, 4),))
+    assert (found.path, found.phase, found.unsure) == ("", "forward", None)
+
+
+@pytest.mark.usefixtures("later")
+def test_keywords_that_begin_later_are_checked_after_the_call() -> None:
+    class Sometimes(GivesMemory):
+        def forward(self, x: torch.Tensor) -> Any:
+            given = {"memory": torch.ones(2, 4) * math.nan} if self.by_name else {}
+            return self.layer(self.first(x), **given)
+
+    model = Sometimes(False, Calls(lambda _, x, memory=0.0: x + memory))
+    found: list[NonFinite] = []
+    inspector = Inspector(model, found.append)
+    inspector.start()
+    for step in range(2):
+        model.by_name = step == 1
+        model(torch.rand(2, 4)).sum().backward()
+    inspector.finish()
+    assert [(each.step, each.path, str(each.unsure)) for each in found] == [
+        (1, "", "inputs given by keyword are checked after the call")
+    ]
 
 
 class Good(nn.Module):

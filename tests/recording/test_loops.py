@@ -77,13 +77,15 @@ class Converging(Loop):
 
 
 MACS = 4 * 64
+NO_EFFECT = "loop_iterations=7 has no effect, because the pass has no while_loop whose end depends"
 GIVEN = [{"code": "given-iterations", "values": {"iterations": 7}}]
 
 
 def test_a_loop_runs_as_often_as_its_counter_says() -> None:
     """A number of iterations is for loops that data ends."""
     model = Loop(lambda steps, _: steps < 5)
-    info = crawl_module(model, (4, 8), loop_iterations=7)
+    with pytest.warns(TorchscanWarning, match=NO_EFFECT):
+        info = crawl_module(model, (4, 8), loop_iterations=7)
     assert [layer["macs"] for layer in info["layers"] if layer["path"]] == [MACS] * 5
     assert info["provenance"]["assumptions"] == []
     assert record(model, (4, 8), training=True, loss=torch.sum).provenance.execution == "abstract"
@@ -105,7 +107,19 @@ def test_generated_inputs_do_not_end_a_loop_with_a_given_number_of_iterations() 
     options: Any = {"loop_iterations": 7, "execute": "real"}
     assert crawl_module(model, (4, 8), **options)["overall"]["macs"] == 7 * MACS
     data = (torch.zeros(4, 8),)
-    assert crawl_module(model, args=data, **options)["overall"]["macs"] == 0
+    with pytest.warns(TorchscanWarning, match=NO_EFFECT):
+        assert crawl_module(model, args=data, **options)["overall"]["macs"] == 0
+
+
+def test_the_number_of_iterations_of_a_model_without_loops_is_useless(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.warns(TorchscanWarning, match=NO_EFFECT) as caught:
+        crawl_module(nn.Linear(8, 8), (4, 8), loop_iterations=7)
+    assert len(caught) == 1
+    target = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'models.py'}:Net"
+    assert main(["summary", target, "--input", "3,32,32", "--loop-iterations", "7"]) == 0
+    assert capsys.readouterr().err.startswith("torchscan: note: --loop-iterations 7 has no effect,")
 
 
 def test_generated_integers_do_not_end_a_loop_with_a_given_number_of_iterations() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 import torchscan
 from tests.report.test_page import data_of
 from torchscan import InputError, Scan, compare, crawl_module
+from torchscan.user_warnings import TorchscanWarning
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
@@ -277,6 +278,93 @@ def test_what_changed_stands_below_a_layer_where_there_is_no_room_beside_it() ->
     assert all(len(row.cells) == 5 for row in changes.table().rows)
 
 
+class Block(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up, self.drop, self.down = nn.Linear(width, hidden), nn.Dropout(), nn.Linear(hidden, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.down(self.drop(self.up(x)))
+
+
+def blocks(number: int, hidden: int = 3) -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(body=nn.Sequential(*(Block(4, hidden) for _ in range(number))))
+    )
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line[:1] in "~+−" and line.strip()]
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_equal_blocks_that_were_added_or_removed_are_one_row_of_text(is_swapped: bool) -> None:
+    """A block has 4·3 + 3 and 3·4 + 4 parameters, and as many MACs without the biases."""
+    sides = [info(blocks(2)), info(blocks(12))]
+    changes = compare(*(reversed(sides) if is_swapped else sides))
+    sign = "−" if is_swapped else "+"
+    assert rows_of(changes.to_text()) == [
+        [sign, "body.2", "…", "11", "×10", "Block"],
+        [sign, "body.2", "…", "11.up", "×10", "150", "120", "Linear"],
+        [sign, "body.2", "…", "11.drop", "×10", "Dropout"],
+        [sign, "body.2", "…", "11.down", "×10", "160", "120", "Linear"],
+    ]
+    assert "× marks identical layers in one row; values are their sums." in changes.to_text()
+    assert len(changes.table().rows) == len(changes.layers) == 40
+
+
+def test_equal_changes_of_equal_layers_are_one_row_of_text() -> None:
+    """A bias adds 4 parameters to 16."""
+
+    def layers(*has_bias: bool) -> nn.Sequential:
+        return nn.Sequential(*(nn.Linear(4, 4, bias=each) for each in has_bias))
+
+    changes = compare(info(layers(False, False, False)), info(layers(True, True, True)))
+    assert rows_of(changes.to_text()) == [["~", "0", "…", "2", "×3", "48", "→", "60"]]
+    changes = compare(info(layers(False, False, False)), info(layers(True, True, False)))
+    assert rows_of(changes.to_text()) == [["~", "0", "…", "1", "×2", "32", "→", "40"]]
+
+
+def test_layers_of_different_lists_stay_rows_of_their_own() -> None:
+    def lists(number: int) -> nn.Sequential:
+        return nn.Sequential(
+            OrderedDict((name, blocks(number + more)) for more, name in enumerate("ab"))
+        )
+
+    names = [row[1] for row in rows_of(compare(info(lists(1)), info(lists(2))).to_text())]
+    assert names[:1] + names[4:5] == ["a.body.1", "b.body.2"]
+
+
+def test_layers_in_rows_that_are_left_out_are_counted() -> None:
+    """45 lists of two equal blocks, of which 10 rows of four are shown."""
+    before = nn.Sequential(OrderedDict((f"list{number}x", nn.Identity()) for number in range(45)))
+    after = nn.Sequential(OrderedDict((f"list{number}x", blocks(2)) for number in range(45)))
+    changes = compare(info(before), info(after))
+    shown = rows_of(changes.to_text())
+    num_shown = sum(2 if row[-2:-1] == ["×2"] or "×2" in row else 1 for row in shown)
+    assert len(shown) == 40
+    assert f"… and {len(changes.layers) - num_shown} more layers" in changes.to_text()
+
+
+def test_a_small_change_is_not_zero() -> None:
+    before, after = info(nn.Linear(4, 30_000)), info(nn.Linear(4, 30_000))
+    after["overall"]["flops"] += 1
+    lines = compare(before, after).to_text().splitlines()
+    (flops,) = (line for line in lines if line.startswith("FLOPs"))
+    assert flops.endswith("+<0.01 %")
+    (less,) = (line for line in compare(after, before).to_text().splitlines() if "FLOPs" in line)
+    assert less.endswith("−<0.01 %")
+
+
+def test_the_class_of_another_model_is_described_once() -> None:
+    class Other(nn.Sequential):
+        pass
+
+    row = data_of(compare(info(net()), info(Other(*net()))).to_html())["rows"][0]
+    assert row["what"] == ["Sequential → Other"]
+    assert "was" not in row
+
+
 def test_words_are_on_the_left_and_numbers_on_the_right() -> None:
     text = compare(info(net(8, nn.Tanh())), info(net(10))).to_text(width=200)
     heading, *_ = [line for line in text.splitlines() if line.lstrip().startswith("Layer")]
@@ -408,7 +496,8 @@ def test_options_of_scans_are_differences_of_the_pass() -> None:
     assert same.passes == {}
     assert same.is_same
 
-    looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
+    with pytest.warns(TorchscanWarning, match="has no effect, because the pass has no while_loop"):
+        looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
     assert looped.passes == {"loop_iterations": (2, 3)}
     assert not looped.is_same
     remarks = data_of(looped.to_html())["remarks"]

@@ -14,6 +14,9 @@ from torch import nn
 import torchscan
 from tests.report.runs import NO_TIME, STEADY, Times, inspected, latency, on_device, run
 from torchscan import InputError, compare, crawl_module
+from torchscan.inspecting.call_run import Latency
+from torchscan.inspecting.run import RunFacts
+from torchscan.plain import from_plain
 
 BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)}, steps=5)
 #: a takes half as long again, forward; b a little longer, within its spread
@@ -79,6 +82,70 @@ def test_nothing_is_marked_where_chance_would_do_the_same(
     often = f"with so few steps, ranges differ by chance in {chance} of cases"
     note = f"No change is marked: {often}. Measure 5 steps of each."
     assert (note in text, "beyond the variation" in text) == (chance is not None, chance is None)
+
+
+def of_steps(*milliseconds: float) -> Any:
+    """A run with one layer, whose forward pass took these times."""
+    facts = run({"a": (STEADY, NO_TIME)}, steps=len(milliseconds))
+    taken = Latency.of(round(1e6 * each) for each in milliseconds)
+    calls = tuple(replace(call, forward=taken) for call in facts.calls)
+    return replace(facts, calls=calls, forward=taken)
+
+
+def test_one_slow_step_does_not_hide_a_change() -> None:
+    """Of 14 steps, (14 - 1) // 4 = 3 are outside of each quartile."""
+    steady, slower = [1.0 + 0.01 * number for number in range(14)], [5.0] * 14
+    before, after = of_steps(*steady[:-1], 80.0), of_steps(*slower)
+    assert before.forward[:3] == pytest.approx((0.001065, 0.001, 0.08))
+    assert before.forward[3:] == pytest.approx((0.00103, 0.0011))
+    changes = compare(before, after)
+    assert [call.path for call in changes.clear] == ["", "a"]
+    assert changes.totals["forward"].is_clear
+    assert compare(after, before).totals["forward"].is_clear
+    assert "the middle halves of the steps, between their quartiles, do not overlap" in " ".join(
+        str(changes).split()
+    )
+    assert not compare(of_steps(*steady), of_steps(*(each + 0.06 for each in steady))).clear
+    assert compare(of_steps(*steady), of_steps(*(each + 0.071 for each in steady))).clear
+
+
+def test_few_steps_are_compared_by_their_ranges() -> None:
+    """The quartiles of two runs of 13 steps differ by chance in 1.7 % of cases."""
+    changes = compare(of_steps(*[1.0] * 12, 80.0), of_steps(*[5.0] * 13))
+    assert not changes.clear
+    assert "One slow step widens a range: measure 14 steps of each to compare quartiles." in (
+        " ".join(str(changes).split())
+    )
+    assert compare(of_steps(*[1.0] * 10, 80.0), of_steps(*[5.0] * 11)).clear  # 0.9 %
+
+
+def test_runs_without_quartiles_are_compared_by_their_ranges() -> None:
+    before, after = of_steps(*[1.0] * 19, 80.0), of_steps(*[5.0] * 20)
+    content = json.loads(json.dumps(before.to_dict()))
+    for part in (content, *content["calls"]):
+        for name in ("forward", "backward"):
+            del part[name]["lower_quartile"], part[name]["upper_quartile"]
+    old = from_plain(RunFacts, content)
+    assert compare(before, after).clear
+    assert not compare(old, after).clear
+    assert "the ranges of the steps, from min to max" in " ".join(str(compare(old, after)).split())
+
+
+@pytest.mark.parametrize("width", range(30, 60))
+def test_the_columns_of_a_pass_are_shown_or_hidden_together(width: int) -> None:
+    text = compare(BEFORE, AFTER).to_text(width=width)
+    (heading,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["Layer"]]
+    assert ("Backward" in heading) == (heading.count("%") == 2) == (width >= 57)
+    assert ("Hidden columns: Backward, now, %." in text) == (35 <= width < 57)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(1e-5, "(+<0.1)"), (-1e-5, "(−<0.1)"), (0.0006, "(+0.1)"), (0, "=")]
+)
+def test_a_small_change_is_not_zero(share: float, text: str) -> None:
+    one = run({"a": ((9.0, 10.0, 11.0), NO_TIME)})
+    other = run({"a": ((9.0, 10.0 * (1 + share), 11.0), NO_TIME)})
+    assert texts(compare(one, other))["a"][-1] == text
 
 
 def test_calls_are_those_of_steps_that_are_alike() -> None:
@@ -198,6 +265,8 @@ def test_as_plain_data(as_json: Any) -> None:
         "median": 0.00165,
         "least": 0.0016,
         "most": 0.0017,
+        "lower_quartile": None,  # of a run that was stored without
+        "upper_quartile": None,
     }
     assert data["calls"][1]["forward"]["is_clear"] is True
     assert data["steps"] == data["num_compared"] == [5, 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -208,6 +209,27 @@ def test_what_a_folded_figure_is_stands_in_the_line(visit: Visit) -> None:
         page.get_by_label("color by").select_option("gradient")
         box(page, "0 … 2").hover(position={"x": 44, "y": 8})
         assert "output gradient (largest of 3) 1.00" in str(line.text_content())
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_a_long_line_of_what_is_chosen_can_be_read_to_its_end(visit: Visit, width: int) -> None:
+    """It begins at its start again when another layer is chosen."""
+    name = "a_layer_with_a_very_long_name_" * 8
+    model = nn.Sequential(OrderedDict([(f"{name}1", nn.Linear(4, 4)), (f"{name}2", nn.ReLU())]))
+    with visit(html_report(Scan(model, (4,)))) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        line = page.locator(".panel.graph > .read")
+        hidden = "line => line.scrollHeight - line.clientHeight - line.scrollTop"
+        page.evaluate("hash => { location.hash = hash; }", f"#{name}1")
+        line.filter(has_text=f"{name}1").wait_for()
+        assert line.evaluate(hidden) > 10
+        line.hover()
+        page.mouse.wheel(0, 2000)
+        page.wait_for_function("() => document.querySelector('.graph > .read').scrollTop > 10")
+        assert line.evaluate(hidden) <= 1
+        page.evaluate("hash => { location.hash = hash; }", f"#{name}2")
+        line.filter(has_text=f"{name}2").wait_for()
+        assert line.evaluate("line => line.scrollTop") == 0
 
 
 # -- what was measured ---------------------------------------------------------------------------

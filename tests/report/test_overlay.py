@@ -109,9 +109,10 @@ def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
             "line 4: 0 is also in line 2: give each path once",
         ),
         ("a.csv", 'path,value\n"0,1\n', r"a\.csv: line 2: it is not CSV: "),
-        ("a.csv", "path,value\n", "it has no values: give numbers in a column beside path"),
+        ("a.csv", "path,value\n", "it has no values in value: give numbers in a column beside"),
+        ("a.csv", "path,a,b\n0,x,y\n", "it has no values in a, b: give numbers in a column besi"),
         ("a.csv", "path\n0\n", "it has no values: give numbers in a column beside path"),
-        ("a.csv", "path,value\n0,\n", "it has no values: give numbers in a column beside path"),
+        ("a.csv", "path,value\n0,\n", "it has no values in value: give numbers in a column beside"),
         ("a.csv", "path," + ",".join(map(str, range(21))) + "\n0" + ",1" * 21, "21 overlays: gi"),
         ("a.json", "{", r"a\.json: it is not JSON: "),
         ("a.json", "[" * 100_000, "it is not JSON: "),
@@ -210,6 +211,22 @@ def test_a_series_of_pandas_is_an_overlay() -> None:
         overlays(pandas.Series([1, 2], index=["0", "0"]))
 
 
+def test_columns_of_text_are_left_out_of_a_data_frame_as_of_a_csv_file(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = {"type": ["Conv2d", "ReLU"], "bits": [4.0, 8.0], "note": ["", None], "to": [None] * 2}
+    frame = pandas.DataFrame(columns, index=pandas.Index(["0", "1.0"], name="path"))
+    frame.to_csv(tmp_path / "layers.csv")
+    for given in (frame, tmp_path / "layers.csv"):
+        with pytest.warns(TorchscanWarning, match="not shown as overlays: type, note, to$"):
+            assert overlays(given) == {"bits": {"0": 4.0, "1.0": 8.0}}
+    with pytest.raises(InputError, match="overlay: it has no values in type, note: give numbers"):
+        overlays(frame[["type", "note"]])
+    with pytest.raises(InputError, match="overlay: bits of 0 is 'x': give a finite number"):
+        overlays(frame.assign(bits=["x", 8]))
+    with pytest.warns(TorchscanWarning, match="not shown as overlays: type$"):
+        assert overlays({"type": {"0": "Linear"}, "bits": {"0": 4}}) == {"bits": {"0": 4.0}}
+
+
 def test_several_overlays_are_shown_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "kept.csv").write_text("path,value\n0,0.5\n")
     given = [tmp_path / "kept.csv", {"bits": {"1.0": 4}}]
@@ -218,6 +235,9 @@ def test_several_overlays_are_shown_side_by_side(tmp_path: Path) -> None:
         overlays([{str(number): {"0": 1}} for number in range(21)])
     with pytest.raises(InputError, match=r"overlay is \[\]: give numbers by path"):
         overlays([])
+    places = r"overlay: bits is in overlay\[0\] and in overlay\[2\]: give each overlay its own name"
+    with pytest.raises(InputError, match=places):
+        overlays([{"bits": {"0": 4}}, {"kept": {"0": 1}}, {"bits": {"0": 8}}])
 
 
 @pytest.mark.parametrize(
@@ -337,11 +357,16 @@ def test_long_names_are_shortened() -> None:
 def report(
     folder: Path, overlay: str, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[int, str]:
-    """The exit status of the command, and what it said on standard error."""
+    """The exit status of the command, and its notes on standard error."""
     (folder / "nets.py").write_text(NETS)
     target = [f"{folder / 'nets.py'}:Net", "--input", "4", "-o", str(folder / "page.html")]
     status = main(["report", *target, "--overlay", str(folder / overlay), *more])
-    return status, capsys.readouterr().err
+    notes = capsys.readouterr().err
+    if status == 0:
+        last = f"Wrote {folder / 'page.html'}.\n"
+        assert notes.endswith(last)
+        notes = notes.removesuffix(last)
+    return status, notes
 
 
 def test_the_command_says_which_paths_are_unknown(

@@ -477,6 +477,27 @@ def test_what_is_chosen_can_be_read_to_its_end(visit: Visit, resnets: str, width
             assert bottom <= 1
 
 
+def test_bars_of_all_rows_stand_at_the_height_of_their_names(visit: Visit) -> None:
+    """Added rows, and rows without a difference, have a bar without a percentage."""
+    before = nn.Sequential(OrderedDict(a=nn.Linear(4, 8), b=nn.Linear(8, 8), c=nn.ReLU()))
+    after = nn.Sequential(
+        OrderedDict(a=nn.Linear(4, 16), b=nn.Linear(16, 8), c=nn.ReLU(), d=nn.Linear(8, 8))
+    )
+    with visit(scans(before, after).to_html()) as page:
+        rows = page.locator("tbody tr")
+        rows.nth(4).wait_for()
+        kinds = rows.evaluate_all("all => all.map(each => each.className.split(' ')[0])")
+        assert {"is-added", "is-changed", "is-same"} <= set(kinds)
+        offsets = rows.evaluate_all(
+            """all => all.map(each => {
+                const bar = each.querySelector(".share").getBoundingClientRect();
+                const row = each.getBoundingClientRect();
+                return (bar.top + bar.bottom - row.top - row.bottom) / 2;
+            })"""
+        )
+        assert max(map(abs, offsets)) < 1, list(zip(kinds, offsets, strict=True))
+
+
 def test_sliding_windows_change_what_attention_reads(visit: Visit, llamas: str) -> None:
     """Nothing is added: each layer reads a mask of its own, which adds no MACs."""
     data = data_of(llamas)

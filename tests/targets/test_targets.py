@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -699,6 +700,48 @@ def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.import_module", broken)
     assert refusal("torchvision:resnet18").endswith(
         "built for another torch: install the version for this torch"
+    )
+
+
+@pytest.mark.parametrize("place", ["config", "class", "model"])
+def test_a_torchvision_that_transformers_cannot_import_is_named_as_such(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers imports its models when they are first used, and hides the cause."""
+
+    class Model:
+        def __init__(self, _: Any) -> None:
+            fail_as("model")
+
+        _from_config = classmethod(lambda cls, config: cls(config))
+
+    class Transformers:
+        def __getattr__(self, name: str) -> Any:
+            if name == "AutoConfig":
+                config = SimpleNamespace(architectures=["Net"], model_type="net")
+
+                def from_pretrained(*_: Any, **__: Any) -> Any:
+                    fail_as("config")
+                    return config
+
+                return SimpleNamespace(from_pretrained=from_pretrained)
+            fail_as("class")
+            return Model
+
+    def fail_as(where: str) -> None:
+        if where != place:
+            return
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'Net'.") from error
+
+    monkeypatch.setattr("torchscan.targets.hubs.imported", lambda *_: Transformers())
+    (tmp_path / "config.json").write_text('{"model_type": "net"}')
+    monkeypatch.chdir(tmp_path)
+    assert refusal("hf:config.json").endswith(
+        "operator torchvision::nms does not exist; this torchvision was built for another torch: "
+        "install the version for this torch"
     )
 
 

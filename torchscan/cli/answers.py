@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_values import COMPARE
 from torchscan.cli.options import first_given
-from torchscan.cli.output import print_answer
+from torchscan.cli.output import print_answer, print_written
 from torchscan.errors import Argument, Give, InputError, Value
 from torchscan.files import write_text
 from torchscan.report.csv import csv_of
@@ -88,6 +88,7 @@ def put_table(
         print_answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
+        print_written(options.output)
 
 
 def _write_page(table: Table, options: argparse.Namespace, part: Callable[[], str]) -> str:

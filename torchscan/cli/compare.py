@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ def _run(options: argparse.Namespace) -> None:
             "leave it out"
         )
     given = (options.before, options.after)
+    _refuse_watched(given)
     reports = {each: open_run_or_report(Path(each)) for each in given if _is_report(each)}
     saved = _inputs_of_report(reports.values())
     sides: list[Any] = []
@@ -88,6 +90,20 @@ def _run(options: argparse.Namespace) -> None:
         markdown=partial(format_comparison, comparison, markdown=True),
         html=partial(comparison_page, comparison, names=(options.before, options.after)),
         json=partial(to_complete_json, comparison),
+    )
+
+
+def _refuse_watched(given: Sequence[str]) -> None:
+    """Refuse runs that were watched, which another command compares."""
+    from torchscan.targets.parsing import is_watched
+
+    watched = [each for each in given if is_watched(each)]
+    if not watched:
+        return
+    runs = watched if len(watched) > 1 else [*watched, "OTHER"]
+    command = shlex.join(["torchscan", "runs", "open", *runs])
+    raise InputError(
+        f"{watched[0]} is a watched run, not an inspected one: compare two with {command}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchscan.cli.on_targets import on_scan
 from torchscan.cli.option_table import add_option
 from torchscan.cli.options import model_command
-from torchscan.cli.output import print_answer
+from torchscan.cli.output import print_answer, print_written
 from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.terminal import width_of
@@ -56,6 +56,7 @@ def _run(options: argparse.Namespace) -> None:
         print_answer(table.write("text", width=width_of(sys.stdout)))
     else:
         write_text(options.output, write(graph))
+        print_written(options.output)
 
 
 def _writer(output: Path) -> Callable[[ModuleGraph], str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchscan.cli.answers import put_table, to_complete_json
-from torchscan.cli.output import PROBLEM_FOUND, SUCCESS, print_remark
+from torchscan.cli.output import PROBLEM_FOUND, SUCCESS, print_remark, print_written
 from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import NonFiniteError
 
@@ -33,8 +33,11 @@ def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Nam
     try:
         if options.save is not None:
             facts.save(options.save)
+            if is_first:
+                print_written(options.save)
         if options.trace is not None and is_first:
             facts.save_trace(options.trace)
+            print_written(options.trace)
     finally:  # steps are not taken again for a file that cannot be written
         if is_first:
             put_table(table, options, json=partial(to_complete_json, facts))

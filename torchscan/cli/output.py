@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TextIO
 
 from torchscan.escapes import printable_styled, printable_text
@@ -24,6 +25,11 @@ _ASCII = str.maketrans("─│├└–−×µ█▓▒░▛▞·▼┴", "-||`
 def print_remark(text: str) -> None:
     """Print a remark on standard error."""
     print_error(f"torchscan: {text}")
+
+
+def print_written(path: Path) -> None:
+    """Print on standard error which file was written. Commands do so for every file."""
+    print_error(f"Wrote {path}.")
 
 
 def print_error(text: str) -> None:

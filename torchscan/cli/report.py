@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchscan.cli.on_targets import on_model
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import model_command
-from torchscan.cli.output import INVALID_USE, SUCCESS, print_answer, print_remark
+from torchscan.cli.output import INVALID_USE, SUCCESS, print_remark, print_written
 from torchscan.cli.spelling import ShellSpelling
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
 
     page = on_model(options, options.target, made)
     write_text(options.output, page)
-    print_answer(f"written to {options.output}")
+    print_written(options.output)
     for each in failures:
         print_remark(each)
     return INVALID_USE if failures else SUCCESS

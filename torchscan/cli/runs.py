@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torchscan.cli.answers import put_table
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command, add_command_group, add_output
-from torchscan.cli.output import print_answer
+from torchscan.cli.output import print_answer, print_written
 from torchscan.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ def _open(options: argparse.Namespace) -> None:
     from torchscan.watching.explore.run_page import page_of_run
 
     page_of_run(*options.runs).save(options.output)
-    print_answer(f"written to {options.output}")
+    print_written(options.output)
 
 
 def _merge(options: argparse.Namespace) -> None:
     from torchscan.watching.merging import merge
 
     merge(options.folder, options.file)
+    print_written(options.file)
 
 
 def _list_runs(options: argparse.Namespace) -> None:

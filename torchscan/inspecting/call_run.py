@@ -25,14 +25,25 @@ class Latency(NamedTuple):
     min: float
     #: maximum over the steps, in seconds
     max: float
+    #: time of the step with a quarter of the others below it, in seconds; None in older runs
+    lower_quartile: float | None = None
+    #: time of the step with a quarter of the others above it, in seconds; None in older runs
+    upper_quartile: float | None = None
 
     @classmethod
     def of(cls, nanoseconds: Iterable[int]) -> Latency:
         """Return the latency over several steps."""
-        seconds = [each * _NANOSECONDS for each in nanoseconds]
+        seconds = sorted(each * _NANOSECONDS for each in nanoseconds)
         if not seconds:
-            return cls(0.0, 0.0, 0.0)
-        return cls(statistics.median(seconds), min(seconds), max(seconds))
+            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
+        quarter = num_outside_quartile(len(seconds))
+        quartiles = seconds[quarter], seconds[-1 - quarter]
+        return cls(statistics.median(seconds), seconds[0], seconds[-1], *quartiles)
+
+
+def num_outside_quartile(num_steps: int) -> int:
+    """Return the number of steps below the lower quartile, and of those above the upper one."""
+    return max(num_steps - 1, 0) // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from torchscan.inspecting.values import (
 )
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
-from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.module_calls import Call, Given
 
@@ -77,24 +76,26 @@ class DeferredValues(Values):
     def note_start(
         self,
         call: Call,
-        args: tuple[Any, ...],  # noqa: ARG002
+        given: Given,  # noqa: ARG002
         tensors: Sequence[Tensor],
     ) -> None:
         """Check the inputs of a call that no module returned: its caller produced them."""
         for tensor in tensors:
             self._add(_Place.of_input(call), tensor)
 
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
-        """Check the outputs of a call, and its keyword arguments, which are not known before."""
+    def note_end(
+        self, call: Call, given: Given, tensors: Sequence[Tensor], missed: Sequence[Tensor]
+    ) -> None:
+        """Check the outputs of a call, and inputs that were not known at its start."""
         args, kwargs = given
-        for tensor in tensors_in(kwargs) if kwargs else ():
+        for tensor in missed:
             self._add(_Place.of_input(call)._replace(unsure=_KEYWORD), tensor)
         for tensor in tensors:
             if not makes_none(call.module):
                 self._add(_Place.of("forward", call), tensor)
                 continue
             self._known.note(tensor, FINE)
-            if any(tensor is each for each in args):
+            if any(tensor is each for each in (*args, *kwargs.values())):
                 self._peaks.note_harmless(tensor)
         if call.parent is None:  # the model's caller may write to them
             self._peaks.compute()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -34,7 +33,6 @@ from torchscan.inspecting.replayed_operator import Operator
 from torchscan.inspecting.values import Listener, Memory, makes_none
 from torchscan.notes import Note
 from torchscan.observing.readable_tensors import is_readable
-from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.module_calls import FAILED, Call, Given
 
 _WRITTEN = Note.of("input-written")
@@ -54,34 +52,37 @@ class ForwardSearch(FirstFinding):
         #: True if the model's result is not finite
         self._reaches_result = False
 
-    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+    def note_start(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """Note that a call has started."""
-        given = []
+        inputs = []
         for tensor in tensors:
             if is_readable(tensor):
                 look = FINE if self.first is not None else self._look_at_given(call, tensor)
-                given.append(CallInput(tensor, version_of(tensor), look))
+                inputs.append(CallInput(tensor, version_of(tensor), look))
         buffers = call.module._buffers
         own: Sequence[tuple[str, Tensor, int]] = ()
         if buffers:
             known = ((name, each) for name, each in buffers.items() if each is not None)
             own = [(name, each, version_of(each)) for name, each in known]
-        self._open[call.index] = OpenValues(args, given, own)
+        self._open[call.index] = OpenValues(given, inputs, own)
 
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
+    def note_end(
+        self, call: Call, given: Given, tensors: Sequence[Tensor], missed: Sequence[Tensor]
+    ) -> None:
         """Note that a call has ended, or was left by an exception."""
         mine = self._open.pop(call.index, None)
         results = list(filter(is_readable, tensors))
         if mine is None:  # its start was not noticed: something there has raised
             return
-        args, kwargs = (mine.args, {}) if given is FAILED else given
-        before = self._look_before(call, mine, kwargs)
+        if given is FAILED:
+            given = mine.given
+        before = self._look_before(call, mine, missed)
         look, own = self._look_at_results(call, results, before)
         if look is FINE and before is FINE and not mine.suspicions:  # most calls
             if self.first is not None:
                 self._report()
             return
-        self._settle_call(call, mine, (args, kwargs), look, own, before)
+        self._settle_call(call, mine, given, look, own, before)
         if look is not FINE and call.parent is None:
             self._note_result(results)
         self._report()
@@ -118,15 +119,17 @@ class ForwardSearch(FirstFinding):
             # Otherwise it depends on what the loss makes of it.
             self._believe()
 
-    def _look_before(self, call: Call, mine: OpenValues, kwargs: dict[str, Any]) -> NonFiniteCount:
+    def _look_before(
+        self, call: Call, mine: OpenValues, missed: Sequence[Tensor]
+    ) -> NonFiniteCount:
         """Return the counts of a call's inputs at its start, as far as torch records writes."""
         before = FINE
         for each in mine.inputs:
             if each.look is not FINE:
                 before += each.look
-        if kwargs and self.first is None:
-            # Their start was not seen: a module inside may have been given them.
-            for tensor in filter(is_readable, tensors_in(kwargs)):
+        if missed and self.first is None:
+            # They were not seen at the start: a module inside may have been given them.
+            for tensor in filter(is_readable, missed):
                 look = self._known.check_values(tensor)
                 if look is not FINE:
                     before += look

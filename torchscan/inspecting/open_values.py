@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchscan.inspecting.finiteness import NonFiniteCount, check_values, version_of
 from torchscan.observing.readable_tensors import is_plain, is_readable
 from torchscan.recording.bookkeeping.containers import named_tensors
+from torchscan.recording.module_calls import Given
 from torchscan.torch_versions import without_tracing
 
 
@@ -59,7 +60,7 @@ class Suspicion:
 class OpenValues:
     """A call that goes on: what it was given, and what it is suspected of."""
 
-    args: tuple[Any, ...]
+    given: Given
     inputs: list[CallInput]
     #: the module's own buffers, with their versions when the call started
     buffers: Sequence[tuple[str, Tensor, int]]

@@ -17,6 +17,7 @@ from torchscan.inspecting.exchanges import Clock, Exchange, Group, find_exchange
 from torchscan.inspecting.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.inspecting.findings import NonFinite
 from torchscan.inspecting.graph_hooks import GraphHooks
+from torchscan.inspecting.keyword_inputs import KeywordInputs
 from torchscan.inspecting.nodes import NodeWatch
 from torchscan.inspecting.step_labels import StepCounts, StepLabel
 from torchscan.inspecting.step_timeline import Timeline, timeline_of
@@ -24,7 +25,7 @@ from torchscan.inspecting.timing import without_collections
 from torchscan.measured import Key
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.module_calls import Call, Given
+from torchscan.recording.module_calls import FAILED, Call, Given
 from torchscan.torch_versions import next_node
 
 _MEMORY = tuple(each.name for each in fields(CallMemory))
@@ -35,8 +36,11 @@ _MAX_PASSES = 256
 class Step:
     """Watches one step, from the model's call to its next one."""
 
-    def __init__(self, nodes: NodeWatch, label: StepLabel) -> None:
+    def __init__(self, nodes: NodeWatch, label: StepLabel, keywords: KeywordInputs) -> None:
         self._nodes = nodes
+        self._keywords = keywords
+        #: indices of calls whose keyword arguments were known at their start
+        self._with_keywords: set[int] = set()
         self._hooks = GraphHooks(nodes)
         self.label = label
         self.times = nodes.times
@@ -119,9 +123,13 @@ class Step:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
+            kwargs = self._keywords.find_at_start(call)
+            if kwargs:
+                self._with_keywords.add(call.index)
+                tensors = [*tensors, *tensors_in(kwargs)]
             sizes = sizes_of(tensors)
             self._memory.note_start(call, sizes, self._values.let_go)
-            self._values.note_start(call, args, tensors)
+            self._values.note_start(call, (args, dict(kwargs)), tensors)
         finally:  # a listener may raise
             self.times.end_looking(start)
             self.times.note_start(call)
@@ -133,8 +141,14 @@ class Step:
             self.times.note_end(call)
             args, kwargs = given
             inputs, outputs = tensors_in(args), tensors_in(result)
+            missed: Sequence[Tensor] = ()
             if kwargs:
-                inputs = [*inputs, *tensors_in(kwargs)]
+                given_by_name = tensors_in(kwargs)
+                inputs = [*inputs, *given_by_name]
+                if call.index not in self._with_keywords:
+                    missed = given_by_name
+            if given is not FAILED:
+                self._keywords.note_end(call, kwargs)
             self._shapes.note_end(call, inputs, outputs)
             self._memory.note_end(call, inputs, outputs)
             for each in outputs:
@@ -143,7 +157,7 @@ class Step:
                     self._output_nodes.append(node)
             if call.outer is None:
                 self._watch_graph(call, outputs)
-            self._values.note_end(call, given, outputs)
+            self._values.note_end(call, given, outputs, missed)
             self._checks.note_end(call, outputs)
         finally:
             self.times.end_looking(start)

@@ -11,6 +11,7 @@ from torchscan.inspecting.checks import Check, CheckResult, StepChecks
 from torchscan.inspecting.deferred_values import DeferredValues
 from torchscan.inspecting.device_times import DeviceTimes, EventPool
 from torchscan.inspecting.immediate import ImmediateValues
+from torchscan.inspecting.keyword_inputs import KeywordInputs
 from torchscan.inspecting.nodes import HeldLeaves, NodeWatch
 from torchscan.inspecting.step import Step
 from torchscan.inspecting.step_labels import StepLabel
@@ -44,6 +45,7 @@ class StepMaker:
         self.found_before.is_alarmed = self.found_before.has_found = is_second_look
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
+        self._keywords = KeywordInputs()
 
     def begin(self, leaves: HeldLeaves, number: int) -> Step:
         """Return a new step, which has this number if it trains."""
@@ -64,7 +66,7 @@ class StepMaker:
         values = self._make_values(number, times)
         values.tell_as(label.put_on)
         nodes = NodeWatch(self._tree, leaves, times, values, self._memory, checks)
-        return Step(nodes, label)
+        return Step(nodes, label, self._keywords)
 
     def _make_values(self, number: int, times: StepTimes) -> Values:
         """On a device everything is checked after the step, until something is found."""

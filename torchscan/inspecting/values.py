@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -115,12 +115,20 @@ class Values(ABC):
         self._listener = lambda found: listener(label(found))
 
     @abstractmethod
-    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
-        """Note that a call starts, with these tensors in its positional arguments."""
+    def note_start(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
+        """Note that a call starts, with these tensors in its arguments.
+
+        Keyword arguments may be missing if the module had none before.
+        """
 
     @abstractmethod
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
-        """Note that a call has returned these tensors, or was left by an exception."""
+    def note_end(
+        self, call: Call, given: Given, tensors: Sequence[Tensor], missed: Sequence[Tensor]
+    ) -> None:
+        """Note that a call has returned these tensors, or was left by an exception.
+
+        Tensors in its keyword arguments were ``missed`` at its start.
+        """
 
     @abstractmethod
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:

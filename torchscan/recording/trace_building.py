@@ -19,7 +19,6 @@ from torchscan.recording.bookkeeping.parameter_records import (
     parameter_records,
     unseen_parameters,
 )
-from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.omission import without_calls
 from torchscan.recording.running import PassRun
 from torchscan.recording.training.quantized_linear import QuantizedLinear
@@ -50,8 +49,7 @@ def build_trace(run: PassRun) -> Trace:
         parameters = with_quantized(parameters, inventory.slots, inventory.modules)
     if not inventory.has_plain_tensors:
         run.assumptions.update(dict.fromkeys(notes_on_shares(parameters)))
-    if recorder.table.find_leaked():
-        _warn_of_leaked(recorder.table)
+    _warn_of_problems(run)
     trace = _trace_with(run, parameters, unread)
     return with_unpacked(trace, inventory.slots, inventory.modules)
 
@@ -105,8 +103,19 @@ def _trace_with(
     return without_calls(trace, omitted.ops, omitted.modules)
 
 
-def _warn_of_leaked(table: TensorTable) -> None:
-    """Warn about meta tensors that outlive the pass: with them, the model would fail later."""
+def _warn_of_problems(run: PassRun) -> None:
+    """Warn about a number of iterations that no loop has used, and about leaked meta tensors.
+
+    With meta tensors that outlive the pass, the model would fail later.
+    """
+    iterations = run.request.loop_iterations
+    if iterations and all(note.code != "given-iterations" for note in run.assumptions):
+        reason = "because the pass has no while_loop whose end depends on data: leave it out"
+        warn_user(Give("loop_iterations", iterations), f" has no effect, {reason}")
+
+    table = run.recorder.table
+    if not table.find_leaked():
+        return
     for generation in (0, 2):  # only cycles hold some of them, and most of those cycles are young
         if table.find_leaked():
             gc.collect(generation)

@@ -11,8 +11,10 @@ from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.columns import full_name_of
 from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange
+from torchscan.report.folded_changes import FoldedChange, fold_changes
 from torchscan.report.info_data import COST_SUMS, SUMS, Layer, Shape, Shapes, summed
 from torchscan.report.layer_moves import describe_moves
+from torchscan.report.lines import FOLDED
 from torchscan.report.make_table import make_table, number, totals_table, words
 from torchscan.report.remarks import unknown_cost_texts
 from torchscan.report.run_comparison import Change, RunComparison, describe_differences
@@ -44,7 +46,13 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
     """
     if isinstance(comparison, RunComparison):
         return run_comparison_table(comparison)
+    return _table_of_rows(comparison, [FoldedChange.of(each) for each in comparison.layers])
+
+
+def _table_of_rows(comparison: Comparison, rows: Sequence[FoldedChange]) -> Table:
     remarks = [] if comparison.layers else ["No layer changed."]
+    if any(row.repeats > 1 for row in rows):
+        remarks.append(FOLDED)
     remarks += describe_moves(comparison.moved)
     sides = zip(comparison.without_formula, comparison.formula_problems, strict=True)
     for when, (names, problems) in zip(("before", "now"), sides, strict=True):
@@ -52,16 +60,23 @@ def comparison_table(comparison: Comparison | RunComparison) -> Table:
         remarks += unknown_cost_texts({name: name for name in names}, notes, when)
     remarks += describe_differences("reports", comparison.passes, format_value)
     columns = (
-        words("change", "", lambda change: Cell(change.kind, _SIGNS[change.kind])),
-        words("layer", "Layer", lambda change: full_name_of(change.layer), min_width=12),
-        number("params", "Params", lambda change: _figure(change, _PARAMS, units.exact)),
-        number("macs", "MACs", lambda change: _figure(change, ("macs",), units.count)),
-        words("what", "", _describe_change, min_width=20, wrap=True, falls_below=True),
+        words("change", "", lambda row: Cell(row.change.kind, _SIGNS[row.change.kind])),
+        words("layer", "Layer", "title", min_width=12),
+        number("params", "Params", lambda row: _figure(row.change, _PARAMS, units.exact)),
+        number("macs", "MACs", lambda row: _figure(row.change, ("macs",), units.count)),
+        words(
+            "what",
+            "",
+            lambda row: _describe_change(row.change),
+            min_width=20,
+            wrap=True,
+            falls_below=True,
+        ),
     )
     return make_table(
         "What changed",
         columns,
-        comparison.layers,
+        rows,
         totals=[_totals(comparison)],
         totals_first=True,
         remarks=remarks,
@@ -75,13 +90,18 @@ def format_comparison(
 ) -> str:
     """Return the difference as text, or as Markdown for a comment on a pull request.
 
-    Totals come first, then the layers that changed.
+    Totals come first, then the layers that changed. In text, equal changes of equal
+    blocks are one row.
     """
-    table = comparison_table(comparison)
     if markdown:
-        return table.write("github")
-    hidden = len(table.rows) - _MAX_ROWS
-    noun = "calls" if isinstance(comparison, RunComparison) else "layers"
+        return comparison_table(comparison).write("github")
+    if isinstance(comparison, RunComparison):
+        table, noun = comparison_table(comparison), "calls"
+        hidden = len(table.rows) - _MAX_ROWS
+    else:
+        rows = list(fold_changes(comparison.layers))
+        table, noun = _table_of_rows(comparison, rows[:_MAX_ROWS]), "layers"
+        hidden = sum(row.repeats for row in rows[_MAX_ROWS:])
     more = [f"… and {hidden} more {noun}"] if hidden > 0 else []
     short = replace(table, rows=table.rows[:_MAX_ROWS], remarks=[*more, *table.remarks])
     return short.write("text", width=width)
@@ -184,4 +204,4 @@ def growth(before: float, after: float) -> str:
         return "="
     if not before:
         return "new"
-    return f"{100 * (after - before) / before:+.2f} %".replace("-", "−")
+    return f"{units.change((after - before) / before, 2)} %"

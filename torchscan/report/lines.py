@@ -112,12 +112,12 @@ class Tree:
         """Return the line of equal layers, the last of which are a run in the last block."""
         first, last = self._layers[run[0]], self._layers[run[-1]]
         full_name = from_to(full_name_of(first), full_name_of(last))
-        own = _merge_layers([self._layers[place] for place in places])
+        own = merge_layers([self._layers[place] for place in places])
         if len(run) > 1:
             own = {**own, "path": full_name}
         total = own
         if any(self._children[place] for place in places):
-            total = _merge_layers([self.totals[place] for place in places])
+            total = merge_layers([self.totals[place] for place in places])
         return Line(
             name=from_to(name_of(first), name_of(last)),
             full_name=full_name,
@@ -126,10 +126,10 @@ class Tree:
             repeats=len(run),
         )
 
-    def folded(self, idle: Sequence[bool]) -> Iterator[tuple[list[int], list[int]]]:
+    def folded(self, hidden: Sequence[bool]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the arguments of :meth:`line` for each run of equal blocks.
 
-        Each is followed by those that the run calls. Layers that are ``idle`` are left out.
+        Each is followed by those that the run calls. Layers that are ``hidden`` are left out.
         """
         values = list(map(_values_of, self._layers))
         waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
@@ -139,7 +139,7 @@ class Tree:
             shown = []
             for place in places:
                 children = self._children[place]
-                shown.append([each for each in children if not idle[each]])
+                shown.append([each for each in children if not hidden[each]])
             below = []
             start = 0
             for siblings in self._runs(shown[-1], values):
@@ -200,7 +200,7 @@ def _add_layers(layers: Sequence[Layer]) -> Layer:
     return total
 
 
-def _merge_layers(layers: Sequence[Layer]) -> Layer:
+def merge_layers(layers: Sequence[Layer]) -> Layer:
     """Return the last of equal layers with the sums of all, and with the largest peak."""
     if len(layers) == 1:
         return layers[0]

@@ -43,7 +43,7 @@ class CallChange:
 
     @property
     def is_clear(self) -> bool:
-        """True if one of the times changed clearly: the ranges do not overlap."""
+        """True if one of the times changed clearly: by more than the variation between steps."""
         return self.forward.is_clear or self.backward.is_clear
 
     @property

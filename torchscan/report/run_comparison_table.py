@@ -29,6 +29,8 @@ from torchscan.report.time_changes import (
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
+#: number of steps of each run from which on quartiles are rarely apart by chance
+_MIN_STEPS_OF_QUARTILES = 14
 
 
 def run_comparison_table(comparison: RunComparison) -> Table:
@@ -46,9 +48,11 @@ def run_comparison_table(comparison: RunComparison) -> Table:
     ]
     changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
     totals = [[Cell(name, PARTS_OF_STEPS[name]), *_cells(change)] for name, change in changes]
+    priority = 0
     for name in PASSES_OF_CALLS:
         if any(_medians(getattr(call, name)) for call in comparison.calls):
-            columns += _columns(name)
+            columns += _columns(name, priority)
+            priority += 1
     return make_table(
         "What changed",
         columns,
@@ -60,16 +64,17 @@ def run_comparison_table(comparison: RunComparison) -> Table:
     )
 
 
-def _columns(name: str) -> list[ColumnOf[CallChange]]:
+def _columns(name: str, priority: int) -> list[ColumnOf[CallChange]]:
+    """Return the three columns of a pass, which are hidden together."""
     take = attrgetter(name)
 
     def cell(index: int) -> Callable[[CallChange], Cell]:
         return lambda call: _cells(take(call))[index]
 
     return [
-        number(f"{name}_before", PASSES_OF_CALLS[name], cell(0), unit="s"),
-        number(f"{name}_after", "now", cell(1), unit="s"),
-        number(f"{name}_change", "%", cell(2)),
+        number(f"{name}_before", PASSES_OF_CALLS[name], cell(0), unit="s", priority=priority),
+        number(f"{name}_after", "now", cell(1), unit="s", priority=priority),
+        number(f"{name}_change", "%", cell(2), priority=priority),
     ]
 
 
@@ -87,7 +92,7 @@ def share_text(change: TimeChange) -> str:
         return ""
     if not change.share:
         return "="
-    text = f"{100 * change.share:+.1f}".replace("-", "−")
+    text = units.change(change.share, 1)
     if change.is_clear:
         return text
     return f"({text})"
@@ -123,11 +128,20 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
         one, other = comparison.num_compared
         those = f"their times are of {one} and {other} steps with the same calls"
         return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
-    ranges = "the ranges of the steps, from min to max, do not overlap"
+    has_quartiles = any(call.forward.has_quartiles for call in comparison.calls)
+    if has_quartiles and are_enough(comparison.num_compared, for_quartiles=True):
+        return [
+            medians,
+            f"{mark} marks a change beyond the variation between steps: the middle halves of the "
+            "steps, between their quartiles, do not overlap.",
+            "Changes in brackets are within that variation.",
+        ]
     return [
         medians,
-        f"{mark} marks a change beyond the variation between steps: {ranges}.",
-        "Changes in brackets are within that variation.",
+        f"{mark} marks a change beyond the variation between steps: the ranges of the steps, from "
+        "min to max, do not overlap.",
+        "Changes in brackets are within that variation. One slow step widens a range: measure "
+        f"{_MIN_STEPS_OF_QUARTILES} steps of each to compare quartiles.",
     ]
 
 

@@ -107,3 +107,13 @@ add_sentence(
     "snapshot-other-device",
     "another GPU, cuda:{device}, has {size:memory} reserved: give it as the device to see it",
 )
+add_sentence(
+    "snapshot-other-model",
+    "no stack goes through the code of {model}, so blocks have no layers: give the model that was "
+    "trained",
+)
+add_sentence(
+    "snapshot-larger-than-device",
+    "torch had reserved {size:memory}, more than is usable on {device} ({capacity:memory}): give "
+    "the device that the snapshot is of",
+)

@@ -18,7 +18,7 @@ from torchscan.recording.attempts import another_chance
 from torchscan.targets.built import Built
 from torchscan.targets.hub_access import offline
 from torchscan.targets.hubs import HUBS
-from torchscan.targets.importing import first_on_the_path, named
+from torchscan.targets.importing import describe_error, first_on_the_path, named
 from torchscan.targets.parsing import Target
 from torchscan.units import memory
 
@@ -146,8 +146,8 @@ def _built(target: Target, factory: Factory) -> Built:
     except TorchscanError:
         raise
     except Exception as error:
-        message = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InputError.about(target, f"building the model failed: {message}") from error
+        text = describe_error(error)
+        raise InputError.about(target, f"building the model failed: {text}") from error
     if not isinstance(built.module, nn.Module):
         raise InputError.about(
             target,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.targets.importing import chain_of
 from torchscan.targets.parsing import Target
 
 #: the implementations of attention and experts that are part of torch and transformers; all others
@@ -136,9 +137,9 @@ def missing_part(
     errors = sys.modules.get("huggingface_hub.errors")
     names = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
     kinds = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
-    if not any(isinstance(each, kinds) for each in _chain(error)):
+    if not any(isinstance(each, kinds) for each in chain_of(error)):
         return None
-    messages = " ".join(str(each) for each in _chain(error))
+    messages = " ".join(str(each) for each in chain_of(error))
     repositories = {}
     for key, value in _entries(config):
         if isinstance(value, str):
@@ -166,9 +167,3 @@ def _entries(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
     for name, child in children:
         yield from _entries(child, f"{key}.{name}" if key else str(name))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

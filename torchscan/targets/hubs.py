@@ -15,7 +15,7 @@ from torchscan.targets.hub_access import (
     read_config,
     refuse_foreign_code,
 )
-from torchscan.targets.importing import imported, near, path_of
+from torchscan.targets.importing import explain_torchvision, imported, near, path_of
 from torchscan.targets.inputs import InputSpec
 from torchscan.targets.parsing import Target
 from torchscan.user_warnings import warn_user
@@ -117,7 +117,7 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     try:
         model_class = getattr(transformers, str(names[0]))
     except (AttributeError, ImportError, RuntimeError) as error:
-        message = str(error).strip().partition("\n")[0][:200]
+        message = explain_torchvision(error) or str(error).strip().partition("\n")[0][:200]
         raise InputError.about(
             target, f"transformers has no {str(names[0])[:60]!r} to build: {message}"
         ) from error
@@ -172,9 +172,8 @@ def _config(transformers: Any, path: Path, target: Target, written: Mapping[str,
             origin = origin.__cause__
         message = " ".join(str(origin).split())[:200]  # its cause may be in its second line
         if isinstance(error, ImportError):
-            raise InputError.about(
-                target, f"importing transformers failed: {type(origin).__name__}: {message}"
-            ) from error
+            text = explain_torchvision(error) or f"{type(origin).__name__}: {message}"
+            raise InputError.about(target, f"importing transformers failed: {text}") from error
         raise InputError.about(
             target, f"{path} is not a config that transformers knows: {message}"
         ) from error

@@ -54,7 +54,7 @@ def imported(name: str, target: Target) -> Any:
         raise InputError.about(target, f"importing {name} failed: {error}") from error
     except (Exception, SystemExit) as error:
         raise InputError.about(
-            target, f"importing {name} failed: {_format_error(error)}"
+            target, f"importing {name} failed: {describe_error(error)}"
         ) from error
 
 
@@ -100,15 +100,29 @@ def _file(target: Target, folder: Path) -> Any:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError.about(
-            target, f"running {target.place} failed: {_format_error(error)}"
+            target, f"running {target.place} failed: {describe_error(error)}"
         ) from error
     return module
 
 
-def _format_error(error: BaseException) -> str:
-    """Return the error in one line, with advice for the most common one."""
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line, with advice for the most common one."""
     text, _, _ = f"{type(error).__name__}: {error}".partition("\n")
-    if "operator torchvision::" not in text:
-        return text
+    return explain_torchvision(error) or text
+
+
+def explain_torchvision(error: BaseException) -> str | None:
+    """Return the error of a torchvision that does not fit torch if it caused this one, or None."""
+    causes = [each for each in chain_of(error) if "operator torchvision::" in str(each)]
+    if not causes:
+        return None
+    text, _, _ = f"{type(causes[-1]).__name__}: {causes[-1]}".partition("\n")
     advice = "this torchvision was built for another torch: install the version for this torch"
     return f"{text}; {advice}"
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, or while they were handled."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

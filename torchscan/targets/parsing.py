@@ -100,7 +100,7 @@ def _meant(text: str) -> str:
     """Return advice for a name without a file or hub."""
     if len(text) > 100 or "\n" in text or "\0" in text:
         return HOW
-    if any(Path(text).glob("rank*.sqlite")):
+    if is_watched(text):
         return f"it is a watched run, which torchscan runs open {text} shows"
     if text.endswith(".py"):
         return f"give the name of one in the file, {text}:NAME"
@@ -112,6 +112,12 @@ def _meant(text: str) -> str:
     if place:
         return f"did you mean {place}:{name}?"
     return f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
+
+
+def is_watched(text: str) -> bool:
+    """Return whether a text is the folder of a watched run, or a file in it."""
+    path = Path(text)
+    return any(path.glob("rank*.sqlite")) or (path.suffix == ".sqlite" and path.is_file())
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -42,6 +42,9 @@ class ModulePaths:
         #: by the name of the file, without folders, which differ between machines
         self._code_by_file: dict[str, list[_ForwardCode]] = defaultdict(list)
         self._known: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
+        self._root_type = type(model)
+        #: True if a stack goes through code of the model: its own class, or one outside of torch
+        self.is_recognized = False
         for path, module in model.named_modules():
             self._paths_by_type[type(module)].append(path)
         by_code: dict[CodeType, set[type[nn.Module]]] = defaultdict(set)
@@ -59,8 +62,11 @@ class ModulePaths:
         calls = []
         for frame in reversed(frames):
             code = self._code_of(frame)
-            if code is not None:
-                calls.append((code, frame.line))
+            if code is None:
+                continue
+            calls.append((code, frame.line))
+            own = [kind for kind in code.types if not f"{kind.__module__}.".startswith("torch.")]
+            self.is_recognized |= bool(own) or self._root_type in code.types
         return self._paths_of(calls)
 
     def _code_of(self, frame: Frame) -> _ForwardCode | None:

@@ -67,6 +67,8 @@ def analyze_snapshot(
     failed, device_free = None, device.free_bytes
     if state.failure is not None:
         failed, device_free = state.failure.size, state.failure.device_free
+    reserved = state.reserved_bytes
+    notes = _notes(data, history, blocks, device, reserved, has_owners=bool(known_owners))
     return MemorySnapshot(
         device=device.index,
         moment=state.moment,
@@ -75,7 +77,7 @@ def analyze_snapshot(
         rounding_bytes=max(0, rounding),
         free_bytes=free_bytes,
         largest_free_bytes=max(free_sizes, default=0),
-        reserved_bytes=state.reserved_bytes,
+        reserved_bytes=reserved,
         failed_bytes=failed,
         device_free_bytes=device_free,
         device_name=device.name,
@@ -84,7 +86,7 @@ def analyze_snapshot(
         by_kind=dict(_sum_by_kind(blocks).most_common()),
         free_pools=_group_free_blocks(state.free_blocks),
         suggestions=suggestions,
-        notes=tuple(_notes(data, history, blocks, has_owners=bool(known_owners))),
+        notes=tuple(notes),
     )
 
 
@@ -158,10 +160,19 @@ def _notes(
     data: SnapshotData,
     history: AllocatorHistory,
     blocks: Sequence[OwnedBlock],
+    device: SnapshotDevice,
+    reserved: int,
     *,
     has_owners: bool,
 ) -> Iterable[Note]:
-    """Yield a note for each fact that the snapshot does not show."""
+    """Yield a note for each fact that the snapshot does not show, or that contradicts it."""
+    if device.capacity_bytes is not None and reserved > device.capacity_bytes:
+        yield Note.of(
+            "snapshot-larger-than-device",
+            size=reserved,
+            capacity=device.capacity_bytes,
+            device=device.name,
+        )
     sizes = _sum_by_kind(blocks)
     unknown = sizes["unknown"]
     if blocks and not history.has_stacks:

@@ -96,8 +96,13 @@ class MemorySnapshot(RowsResult):
 
     @property
     def other_bytes(self) -> int | None:
-        """Memory of the device that is not torch's: contexts, NCCL, other processes; or None."""
+        """Memory of the device that is not torch's: contexts, NCCL, other processes.
+
+        None if the device's memory is not known, or is smaller than torch's.
+        """
         if self.capacity_bytes is None or self.device_free_bytes is None:
+            return None
+        if self.reserved_bytes > self.capacity_bytes:
             return None
         return max(0, self.capacity_bytes - self.device_free_bytes - self.reserved_bytes)
 

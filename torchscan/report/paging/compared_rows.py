@@ -139,9 +139,10 @@ class PairedRows:
             return {**found, "kind": "added"}
 
         old = self._before.rows[one]
-        if old["name"] != row["name"]:
-            found["was"] = old["name"]
         found["what"] = list(map(truncate_text, self._describe(one, other)))
+        # A model is named by its class, which may have been described.
+        if old["name"] != row["name"] and f"{old['name']} → {row['name']}" not in found["what"]:
+            found["was"] = old["name"]
         if found["what"]:
             found["kind"] = "changed"
         return found

@@ -19,10 +19,9 @@ from torchscan.report.paging.overlay_values import (
     NamedValues,
     Values,
     label_of_path,
+    leave_out,
     named_values,
-    require_few,
 )
-from torchscan.user_warnings import warn_user
 
 #: values by path, several overlays by name, or a file with them
 OneOverlay = Values | Mapping[str, Values] | HasItems | str | os.PathLike[str]
@@ -42,8 +41,9 @@ def read_overlays(given: object) -> NamedValues:
         return _read_overlay(given)
     found: NamedValues = {}
     sources: dict[str, str] = {}
-    for each in given:
-        source = str(each) if isinstance(each, str | os.PathLike) else "a mapping"
+    for number, each in enumerate(given):
+        is_file = isinstance(each, str | os.PathLike)
+        source = str(each) if is_file else f"overlay[{number}]"
         for name, values in _read_overlay(each).items():
             if name in found:
                 places = f" is in {sources[name]} and in {source}"
@@ -54,7 +54,7 @@ def read_overlays(given: object) -> NamedValues:
     if not found:
         raise InputError.of_value("overlay", given, _HOW)
     with naming("overlay"):
-        return require_few(found)
+        return leave_out([], found, _HOW)
 
 
 def _read_overlay(given: object) -> NamedValues:
@@ -126,12 +126,7 @@ class _Sheet:
                 continue
             is_unnamed = column.name == _VALUE and stem not in names
             found[stem if is_unnamed else column.name] = values
-        if not found:
-            raise InputError("it has no values: give numbers in a column beside path")
-        if others:
-            shown = ", ".join(map(label_of_path, others))
-            warn_user(f"columns of text are not shown as overlays: {shown}")
-        return require_few(found)
+        return leave_out(others, found, "give numbers in a column beside path")
 
     def _columns(self) -> list[_ValueColumn]:
         header = self._header()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from torchscan.errors import InputError, Value
 from torchscan.report.paging.row_values import truncate_text
+from torchscan.user_warnings import warn_user
 
 #: values by path; None means no value
 Values = Mapping[str, SupportsFloat | None]
@@ -36,11 +37,43 @@ def named_values(given: HasItems, default: str) -> NamedValues:
         name = None if isinstance(given, Mapping) else getattr(given, "name", None)
         content = [(name or default, given)]  # a Series may have a name
     found: NamedValues = {}
+    texts = []
     for name, values in content:
         if not isinstance(name, str) or not name.strip():
             raise InputError("a name is ", Value(name), ": give a string")
-        found[name] = _checked_values(name, values)
-    return require_few(found)
+        if any(nested) and _has_no_numbers(values):
+            texts.append(name)
+        else:
+            found[name] = _checked_values(name, values)
+    return leave_out(texts, found, "give numbers by the paths of modules")
+
+
+def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
+    """Warn of columns of text, which are no overlays, and return the others.
+
+    Raise an InputError with the advice if there are none, or too many for a page.
+    """
+    shown = ", ".join(map(label_of_path, texts))
+    if not found:
+        place = f" in {shown}" if texts else ""
+        raise InputError(f"it has no values{place}: {advice}")
+    if texts:
+        warn_user(f"columns of text are not shown as overlays: {shown}")
+    if len(found) > _MAX_OVERLAYS:
+        raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
+    return found
+
+
+def _has_no_numbers(given: HasItems) -> bool:
+    """Return whether most values are text, as in a column of types, or a column is empty."""
+    is_column = not isinstance(given, Mapping)  # pandas writes NaN for a missing value
+    num_texts = num_others = 0
+    for value in [value for _, value in given.items()]:
+        if isinstance(value, str):
+            num_texts += 1
+        elif value is not None and not (is_column and value != value):
+            num_others += 1
+    return num_texts > num_others or (is_column and not num_others)
 
 
 def _checked_values(name: str, given: HasItems) -> dict[str, float]:
@@ -82,10 +115,3 @@ def _number_of(value: Any) -> float | None:
 def label_of_path(path: str) -> str:
     """Return a path or a name as errors show it."""
     return truncate_text(path) or "the model"
-
-
-def require_few(found: NamedValues) -> NamedValues:
-    """Return the overlays, or raise an InputError if there are too many for a page."""
-    if len(found) > _MAX_OVERLAYS:
-        raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
-    return found

@@ -113,7 +113,7 @@ export function differenceText(figure, row) {
 }
 
 /** @param {number} percent of a change, above zero */
-function percentText(percent) { return `${percent.toFixed(percent < 0.995 ? 2 : percent < 9.95 ? 1 : 0)} %`; }
+function percentText(percent) { return percent < 0.005 ? "<0.01 %" : `${percent.toFixed(percent < 0.995 ? 2 : percent < 9.95 ? 1 : 0)} %`; }
 
 /** @param {number} value @param {(value: number) => string} text of a positive one */
 function signed(value, text) { return `${value > 0 ? "+" : "−"}${text(Math.abs(value))}`; }

@@ -48,4 +48,5 @@ function write(line, said) {
   const [[, title], ...rest] = said;
   const parts = rest.flatMap(([name, value]) => [" · ", ...(name === "type" ? [value] : [`${name} `, make("b", {}, value)])]);
   line.replaceChildren(make("b", {}, title), ...parts);
+  line.scrollTop = 0;
 }
