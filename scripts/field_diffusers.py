@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from field_cases import Built, Case, NoInputKnownError
+from field_diffusers_calls import CALLS, SIDE, TEXT, TOKENS, Call
 
-#: text tokens, places of an image along each side, and tokens of such an image
-_TEXT, _SIDE, _TOKENS = 16, 16, 64
 #: models with more parameters are not built with data
 _MAX_WITH_DATA = 300_000_000
 
@@ -24,7 +23,15 @@ _DEPTHS = (
     *("num_double_layers", "num_decoder_blocks", "num_text_blocks", "num_visual_blocks"),
     *("num_encoder_layers", "num_decoder_layers", "num_mmdit_layers", "num_single_dit_layers"),
 )
+#: sizes of the input that a model is built for
+_SIZES = {
+    "sample_width": SIDE,
+    "sample_height": SIDE,
+    "sample_frames": 5,
+    "max_text_seq_length": TEXT,
+}
 _CHANNELS = ("in_channels", "in_visual_dim", "latent_channels", "in_dim", "audio_channels")
+_SAMPLE_CHANNELS = ("in_channels", "input_channels", "num_channels", "audio_channels")
 _TEXT_WIDTHS = (
     *("joint_attention_dim", "text_embed_dim", "text_dim", "encoder_hid_dim", "caption_channels"),
     *("cap_feat_dim", "text_embedding_dim", "in_text_dim", "context_in_dim", "condition_dim"),
@@ -40,17 +47,27 @@ def cases() -> Iterator[Case]:
         model_class = getattr(models, name, None)
         is_model = inspect.isclass(model_class) and issubclass(model_class, ModelMixin)
         if is_model and model_class is not ModelMixin and "Multi" not in name:
-            layouts = _SAMPLES if "autoencoders" in model_class.__module__ else _LATENTS
-            builds = tuple(partial(_build, model_class, layout) for layout in layouts)
+            call = CALLS.get(name, Call())
+            if {"hidden_states", "sample", "x", "decoder_input_tokens"} & set(call.arguments):
+                layouts = _LATENTS[:1]
+            else:
+                layouts = _SAMPLES if "autoencoders" in model_class.__module__ else _LATENTS
+            builds = tuple(partial(_build, model_class, call, layout) for layout in layouts)
             yield Case(name=f"diffusers:{name}", builds=builds, devices=("meta", "cpu"))
 
 
 def _build(
-    model_class: Any, layout: Callable[[int], torch.Tensor], device: str, is_small: bool
+    model_class: Any,
+    call: Call,
+    layout: Callable[[int], torch.Tensor],
+    device: str,
+    is_small: bool,
 ) -> Built:
     del is_small
     known = inspect.signature(model_class).parameters
-    options = {name: 2 for name in _DEPTHS if _is_deep(known.get(name))}
+    options: dict[str, Any] = {name: 2 for name in _DEPTHS if _is_deep(known.get(name))}
+    options |= {name: size for name, size in _SIZES.items() if name in known}
+    options |= call.options
     with torch.device("meta"):
         model = model_class(**options)
     num_parameters = sum(each.numel() for each in model.parameters())
@@ -58,25 +75,26 @@ def _build(
         if num_parameters > _MAX_WITH_DATA:
             raise NoInputKnownError(f"a model of {num_parameters:,} parameters with data")
         model = model_class(**options)
-    return Built(model=model.eval(), kwargs=_arguments(model, layout))
+    return Built(model=model.eval(), kwargs=_arguments(model, call, layout))
 
 
 def _is_deep(parameter: inspect.Parameter | None) -> bool:
     return parameter is not None and isinstance(parameter.default, int) and parameter.default > 2
 
 
-def _arguments(model: Any, layout: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+def _arguments(model: Any, call: Call, layout: Callable[[int], torch.Tensor]) -> dict[str, Any]:
     """Return what the model requires, and what it does not work without."""
+    tensors = call.tensors()
     makers = _makers(model.config, layout)
     parameters = inspect.signature(model.forward).parameters
     required = [name for name, each in parameters.items() if each.default is each.empty]
-    unknown = set(required) - set(makers) - {"self", "args", "kwargs"}
+    unknown = set(required) - set(makers) - set(tensors) - {"self", "args", "kwargs"}
     if unknown:
         raise NoInputKnownError(", ".join(sorted(unknown)))
     names = [name for name in parameters if name in required or name in _NEEDED]
     if not model.config.get("guidance_embeds"):
         names = [name for name in names if name != "guidance"]
-    return {name: makers[name]() for name in names}
+    return {name: makers[name]() for name in names if name not in tensors} | tensors
 
 
 #: optional arguments that models do not work without
@@ -98,28 +116,31 @@ def _makers(
     config: Mapping[str, Any], layout: Callable[[int], torch.Tensor]
 ) -> dict[str, Callable[[], Any]]:
     """Return what makes each known argument."""
-    channels = _first(config, _CHANNELS, 4)
+    if layout in _SAMPLES:
+        channels = _first(config, _SAMPLE_CHANNELS, 3)
+    else:
+        channels = _first(config, _CHANNELS, 4)
     width = _first(config, _TEXT_WIDTHS, 768)
     axes = len(config.get("axes_dims_rope") or config.get("axes_dim") or (1, 1, 1))
-    mask = partial(torch.ones, 1, _TEXT, dtype=torch.long)
-    step = partial(torch.tensor, [10])
+    mask = partial(torch.ones, 1, TEXT, dtype=torch.long)
+    step = partial(torch.tensor, [10.0])
     size = partial(torch.full, (1, 2), 128.0)
     pooled = _first(config, ("pooled_projection_dim", "text_embed_2_dim", "in_text_dim2"), 768)
     seen = config.get("conditioning_channels")
     return {
         **dict.fromkeys(("hidden_states", "sample"), partial(layout, channels)),
-        "encoder_hidden_states": partial(torch.rand, 1, _TEXT, width),
+        "encoder_hidden_states": partial(torch.rand, 1, TEXT, width),
         **dict.fromkeys(("timestep", "r_timestep", "timestep_r", "timesteps"), step),
         "pooled_projections": partial(torch.rand, 1, pooled),
-        "img_ids": partial(torch.zeros, _TOKENS, axes),
-        "txt_ids": partial(torch.zeros, _TEXT, axes),
+        "img_ids": partial(torch.zeros, TOKENS, axes),
+        "txt_ids": partial(torch.zeros, TEXT, axes),
         "guidance": partial(torch.ones, 1),
         **dict.fromkeys(
             ("encoder_attention_mask", "encoder_hidden_states_mask", "encoder_mask"), mask
         ),
         **dict.fromkeys(("original_size", "target_size"), size),
         "crop_coords": partial(torch.zeros, 1, 2),
-        "controlnet_cond": partial(torch.rand, 1, seen, 8 * _SIDE, 8 * _SIDE)
+        "controlnet_cond": partial(torch.rand, 1, seen, 8 * SIDE, 8 * SIDE)
         if seen
         else partial(layout, channels),
         "num_frames": lambda: 1,
@@ -148,11 +169,11 @@ def _of_shape(*shape: int) -> Callable[[int], torch.Tensor]:
 
 #: an image, a video, tokens, a video with frames first, a sound
 _LATENTS = (
-    _of_shape(1, -1, _SIDE, _SIDE),
-    _of_shape(1, -1, 2, _SIDE, _SIDE),
-    _of_shape(1, _TOKENS, -1),
-    _of_shape(1, 2, -1, _SIDE, _SIDE),
-    _of_shape(1, -1, _TOKENS),
+    _of_shape(1, -1, SIDE, SIDE),
+    _of_shape(1, -1, 2, SIDE, SIDE),
+    _of_shape(1, TOKENS, -1),
+    _of_shape(1, 2, -1, SIDE, SIDE),
+    _of_shape(1, -1, TOKENS),
 )
 _SAMPLES = (
     _of_shape(1, -1, 64, 64),

@@ -19,7 +19,7 @@ Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 OTHERS: dict[str, Callable[[], Call]] = {}
 
 
-def _called(name: str) -> Callable[[Callable[[], Call]], Callable[[], Call]]:
+def called(name: str) -> Callable[[Callable[[], Call]], Callable[[], Call]]:
     """Decorates a function that makes a model and its arguments."""
 
     def add(make: Callable[[], Call]) -> Callable[[], Call]:
@@ -29,7 +29,7 @@ def _called(name: str) -> Callable[[Callable[[], Call]], Callable[[], Call]]:
     return add
 
 
-def _measure_class(library: str, module: str, name: str, *shape: int, **options: Any) -> None:
+def add_class(library: str, module: str, name: str, *shape: int, **options: Any) -> None:
     """A class of a library, called with one tensor of this shape."""
 
     def make() -> Call:
@@ -111,9 +111,9 @@ _denoiser(
     num_attention_heads=12,
     ffn_dim=8960,
 )
-_measure_class("diffusers", "diffusers", "AutoencoderTiny", 1, 3, 256, 256)
-_measure_class("diffusers", "diffusers", "VQModel", 1, 3, 64, 64)
-_measure_class(
+add_class("diffusers", "diffusers", "AutoencoderTiny", 1, 3, 256, 256)
+add_class("diffusers", "diffusers", "VQModel", 1, 3, 64, 64)
+add_class(
     *("diffusers", "diffusers", "AutoencoderKL", 1, 3, 256, 256),
     block_out_channels=(128, 256, 512, 512),
     down_block_types=("DownEncoderBlock2D",) * 4,
@@ -177,7 +177,7 @@ for _name in ("GCN", "GraphSAGE", "GAT", "GIN", "EdgeCNN"):
     _graph_network(_name)
 
 
-@_called("torch_geometric:SchNet")
+@called("torch_geometric:SchNet")
 def _schnet() -> Call:
     from torch_geometric.nn import SchNet
 
@@ -187,7 +187,7 @@ def _schnet() -> Call:
     return model, (torch.randint(1, 9, (20,)), torch.rand(20, 3)), {}
 
 
-@_called("torch_geometric:TransformerConv")
+@called("torch_geometric:TransformerConv")
 def _transformer_convolutions() -> Call:
     from torch_geometric.nn import Sequential, TransformerConv
 
@@ -198,7 +198,7 @@ def _transformer_convolutions() -> Call:
     return Sequential("x, edge_index", layers), (torch.rand(100, 64), _edges()), {}
 
 
-@_called("torch_geometric:RGCNConv")
+@called("torch_geometric:RGCNConv")
 def _relations() -> Call:
     from torch_geometric.nn import RGCNConv
 
@@ -212,7 +212,7 @@ def _relations() -> Call:
 # Medical images.
 
 _NETS = ("monai", "monai.networks.nets")
-_measure_class(
+add_class(
     *(*_NETS, "UNet", 1, 1, 64, 64, 64),
     spatial_dims=3,
     in_channels=1,
@@ -221,21 +221,13 @@ _measure_class(
     strides=(2, 2, 2, 2),
     num_res_units=2,
 )
-_measure_class(
-    *_NETS, "SwinUNETR", 1, 1, 64, 64, 64, in_channels=1, out_channels=14, feature_size=24
-)
-_measure_class(
-    *_NETS, "UNETR", 1, 1, 96, 96, 96, in_channels=1, out_channels=14, img_size=(96, 96, 96)
-)
-_measure_class(
-    *_NETS, "DenseNet121", 1, 1, 64, 64, 64, spatial_dims=3, in_channels=1, out_channels=2
-)
-_measure_class(*_NETS, "SegResNet", 1, 1, 64, 64, 64, init_filters=16)
-_measure_class(*_NETS, "VNet", 1, 1, 64, 64, 64)
-_measure_class(
-    *_NETS, "EfficientNetBN", 1, 3, 224, 224, model_name="efficientnet-b0", pretrained=False
-)
-_measure_class(
+add_class(*_NETS, "SwinUNETR", 1, 1, 64, 64, 64, in_channels=1, out_channels=14, feature_size=24)
+add_class(*_NETS, "UNETR", 1, 1, 96, 96, 96, in_channels=1, out_channels=14, img_size=(96, 96, 96))
+add_class(*_NETS, "DenseNet121", 1, 1, 64, 64, 64, spatial_dims=3, in_channels=1, out_channels=2)
+add_class(*_NETS, "SegResNet", 1, 1, 64, 64, 64, init_filters=16)
+add_class(*_NETS, "VNet", 1, 1, 64, 64, 64)
+add_class(*_NETS, "EfficientNetBN", 1, 3, 224, 224, model_name="efficientnet-b0", pretrained=False)
+add_class(
     *(*_NETS, "AttentionUnet", 1, 1, 64, 64),
     spatial_dims=2,
     in_channels=1,
@@ -243,7 +235,7 @@ _measure_class(
     channels=(16, 32, 64, 128),
     strides=(2, 2, 2),
 )
-_measure_class(
+add_class(
     *(*_NETS, "DynUNet", 1, 1, 64, 64, 64),
     spatial_dims=3,
     in_channels=1,
@@ -281,10 +273,10 @@ _yolo("rtdetr-l", "RTDETRDetectionModel")
 # Speech.
 
 _SPEECH = "speechbrain.lobes.models"
-_measure_class("speechbrain", f"{_SPEECH}.ECAPA_TDNN", "ECAPA_TDNN", 1, 200, 80, input_size=80)
-_measure_class("speechbrain", f"{_SPEECH}.Xvector", "Xvector", 1, 200, 40, in_channels=40)
-_measure_class("speechbrain", f"{_SPEECH}.CRDNN", "CRDNN", 1, 100, 80, input_shape=[1, 100, 80])
-_measure_class(
+add_class("speechbrain", f"{_SPEECH}.ECAPA_TDNN", "ECAPA_TDNN", 1, 200, 80, input_size=80)
+add_class("speechbrain", f"{_SPEECH}.Xvector", "Xvector", 1, 200, 40, in_channels=40)
+add_class("speechbrain", f"{_SPEECH}.CRDNN", "CRDNN", 1, 100, 80, input_shape=[1, 100, 80])
+add_class(
     *("speechbrain", f"{_SPEECH}.HifiGAN", "HifiganGenerator", 1, 80, 50),
     in_channels=80,
     out_channels=1,
@@ -297,7 +289,7 @@ _measure_class(
 )
 
 
-@_called("speechbrain:ConformerEncoder")
+@called("speechbrain:ConformerEncoder")
 def _conformer() -> Call:
     from speechbrain.lobes.models.transformer.Conformer import ConformerEncoder
     from speechbrain.nnet.attention import RelPosEncXL
@@ -306,7 +298,7 @@ def _conformer() -> Call:
     return ConformerEncoder(12, 256, 1024, 4), (sound,), {"pos_embs": RelPosEncXL(256)(sound)}
 
 
-@_called("speechbrain:TransformerASR")
+@called("speechbrain:TransformerASR")
 def _transformer_asr() -> Call:
     from speechbrain.lobes.models.transformer.TransformerASR import TransformerASR
 
@@ -316,7 +308,7 @@ def _transformer_asr() -> Call:
     return model, (torch.rand(1, 100, 80), torch.arange(5, 20)[None]), {}
 
 
-@_called("speechbrain:EnhancementGenerator")
+@called("speechbrain:EnhancementGenerator")
 def _metric_gan() -> Call:
     from speechbrain.lobes.models.MetricGAN import EnhancementGenerator
 
@@ -326,7 +318,7 @@ def _metric_gan() -> Call:
 # Equivariant to rotations.
 
 
-@_called("e3nn:SimpleNetwork")
+@called("e3nn:SimpleNetwork")
 def _gated() -> Call:
     from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 
@@ -335,7 +327,7 @@ def _gated() -> Call:
     return model, ({"pos": torch.rand(5, 3), "x": torch.rand(5, 9)},), {}
 
 
-@_called("e3nn:FullyConnectedTensorProduct")
+@called("e3nn:FullyConnectedTensorProduct")
 def _tensor_product() -> Call:
     from e3nn import o3
 
@@ -343,7 +335,7 @@ def _tensor_product() -> Call:
     return model, (torch.rand(10, 20), torch.rand(10, 4)), {}
 
 
-@_called("e3nn:Linear")
+@called("e3nn:Linear")
 def _equivariant_linear() -> Call:
     from e3nn import o3
 
@@ -388,7 +380,7 @@ _VIT = {
 
 
 def _vit(module: str, name: str, *, size: int = 224, **options: Any) -> None:
-    _measure_class("vit_pytorch", f"vit_pytorch.{module}", name, 1, 3, size, size, **options)
+    add_class("vit_pytorch", f"vit_pytorch.{module}", name, 1, 3, size, size, **options)
 
 
 _vit("vit", "ViT", **_VIT)
@@ -483,7 +475,7 @@ _HEADS = (
     "UPerNet",
 )
 for _name in _HEADS:
-    _measure_class(
+    add_class(
         *("segmentation_models_pytorch",) * 2,
         _name,
         1,

@@ -40,7 +40,8 @@ def _diffusers() -> Iterator[Case]:
 
 
 def _by_hand(package: str) -> Iterator[Case]:
-    """Yield the models of a package that `field_others` calls by hand."""
+    """Yield the models of a package that are called by hand."""
+    import field_called  # noqa: F401 - adds to the others
     from field_others import OTHERS, Call
 
     def build(call: Callable[[], Call], device: str, is_small: bool) -> Built:
@@ -48,9 +49,10 @@ def _by_hand(package: str) -> Iterator[Case]:
         model, args, kwargs = call()
         return Built(model=model.eval(), args=args, kwargs=kwargs)
 
+    devices = ("meta",) if package == "torchtune" else ("cpu",)
     for name, call in OTHERS.items():
         if name.partition(":")[0] == package:
-            yield Case(name=name, builds=(partial(build, call),), devices=("cpu",))
+            yield Case(name=name, builds=(partial(build, call),), devices=devices)
 
 
 def _both(package: str, *modules: str, **options: object) -> Callable[[], Iterator[Case]]:
@@ -107,7 +109,7 @@ _REGISTRIES: Mapping[str, tuple[str, Callable[[], Iterator[Case]]]] = {
     "tsai": ("tsai", Search("tsai", "tsai.models")),
     "spandrel": ("spandrel", Search("spandrel", "spandrel.architectures")),
     "spandrel_extra_arches": ("spandrel-extra-arches", Search("spandrel_extra_arches")),
-    "kornia": ("kornia", Search("kornia", "kornia.feature", "kornia.models", "kornia.contrib")),
+    "kornia": ("kornia", _both("kornia", "kornia.feature", "kornia.models", "kornia.contrib")),
     "lightly": ("lightly", Search("lightly", "lightly.models")),
     "pykeen": ("pykeen", Search("pykeen", "pykeen.nn")),
     "schnetpack": ("schnetpack", Search("schnetpack", "schnetpack.representation")),
@@ -119,7 +121,7 @@ def packages() -> dict[str, Package]:
     every = dict(_REGISTRIES)
     for distribution, module in SEARCHED.items():
         name = distribution.replace("-", "_")
-        every[name] = (distribution, Search(name, module or name.lower()))
+        every[name] = (distribution, _both(name, module or name.lower()))
     return {
         name: Package(distribution=distribution, cases=cases, held_out=distribution in HELD_OUT)
         for name, (distribution, cases) in every.items()

@@ -43,6 +43,11 @@ def _distances(out: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
     return out.numel() * left.shape[-1]
 
 
+def _affine_grid(out: Tensor, theta: Tensor, *_: Any, **__: Any) -> int:
+    """Each position of the grid times the matrix of its image, in one operator."""
+    return out.numel() * theta.shape[-1]
+
+
 def _recurrent_layer(out: Any, inputs: Tensor, *weights: Tensor, **_: Any) -> int:
     """The products of one layer in one direction: each step multiplies by both matrices."""
     del out
@@ -61,6 +66,7 @@ LEFT_OUT: Mapping[str, Callable[..., int]] = {
     "aten._grouped_mm": _grouped,
     "aten._cdist_forward": _distances,
     "aten._euclidean_dist": _distances,
+    "aten.affine_grid_generator": _affine_grid,
     "aten.mkldnn_rnn_layer": _recurrent_layer,
 }
 
@@ -124,7 +130,9 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note it, then run it."""
         if func in _OUTERS:
-            self._note(_OUTER, args[0].numel() * args[1].numel() * args[0].is_floating_point())
+            products = args[0].numel() * args[1].numel()
+            is_of_floats = torch.result_type(*args[:2]).is_floating_point  # of a position, too
+            self._note(_OUTER, products if is_of_floats else 0)
         elif func is torch.einsum and isinstance(args[0], str):
             operands = args[1:] if isinstance(args[1], Tensor) else args[1]
             products = _products_without_sum(args[0].replace(" ", ""), operands)

@@ -183,6 +183,37 @@ def test_a_frozen_script_has_costs_and_says_that_its_weights_are_out_of_sight(mo
     assert info["overall"]["dmas"] == 288 * 27 + 216 + 8 + 3 * 288
 
 
+@pytest.fixture
+def legacy_executor() -> Iterator[None]:
+    """Run scripts as speechbrain does, which sets this for the process when it is imported."""
+    before = torch._C._jit_set_profiling_executor(False)
+    yield
+    torch._C._jit_set_profiling_executor(before)
+
+
+@pytest.mark.usefixtures("legacy_executor")
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_a_script_that_the_executor_would_fuse_is_recorded_on_shapes() -> None:
+    def snake(x: Tensor, alpha: Tensor) -> Tensor:
+        return x + torch.sin(alpha * x).pow(2) / alpha
+
+    class Snake(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.alpha = nn.Parameter(torch.ones(8, 1))
+            self.function = torch.jit.script(snake)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(x, self.alpha)
+
+    trace = record(nn.Sequential(nn.Conv1d(3, 8, 5), Snake()), (3, 14))
+    assert trace.provenance.execution == "abstract"
+    # 8·10 results of 3·5 products and a bias; of them, a product, sine, power, quotient and sum each
+    assert total_cost(trace).flops == 2 * 80 * 15 + 5 * 80
+    is_optimizing = torch._C._get_graph_executor_optimize()
+    assert is_optimizing
+
+
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 def test_what_was_optimised_out_of_sight_is_refused() -> None:
     optimised = torch.jit.optimize_for_inference(torch.jit.script(convolutional()))

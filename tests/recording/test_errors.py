@@ -314,6 +314,17 @@ def test_a_type_that_does_not_match_the_weights(execute: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_padding_of_the_wrong_dimensions_is_not_a_lack_of_values(device: str) -> None:
+    with torch.device(device):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReflectionPad1d(2))
+    text = message(model, (3, 8, 8))
+    assert "Padding size 2 is not supported for 4D input tensor" in text
+    assert text.endswith(
+        "try: check 1 (ReflectionPad1d), which cannot use its input, and input_shape=(3, 8, 8)"
+    )
+
+
 def test_a_wrong_number_of_inputs_shows_the_signature() -> None:
     class Two(nn.Module):
         def forward(self, left: Tensor, right: Tensor) -> Tensor:

@@ -148,6 +148,8 @@ class PassRun:
             self.assume(Note.of("autocast-ignored", device=device))
             yield torch.autocast(device, enabled=False)
         yield attempt.grad_mode()
+        # optimized, a script fuses operators, which hides them, and fails on proxy tensors
+        yield torch.jit.optimized_execution(False)
         if self._substitutes is not None:
             yield self._substitutes
         elif attempt.is_abstract:
