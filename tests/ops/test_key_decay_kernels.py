@@ -397,6 +397,68 @@ LAYERS: list[tuple[OpSignature, int, int]] = [
         0,
         96 * 5,
     ),
+    (launch("swiglu_fwd_kernel", {"z": X}, x=X, y=X), 0, 96 * (5 + 1)),
+    # σ; x · σ; ∂x: 1 − σ, its product with x, a sum, three products; ∂y; the result
+    (
+        launch("swiglu_fwdbwd_kernel", {"dx": X, "dy": X, "z": X}, x=X, y=X, g=X, HAS_WEIGHT=True),
+        0,
+        96 * (4 + 1 + 6 + 1 + 1),
+    ),
+    # 12 rows of 8 logits
+    (
+        launch("cross_entropy_fwd_kernel", {"lse": T(12), "loss": T(12)}, logits=T(12, 8)),
+        0,
+        96 * 5 + 12 * (2 + 2 + 4),
+    ),
+    # in 2 parts each, with smoothing of labels and a soft cap: 2, and quotient, tanh, product, mask
+    (
+        launch(
+            *("cross_entropy_fwd_kernel", {"lse": T(2, 12), "loss": T(2, 12)}),
+            logits=T(12, 8),
+            label_smoothing=1,
+            logit_softcapping=30,
+            SPLIT=True,
+        ),
+        0,
+        96 * (5 + 2 + 1 + 6 + 1 + 1) + 24 * (2 + 2 + 4),
+    ),
+    (
+        launch(
+            *("cross_entropy_fwd_kernel_reduce", {"loss": T(12), "lse": T(12)}),
+            partial_loss=T(2, 12),
+            partial_lse=T(2, 12),
+            REDUCE_LOSS=True,
+        ),
+        0,
+        24 * (4 + 1) + 12 * (2 + 2 + 2 + 2),
+    ),
+    (
+        launch(*("cross_entropy_bwd_kernel", {"dlogits": T(12, 8)}), logits=T(12, 8), lse=T(12)),
+        0,
+        96 * (3 + 2 + 2 + 1),
+    ),
+    (
+        launch(
+            *("cross_entropy_bwd_kernel", {"dlogits": T(12, 8)}),
+            logits=T(12, 8),
+            label_smoothing=1,
+            logit_softcapping=30,
+        ),
+        0,
+        96 * (3 + 2 + 2 + 1 + 1 + (1 + 6 + 1) + 3),
+    ),
+    (launch("elementwise_mul_kernel", {"x": X}, g=T(1), N=96), 0, 96),
+    (
+        launch(
+            *("causal_conv1d_update_kernel", {"y": X}),
+            x=X,
+            W=4,
+            ACTIVATION="silu",
+            HAS_RESIDUAL=True,
+        ),
+        96 * 4,
+        96 * (5 + 1),
+    ),
     (launch("rwkv_channel_mixing_pow_and_relu", {}, in_ptr=X, n_elements=96), 0, 96 * 2),
     (
         launch("relu_square_bwd_kernel", {}, out_ptr=X, forward_input_ptr=X, n_elements=96),

@@ -32,6 +32,7 @@ from torchscan.ops import (  # noqa: F401 - each registers its formulas and wind
     linear_attention,
     linear_attention_gradients,
     linear_attention_layers,
+    linear_attention_models,
     loss,
     low_bit_products,
     low_rank_transition_gradients,
