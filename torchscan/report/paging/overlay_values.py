@@ -33,18 +33,16 @@ def named_values(given: HasItems, default: str) -> NamedValues:
     nested = [isinstance(value, HasItems) for _, value in content]
     if any(nested) and not all(nested):
         raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
-    if not any(nested):
+    texts: list[str] = []
+    if any(nested):
+        texts = _find_texts(content)
+    else:
         name = None if isinstance(given, Mapping) else getattr(given, "name", None)
         content = [(name or default, given)]  # a Series may have a name
-    found: NamedValues = {}
-    texts = []
-    for name, values in content:
+    for name, _ in content:
         if not isinstance(name, str) or not name.strip():
             raise InputError("a name is ", Value(name), ": give a string")
-        if any(nested) and _has_no_numbers(values):
-            texts.append(name)
-        else:
-            found[name] = _checked_values(name, values)
+    found = {name: _checked_values(name, given) for name, given in content if name not in texts}
     return leave_out(texts, found, "give numbers by the paths of modules")
 
 
@@ -64,12 +62,16 @@ def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedVal
     return found
 
 
-def _has_no_numbers(given: HasItems) -> bool:
-    """Return whether most values are text, as in a column of types, or a column is empty."""
-    values = [value for _, value in given.items() if not _is_missing(value, given)]
-    num_texts = sum(isinstance(value, str) for value in values)
-    is_empty = not values and not isinstance(given, Mapping)
-    return is_empty or num_texts > len(values) - num_texts
+def _find_texts(columns: Iterable[tuple[str, HasItems]]) -> list[str]:
+    """Return the names of columns with mostly text, such as types, and of empty ones of pandas."""
+    texts = []
+    for name, column in columns:
+        values = [value for _, value in column.items() if not _is_missing(value, column)]
+        num_texts = sum(isinstance(value, str) for value in values)
+        is_empty = not values and not isinstance(column, Mapping)
+        if is_empty or num_texts > len(values) - num_texts:
+            texts.append(name)
+    return texts
 
 
 def _is_missing(value: object, given: HasItems) -> bool:
