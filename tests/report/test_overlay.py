@@ -219,6 +219,12 @@ def test_columns_of_text_are_left_out_of_a_data_frame_as_of_a_csv_file(tmp_path:
     for given in (frame, tmp_path / "layers.csv"):
         with pytest.warns(TorchscanWarning, match="not shown as overlays: type, note, to$"):
             assert overlays(given) == {"bits": {"0": 4.0, "1.0": 8.0}}
+    nullable = pandas.DataFrame({"bits": [4, None], "to": [None, None]}, index=["0", "1.0"])
+    with pytest.warns(TorchscanWarning, match="not shown as overlays: to$"):
+        assert overlays(nullable.astype("Int64")) == {"bits": {"0": 4.0}}
+    arrays = pandas.DataFrame({"bits": [np.ones(2), np.ones(2)]}, index=["0", "1.0"])
+    with pytest.raises(InputError, match=r"overlay: bits of 0 is .*: give a finite number"):
+        overlays(arrays)
     with pytest.raises(InputError, match="overlay: it has no values in type, note: give numbers"):
         overlays(frame[["type", "note"]])
     with pytest.raises(InputError, match="overlay: bits of 0 is 'x': give a finite number"):

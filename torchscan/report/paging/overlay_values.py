@@ -33,18 +33,16 @@ def named_values(given: HasItems, default: str) -> NamedValues:
     nested = [isinstance(value, HasItems) for _, value in content]
     if any(nested) and not all(nested):
         raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
-    if not any(nested):
+    texts: list[str] = []
+    if any(nested):
+        texts = _find_texts(content)
+    else:
         name = None if isinstance(given, Mapping) else getattr(given, "name", None)
         content = [(name or default, given)]  # a Series may have a name
-    found: NamedValues = {}
-    texts = []
-    for name, values in content:
+    for name, _ in content:
         if not isinstance(name, str) or not name.strip():
             raise InputError("a name is ", Value(name), ": give a string")
-        if any(nested) and _has_no_numbers(values):
-            texts.append(name)
-        else:
-            found[name] = _checked_values(name, values)
+    found = {name: _checked_values(name, given) for name, given in content if name not in texts}
     return leave_out(texts, found, "give numbers by the paths of modules")
 
 
@@ -64,32 +62,37 @@ def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedVal
     return found
 
 
-def _has_no_numbers(given: HasItems) -> bool:
-    """Return whether most values are text, as in a column of types, or a column is empty."""
-    is_column = not isinstance(given, Mapping)  # pandas writes NaN for a missing value
-    num_texts = num_others = 0
-    for value in [value for _, value in given.items()]:
-        if isinstance(value, str):
-            num_texts += 1
-        elif value is not None and not (is_column and value != value):
-            num_others += 1
-    return num_texts > num_others or (is_column and not num_others)
+def _find_texts(columns: Iterable[tuple[str, HasItems]]) -> list[str]:
+    """Return the names of columns with mostly text, such as types, and of empty ones of pandas."""
+    texts = []
+    for name, column in columns:
+        values = [value for _, value in column.items() if not _is_missing(value, column)]
+        num_texts = sum(isinstance(value, str) for value in values)
+        is_empty = not values and not isinstance(column, Mapping)
+        if is_empty or num_texts > len(values) - num_texts:
+            texts.append(name)
+    return texts
+
+
+def _is_missing(value: object, given: HasItems) -> bool:
+    """Return whether there is no value: None or, in a column of pandas, also NaN or NA."""
+    if value is None or isinstance(given, Mapping):
+        return value is None
+    number = _number_of(value)
+    is_nan = number is not None and math.isnan(number)
+    return is_nan or type(value).__name__ == "NAType"
 
 
 def _checked_values(name: str, given: HasItems) -> dict[str, float]:
-    # pandas writes NaN for a missing value
-    is_nan_missing = not isinstance(given, Mapping)
     values: dict[str, float] = {}
     for path, value in given.items():
         if not isinstance(path, str):
             raise InputError("a path is ", Value(path), ": give the path of a module as a string")
         if path in values:
             raise InputError(f"{label_of_path(path)} has two values: give each path once")
-        if value is None:
+        if _is_missing(value, given):
             continue
         number = _number_of(value)
-        if number is not None and math.isnan(number) and is_nan_missing:
-            continue
         if number is None or not math.isfinite(number):
             place = f"{label_of_path(name)} of {label_of_path(path)} is "
             raise InputError(place, Value(value), ": give a finite number")
