@@ -144,12 +144,19 @@ def _left_out(
 def not_counted(num_models: int, failed: Mapping[str, str]) -> str:
     """Return a sentence about models that do not run, and packages with the errors of their imports."""
     names = sorted(failed, key=str.lower)
-    named = "; ".join(f"{name}: {failed[name].split(' | ')[0][:70]}" for name in names)
+    named = "; ".join(f"{name}: {_first_words(failed[name])}" for name in names)
     return (
         f"Not counted are {num_models:,} models that could not be built or called without "
         f"torchscan either, and {len(failed)} packages that could not be imported here"
         + (f" ({named})." if failed else ".")
     )
+
+
+def _first_words(error: str) -> str:
+    """Return what an error says up to a comma, a path or a new line, without its type."""
+    words = re.split(r" \| |, | \(", error)[0]
+    text = words.partition(": ")[2].rstrip(".")
+    return words if text in ("", "None") else text
 
 
 def _architectures(found: Iterable[Answer]) -> list[Answer]:
