@@ -58,7 +58,7 @@ def joined(digits: Digits) -> PeriodicLine | None:
     high = values_of(above or ZERO, period)
     table = [one + other for one in high for other in low]
     if has_gaps(table):
-        table = [value if value < NOTHING else NOTHING for value in table]
+        table = [min(value, NOTHING) for value in table]
     return shortest(table, rise)
 
 

@@ -119,7 +119,7 @@ def possible_periods(full: int, rise: int, longest: int) -> Iterator[tuple[int, 
 
 def with_equal_gaps(values: Sequence[int]) -> Sequence[int]:
     """Return the values with an equal value in all gaps, so that they can be compared at once."""
-    return [value if value < MIN_NOTHING else MIN_NOTHING for value in values]
+    return [*map(min, values, (MIN_NOTHING,) * len(values))]
 
 
 def continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
