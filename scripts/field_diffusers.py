@@ -16,7 +16,7 @@ from field_cases import Built, Case, NoInputKnownError
 from field_diffusers_calls import CALLS, SIDE, TEXT, TOKENS, Call
 
 #: models with more parameters are not built with data
-_MAX_WITH_DATA = 300_000_000
+_MAX_WITH_DATA = 1_200_000_000
 
 _DEPTHS = (
     *("num_layers", "num_single_layers", "num_refiner_layers", "n_layers", "n_refiner_layers"),

@@ -272,9 +272,13 @@ CALLS: Mapping[str, Call] = {
         arguments={
             "hidden_states": _latents(16),
             "image_embeds": (1, 729, 1152),
-            "indices_latents": torch.arange(2)[None],
+            "indices_latents": torch.arange(2),
             "latents_clean": _latents(16),
-            "indices_latents_clean": torch.arange(2)[None],
+            "indices_latents_clean": torch.arange(2),
+            "latents_history_2x": _latents(16),
+            "indices_latents_history_2x": torch.arange(2),
+            "latents_history_4x": _latents(16, frames=4),
+            "indices_latents_history_4x": torch.arange(4),
         },
     ),
     "LTX2VideoTransformer3DModel": Call(
@@ -327,7 +331,7 @@ CALLS: Mapping[str, Call] = {
         },
     ),
     "HunyuanVideo15Transformer3DModel": Call(
-        options={"num_layers": 2},
+        options={"num_layers": 2, "num_attention_heads": 8},
         arguments={
             "hidden_states": _latents(65),
             "encoder_hidden_states_2": (1, TEXT, 1472),

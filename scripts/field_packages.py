@@ -73,6 +73,7 @@ def _both(package: str, *modules: str, **options: object) -> Callable[[], Iterat
 _REGISTRIES: Mapping[str, tuple[str, Callable[[], Iterator[Case]]]] = {
     "transformers": ("transformers", _transformers),
     "timm": ("timm", registries.timm),
+    "timm_3d": ("timm-3d", registries.timm_3d),
     "torchvision": ("torchvision", registries.torchvision),
     "torchaudio": ("torchaudio", registries.torchaudio),
     "pytorchcv": ("pytorchcv", registries.pytorchcv),

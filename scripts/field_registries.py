@@ -48,6 +48,16 @@ def timm() -> Iterator[Case]:
     return registered("timm", timm.list_models(), make)
 
 
+def timm_3d() -> Iterator[Case]:
+    """Return the registry of timm's models for volumes, each with a volume of 96 places a side."""
+    import timm_3d
+
+    def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+        return timm_3d.create_model(name), (torch.rand(1, 3, 96, 96, 96, device="cpu"),)
+
+    return registered("timm_3d", timm_3d.list_models(), make)
+
+
 def torchvision() -> Iterator[Case]:
     """Return torchvision's registry without the quantized copies."""
     from torchvision import models

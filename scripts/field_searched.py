@@ -37,7 +37,6 @@ _LOOKED_AT: Mapping[str, str] = {
     "snntorch": "",
     "spikingjelly": "spikingjelly.activation_based.model",
     "tabm": "",
-    "timm-3d": "timm_3d.models",
     "torchcrepe": "",
     "torchscale": "",
     "torchseg": "",

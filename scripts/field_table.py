@@ -124,12 +124,12 @@ def _left_out(
 ) -> str:
     """Return sentences about models that are not counted, and packages without any."""
     not_run = [a for each in found.values() for a in each if a["outcome"] in _NOT_RUN]
-    failed = [known[name].distribution for name, each in listings.items() if "error" in each]
-    sentences = [
-        f"Not counted are {len(not_run):,} models that could not be built or called without "
-        f"torchscan either, and {len(failed)} packages that could not be imported here"
-        + (f" ({', '.join(sorted(failed))})." if failed else ".")
-    ]
+    failed = {
+        known[name].distribution: each["error"]
+        for name, each in listings.items()
+        if "error" in each
+    }
+    sentences = [not_counted(len(not_run), failed)]
     missing = {
         known[name].distribution: len(each["names"]) - len(found[name])
         for name, each in listings.items()
@@ -139,6 +139,24 @@ def _left_out(
     if to_do:
         sentences.append(f"The run is not complete: it lacks {', '.join(to_do)}.")
     return "".join("\n" + lines(each) for each in sentences)
+
+
+def not_counted(num_models: int, failed: Mapping[str, str]) -> str:
+    """Return a sentence about models that do not run, and packages with the errors of their imports."""
+    names = sorted(failed, key=str.lower)
+    named = "; ".join(f"{name}: {_first_words(failed[name])}" for name in names)
+    return (
+        f"Not counted are {num_models:,} models that could not be built or called without "
+        f"torchscan either, and {len(failed)} packages that could not be imported here"
+        + (f" ({named})." if failed else ".")
+    )
+
+
+def _first_words(error: str) -> str:
+    """Return what an error says up to a comma, a path or a new line, without its type."""
+    words = re.split(r" \| |, | \(", error)[0]
+    text = words.partition(": ")[2].rstrip(".")
+    return words if text in ("", "None") else text
 
 
 def _architectures(found: Iterable[Answer]) -> list[Answer]:

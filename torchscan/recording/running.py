@@ -48,6 +48,7 @@ from torchscan.torch_versions import (
     control_flow,
     has_process_group,
     is_wrapped_by_ddp,
+    unoptimized_scripts,
     with_operands_of_functions,
 )
 
@@ -148,8 +149,7 @@ class PassRun:
             self.assume(Note.of("autocast-ignored", device=device))
             yield torch.autocast(device, enabled=False)
         yield attempt.grad_mode()
-        # optimized, a script fuses operators, which hides them, and fails on proxy tensors
-        yield torch.jit.optimized_execution(False)
+        yield unoptimized_scripts()
         if self._substitutes is not None:
             yield self._substitutes
         elif attempt.is_abstract:

@@ -168,6 +168,7 @@ from torchscan.torch_versions.torch_switches import (
     set_attention_order,
     set_default_device,
     shortened_to_tf32,
+    unoptimized_scripts,
 )
 from torchscan.torch_versions.user_functions import (
     arranged_like,

@@ -16,6 +16,17 @@ attention_order: Callable[[], list[int]] = _C._get_sdp_priority_order
 set_attention_order: Callable[[list[int]], None] = _C._set_sdp_priority_order
 
 
+def unoptimized_scripts() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the executor of TorchScript runs operators as they are written.
+
+    Fused operators are hidden, and the legacy executor, which some packages switch on, cannot fuse
+    those of proxy tensors.
+    """
+    jit: Any = torch.jit
+    context: contextlib.AbstractContextManager[None] = jit.optimized_execution(False)
+    return context
+
+
 def default_device() -> torch.device | None:
     """Return the device that was given to ``torch.set_default_device`` in this thread."""
     state = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)

@@ -97,10 +97,11 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
         return (_hull(left, shape),), True
 
     done: list[Term] = []
+    line_by_digits: dict[Digits, PeriodicLine] = {}
     while left:
         term = left.pop()
         for position, other in enumerate(left):
-            both = _fuse(term, other)
+            both = _fuse(term, other, line_by_digits)
             if both is not None:
                 left[position] = both
                 break
@@ -112,10 +113,11 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
     return tuple(done), False
 
 
-def _fuse(one: Term, other: Term) -> Term | None:
+def _fuse(one: Term, other: Term, line_by_digits: dict[Digits, PeriodicLine]) -> Term | None:
     """Return one term for two.
 
-    None if they differ along several dimensions, or rise differently along one.
+    None if they differ along several dimensions, or rise differently along one. Lines are kept
+    because a term is compared with many others, and lines of joined digits may be long.
     """
     if sum(map(operator.ne, one.dims, other.dims)) > 1:
         return None
@@ -127,7 +129,8 @@ def _fuse(one: Term, other: Term) -> Term | None:
     other_rise, other_num_places = _slope(other.dims[dim])
     if rise * other_num_places != other_rise * num_places:
         return None
-    line, other_line = _line_along(one, dim), _line_along(other, dim)
+    line = _line_along(one.dims[dim], line_by_digits)
+    other_line = _line_along(other.dims[dim], line_by_digits)
     period, other_period = len(line.table), len(other_line.table)
     if math.lcm(period, other_period) > _LONGEST_FUSED_PERIOD:
         return None
@@ -150,10 +153,13 @@ def _slope(digits: Digits | None) -> tuple[int, int]:
     return line.rise, len(line.table) * math.prod([count for count, _ in inner])
 
 
-def _line_along(term: Term, dim: int) -> PeriodicLine:
-    digits = term.dims[dim]
-    line = joined(digits) if digits else None
-    return line or ZERO
+def _line_along(digits: Digits | None, line_by_digits: dict[Digits, PeriodicLine]) -> PeriodicLine:
+    if not digits:
+        return ZERO
+    line = line_by_digits.get(digits)
+    if line is None:
+        line = line_by_digits[digits] = joined(digits) or ZERO
+    return line
 
 
 def _hull(terms: Sequence[Term], shape: Shape) -> Term:
