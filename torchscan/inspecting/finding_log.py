@@ -133,9 +133,10 @@ class FindingLog:
         None if the guard has reported it. A device's values of a step are read after the guard has
         repeated its calls, so that the guard may know more about the same place.
         """
-        located = {own.key for own in self.findings if own.is_located and own.root is None}
-        if found.key in located and not found.is_evaluation:
-            return None
+        if not found.is_evaluation:
+            located = {own.key for own in self.findings if own.is_located and own.root is None}
+            if found.key in located:
+                return None
         if found.phase == "forward" and found.weights and self._tensors.is_spoiled():
             return None
         return self._blame_write(found)
