@@ -546,6 +546,12 @@ def test_other_tools_see_the_forward_pass_only() -> None:
 # -- the switch ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("dim", "figure"), [(-1, 6 * (3 * 5 - 1)), (1, 10 * (3 * 3 - 1))])
+def test_thop_counts_a_softmax_by_rows(dim: int, figure: int) -> None:
+    """Of n elements n exponentials, n − 1 additions and n divisions: six rows of 5, or ten of 3."""
+    assert _macs(nn.Softmax(dim), torch.rand(2, 3, 5), "thop") == figure
+
+
 def test_each_operator_call_has_a_figure() -> None:
     trace = record(nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.LayerNorm(5)), (3, 8))
     of = {convention: convention_macs(trace, convention) for convention in get_args(Convention)}

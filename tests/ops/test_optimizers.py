@@ -61,6 +61,30 @@ def test_a_fused_step_costs_what_its_equation_says() -> None:
     assert second_step(torch.optim.Adam, fused=True).flops == 13 * 20 + 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "flops"),
+    [
+        # weight decay adds a product to the gradient, and AdamW shrinks the parameter instead
+        (torch.optim.Adam, {"weight_decay": 0.1}, 13 + 2),
+        (torch.optim.AdamW, {"weight_decay": 0.1}, 13 + 1),
+        (torch.optim.AdamW, {"weight_decay": 0.0}, 13),
+        (torch.optim.Adam, {"amsgrad": True}, 13 + 1),
+        (torch.optim.Adam, {"amsgrad": True, "maximize": True}, 13 + 2),
+        # the sum of squares 2, and the step a square root, a sum, a product, a quotient, a difference
+        (torch.optim.Adagrad, {}, 2 + 5),
+        (torch.optim.Adagrad, {"weight_decay": 0.1, "maximize": True}, 7 + 2 + 1),
+        (torch.optim.SGD, {"weight_decay": 0.1}, 2 + 2),
+        (torch.optim.SGD, {"momentum": 0.9}, 2 + 3),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, 2 + 3 + 2),
+        (torch.optim.SGD, {"maximize": True}, 2 + 1),
+    ],
+)
+def test_options_of_a_fused_step_cost_more(kind: Any, options: dict[str, Any], flops: int) -> None:
+    """For each of 20 parameters; all but SGD count their steps."""
+    num_counted = 0 if kind is torch.optim.SGD else 1
+    assert second_step(kind, fused=True, **options).flops == flops * 20 + num_counted
+
+
 def test_gradient_descent_takes_a_product_and_a_difference() -> None:
     assert second_step(torch.optim.SGD, foreach=False).flops == 2 * 20
     assert second_step(torch.optim.SGD, foreach=True).flops == 2 * 20

@@ -19,6 +19,7 @@ from tests.report.test_page import data_of
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, Scan, compare, crawl_module, inspect
 from torchscan.inspecting.run import RunFacts
+from torchscan.report.paging.row_values import parse_settings
 from torchscan.types import Comparison
 
 if TYPE_CHECKING:
@@ -626,3 +627,19 @@ def test_runs_have_a_table_alone(visit: Visit) -> None:
         assert page.locator(".side").count() == 0
         assert page.locator("tbody tr").count() == 3
         assert "Forward pass before" in page.locator("thead").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "parsed"),
+    [
+        ("", []),
+        ("3, 64", [("", "3, 64")]),
+        ("3, 64, bias=False", [("", "3, 64"), ("bias", "False")]),
+        ("kernel_size=(7, 7), 3", [("", "3"), ("kernel_size", "(7, 7)")]),
+        ("(5,), f=max([1, {2, 3}], x=4)", [("", "(5,)"), ("f", "max([1, {2, 3}], x=4)")]),
+        ("a), b=1", [("", "a)"), ("b", "1")]),
+    ],
+)
+def test_settings_are_compared_by_their_names(settings: str, parsed: list[tuple[str, str]]) -> None:
+    """Commas in brackets do not separate them, and those without a name are one, the first."""
+    assert parse_settings(settings) == parsed

@@ -457,6 +457,8 @@ def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(
         match=r"torchvision:resnet18: the model takes 44\.\d+ MiB, more than this machine's memory",
     ):
         with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
+    monkeypatch.setattr("torchscan.targets.building._bytes_of_machine", lambda: 45 * 2**20)
+    assert not with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
 
 
 @pytest.mark.usefixtures("folder")
