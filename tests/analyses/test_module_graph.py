@@ -240,7 +240,7 @@ def test_what_hands_on_its_argument_is_on_the_way() -> None:
     assert edges(trace, "0") == ["input output"]
 
 
-@before("2.8", "the graph has other operators")
+@before("2.9", "the graph has other operators")
 def test_what_is_written_in_place_comes_from_who_wrote_last() -> None:
     """To a part of it, through a view."""
 

@@ -247,7 +247,7 @@ def test_rows_of_a_table_are_picked_by_division_before_torch_2_8() -> None:
     assert time == pytest.approx(cycles * 500_000 * 4096 * CYCLE, rel=3e-3, abs=1e-4)
 
 
-@before("2.8", "the gradient is made by other operators")
+@before("2.9", "the gradient is made by other operators")
 def test_the_gradient_of_a_slice_is_zeros_into_which_it_is_copied() -> None:
     x = meta(20_000, 100_000, grad=True)
     gradient, result = size_of(x) / 4, size_of(x)

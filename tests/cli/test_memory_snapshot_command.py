@@ -40,7 +40,7 @@ def test_people_read_what_would_help(
         assert max(map(len, text.splitlines())) <= width
 
 
-@before("2.8", "what a checkpoint saves is not told")
+@before("2.9", "what a checkpoint saves is not told")
 def test_a_target_names_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
     target = f"{EXAMPLES / 'gpt.py'}:GPT()"
     assert main(["memory", target, "--snapshot", SNAPSHOT, "--format", "json"]) == 0

@@ -10,6 +10,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.observing.outcomes import Observer, Outcome, outcome_of
 from tests.observing.programs import PROGRAMS
+from tests.versions import before
 
 #: programs that are much like another one
 SIMILAR = frozenset(
@@ -39,6 +40,8 @@ def _programs(observers: Iterable[Observer | None]) -> Iterable[ParameterSet]:
         for observer in observers:
             is_covered = observer is not None and program.name not in ALONE
             marks = [pytest.mark.slow] if program.is_slow else []
+            if program.name == "closure of lbfgs":
+                marks.append(before("2.9", "LBFGS warns of its own code, once per process"))
             if program.name in SIMILAR or is_covered:
                 marks.append(pytest.mark.sweep)
             values = [program.name] if observer is None else [program.name, observer]
