@@ -66,7 +66,7 @@ def read_snapshot(
         return analyze_snapshot(data, found, moment)
     modules = ModulePaths(module)
     snapshot = analyze_snapshot(data, found, moment, modules)
-    if modules.is_recognized or any(each.code == "snapshot-no-stacks" for each in snapshot.notes):
+    if modules.is_recognized or not modules.has_others:
         return snapshot
     # Layers of torch's classes would be those of another model.
     snapshot = analyze_snapshot(data, found, moment)

@@ -77,7 +77,7 @@ class Converging(Loop):
 
 
 MACS = 4 * 64
-NO_EFFECT = "loop_iterations=7 has no effect, because the pass has no while_loop whose end depends"
+NO_EFFECT = "loop_iterations=7 has no effect on .*, which has no while_loop whose end depends"
 GIVEN = [{"code": "given-iterations", "values": {"iterations": 7}}]
 
 
@@ -119,7 +119,7 @@ def test_the_number_of_iterations_of_a_model_without_loops_is_useless(
     assert len(caught) == 1
     target = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'models.py'}:Net"
     assert main(["summary", target, "--input", "3,32,32", "--loop-iterations", "7"]) == 0
-    assert capsys.readouterr().err.startswith("torchscan: note: --loop-iterations 7 has no effect,")
+    assert capsys.readouterr().err.startswith("torchscan: note: --loop-iterations 7 has no effect on ")
 
 
 def test_generated_integers_do_not_end_a_loop_with_a_given_number_of_iterations() -> None:

@@ -341,7 +341,7 @@ def test_layers_in_rows_that_are_left_out_are_counted() -> None:
     after = nn.Sequential(OrderedDict((f"list{number}x", blocks(2)) for number in range(45)))
     changes = compare(info(before), info(after))
     shown = rows_of(changes.to_text())
-    num_shown = sum(2 if row[-2:-1] == ["×2"] or "×2" in row else 1 for row in shown)
+    num_shown = sum(2 if "×2" in row else 1 for row in shown)
     assert len(shown) == 40
     assert f"… and {len(changes.layers) - num_shown} more layers" in changes.to_text()
 
@@ -496,7 +496,7 @@ def test_options_of_scans_are_differences_of_the_pass() -> None:
     assert same.passes == {}
     assert same.is_same
 
-    with pytest.warns(TorchscanWarning, match="has no effect, because the pass has no while_loop"):
+    with pytest.warns(TorchscanWarning, match="has no effect on .*, which has no while_loop"):
         looped = compare(Scan(model, (4,), loop_iterations=2), Scan(model, (4,), loop_iterations=3))
     assert looped.passes == {"loop_iterations": (2, 3)}
     assert not looped.is_same

@@ -87,7 +87,7 @@ def test_columns_without_numbers_are_named_and_left_out(tmp_path: Path) -> None:
 def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
     file = tmp_path / "layers.csv"
     file.write_text("path,name,bits\n0,0,4\n1,conv1,8\n2,fc,8\n")
-    with pytest.warns(UserWarning, match="columns of text are not shown as overlays: name"):
+    with pytest.warns(UserWarning, match="empty or mostly text are not shown as overlays: name"):
         assert read_overlays(file) == {"bits": {"0": 4.0, "1": 8.0, "2": 8.0}}
 
 
@@ -231,6 +231,11 @@ def test_columns_of_text_are_left_out_of_a_data_frame_as_of_a_csv_file(tmp_path:
         overlays(frame.assign(bits=["x", 8]))
     with pytest.warns(TorchscanWarning, match="not shown as overlays: type$"):
         assert overlays({"type": {"0": "Linear"}, "bits": {"0": 4}}) == {"bits": {"0": 4.0}}
+    with pytest.raises(InputError, match="overlay: a of 0 is '0.5': give a finite number"):
+        overlays({"a": {"0": "0.5"}, "bits": {"0": 4}})
+    twice = pandas.DataFrame([["ReLU", 8.0]], index=["0"], columns=["a", "a"])
+    with pytest.warns(TorchscanWarning, match="empty or mostly text are not shown as overlays: a$"):
+        assert overlays(twice) == {"a": {"0": 8.0}}
 
 
 def test_several_overlays_are_shown_side_by_side(tmp_path: Path) -> None:

@@ -201,6 +201,8 @@ def _cost_by_samples(signature: OpSignature, routing: Routing) -> CallCost:
     calls = split_samples(signature)
     if calls is None:
         return _UNKNOWN_COST
+    if not calls:
+        return CallCost("costless", _NOTHING)
     total, states = _NOTHING, set()
     for call, number in calls:
         sample = compute_cost(call, routing)

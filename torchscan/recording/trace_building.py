@@ -13,7 +13,7 @@ from torchscan._version import __version__
 from torchscan.errors import Give
 from torchscan.notes import Note
 from torchscan.plain import to_plain
-from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
 from torchscan.recording.bookkeeping.parameter_records import (
     notes_on_shares,
     parameter_records,
@@ -110,8 +110,11 @@ def _warn_of_problems(run: PassRun) -> None:
     """
     iterations = run.request.loop_iterations
     if iterations and all(note.code != "given-iterations" for note in run.assumptions):
-        reason = "because the pass has no while_loop whose end depends on data: leave it out"
-        warn_user(Give("loop_iterations", iterations), f" has no effect, {reason}")
+        model = type_name_of(run.inventory.root)
+        warn_user(
+            Give("loop_iterations", iterations),
+            f" has no effect on {model}, which has no while_loop whose end depends on data",
+        )
 
     table = run.recorder.table
     if not table.find_leaked():

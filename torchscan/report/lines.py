@@ -47,7 +47,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
     None: for each run if that takes no more than half as many lines.
     """
     tree = Tree(layers)
-    if fold_repeats is not False:
+    if fold_repeats is None or fold_repeats:
         idle = _find_idle(layers)
         max_lines = len(layers) if fold_repeats else len(layers) // 2
         # Each type of layer needs a line.

@@ -128,21 +128,27 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
         one, other = comparison.num_compared
         those = f"their times are of {one} and {other} steps with the same calls"
         return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
-    has_quartiles = any(call.forward.has_quartiles for call in comparison.calls)
-    if has_quartiles and are_enough(comparison.num_compared, for_quartiles=True):
-        return [
-            medians,
-            f"{mark} marks a change beyond the variation between steps: the middle halves of the "
-            "steps, between their quartiles, do not overlap.",
-            "Changes in brackets are within that variation.",
-        ]
-    return [
-        medians,
-        f"{mark} marks a change beyond the variation between steps: the ranges of the steps, from "
-        "min to max, do not overlap.",
-        "Changes in brackets are within that variation. One slow step widens a range: measure "
-        f"{_MIN_STEPS_OF_QUARTILES} steps of each to compare quartiles.",
-    ]
+    has_quartiles = any(total.has_quartiles for total in comparison.totals.values())
+    has_enough = are_enough(comparison.num_compared, for_quartiles=True)
+    rule_of_calls = rule_of_totals = "ranges of the steps, from min to max,"
+    if has_quartiles and are_enough(comparison.steps, for_quartiles=True):
+        rule_of_totals = "interquartile ranges of the step times"
+    if has_quartiles and has_enough:
+        rule_of_calls = rule_of_totals
+
+    marked = "marks a change beyond the variation between steps"
+    rule = f"{mark} {marked}: the {rule_of_calls} do not overlap"
+    if rule_of_calls != rule_of_totals:
+        rule += f"; for totals, which are of more steps, the {rule_of_totals}"
+    within = "Changes in brackets are within that variation."
+    if not has_quartiles and has_enough:
+        within += " One slow step widens a range: save both runs with this version of torchscan."
+    elif not has_enough:
+        within += (
+            " One slow step widens a range: measure at least "
+            f"{_MIN_STEPS_OF_QUARTILES} steps of each run to compare quartiles."
+        )
+    return [medians, f"{rule}.", within]
 
 
 def _too_few(steps: tuple[int, int]) -> str:

@@ -76,9 +76,9 @@ def chance_of_no_overlap(before: int, after: int, *, for_quartiles: bool = False
     outside = (0, 0)
     if for_quartiles:
         outside = (num_outside_quartile(before), num_outside_quartile(after))
-    lower, upper = outside
-    num_slower = _count_slower(before, after, lower, upper)
-    num_faster = _count_slower(after, before, upper, lower)
+    outside_before, outside_after = outside
+    num_slower = _count_slower(before, after, outside_before, outside_after)
+    num_faster = _count_slower(after, before, outside_after, outside_before)
     return min(1.0, (num_slower + num_faster) / math.comb(before + after, before))
 
 

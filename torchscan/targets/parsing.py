@@ -7,6 +7,7 @@ They are ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``,
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _NAMED = re.compile(
 _HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
 _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
 _MAX_SHOWN = 200
+#: how files of SQLite begin
+_SQLITE = b"SQLite format 3\0"
 _FILES = (".pt", ".pth", ".onnx", ".ipynb", ".safetensors", ".bin", ".yaml")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -117,7 +120,12 @@ def _meant(text: str) -> str:
 def is_watched(text: str) -> bool:
     """Return whether a text is the folder of a watched run, or a file in it."""
     path = Path(text)
-    return any(path.glob("rank*.sqlite")) or (path.suffix == ".sqlite" and path.is_file())
+    with contextlib.suppress(OSError, ValueError):  # no name of a file
+        if path.suffix == ".sqlite":
+            with path.open("rb") as file:
+                return file.read(len(_SQLITE)) == _SQLITE
+        return bool(text) and any(path.glob("rank*.sqlite"))
+    return False
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -45,6 +45,8 @@ class ModulePaths:
         self._root_type = type(model)
         #: True if a stack goes through code of the model: its own class, or one outside of torch
         self.is_recognized = False
+        #: True if a stack goes through modules of which the model has none, or through torch's alone
+        self.has_others = False
         for path, module in model.named_modules():
             self._paths_by_type[type(module)].append(path)
         by_code: dict[CodeType, set[type[nn.Module]]] = defaultdict(set)
@@ -63,10 +65,14 @@ class ModulePaths:
         for frame in reversed(frames):
             code = self._code_of(frame)
             if code is None:
+                is_of_torch = "torch" in PurePath(frame.filename).parts
+                self.has_others |= frame.name == "forward" and not is_of_torch
                 continue
             calls.append((code, frame.line))
             own = [kind for kind in code.types if not f"{kind.__module__}.".startswith("torch.")]
-            self.is_recognized |= bool(own) or self._root_type in code.types
+            is_own = bool(own) or self._root_type in code.types
+            self.is_recognized |= is_own
+            self.has_others |= not is_own
         return self._paths_of(calls)
 
     def _code_of(self, frame: Frame) -> _ForwardCode | None:

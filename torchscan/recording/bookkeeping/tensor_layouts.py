@@ -52,8 +52,10 @@ def sample_shapes(tensor: Tensor) -> tuple[tuple[int, ...], ...] | None:
     if not tensor.is_nested or tensor.layout is not torch.strided:
         return None
     with without_modes():
-        shapes = tensor._nested_tensor_size().tolist()
-    return tuple(map(tuple, shapes))
+        shapes = tensor._nested_tensor_size()
+    if not shapes.dim():  # there are no samples
+        return ()
+    return tuple(map(tuple, shapes.tolist()))
 
 
 def has_strides(tensor: Tensor) -> bool:

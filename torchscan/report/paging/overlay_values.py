@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from torchscan.errors import InputError, Value
@@ -17,6 +20,8 @@ Values = Mapping[str, SupportsFloat | None]
 NamedValues = dict[str, dict[str, float]]
 
 _MAX_OVERLAYS = 20
+#: numbers that were not converted from text, which are an error
+_NUMBER = re.compile(r"\s*[-+]?\d[\d.,_]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
 @runtime_checkable
@@ -33,17 +38,19 @@ def named_values(given: HasItems, default: str) -> NamedValues:
     nested = [isinstance(value, HasItems) for _, value in content]
     if any(nested) and not all(nested):
         raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
-    texts: list[str] = []
+    left_out: list[str] = []
     if any(nested):
-        texts = _find_texts(content)
+        is_shown = [not _is_left_out(column) for _, column in content]
+        left_out = [str(name) for name, _ in compress(content, map(operator.not_, is_shown))]
+        content = list(compress(content, is_shown))
     else:
         name = None if isinstance(given, Mapping) else getattr(given, "name", None)
         content = [(name or default, given)]  # a Series may have a name
     for name, _ in content:
         if not isinstance(name, str) or not name.strip():
             raise InputError("a name is ", Value(name), ": give a string")
-    found = {name: _checked_values(name, given) for name, given in content if name not in texts}
-    return leave_out(texts, found, "give numbers by the paths of modules")
+    found = {name: _checked_values(name, given) for name, given in content}
+    return leave_out(left_out, found, "give numbers by the paths of modules")
 
 
 def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
@@ -56,22 +63,19 @@ def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedVal
         place = f" in {shown}" if texts else ""
         raise InputError(f"it has no values{place}: {advice}")
     if texts:
-        warn_user(f"columns of text are not shown as overlays: {shown}")
+        warn_user(f"columns that are empty or mostly text are not shown as overlays: {shown}")
     if len(found) > _MAX_OVERLAYS:
         raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
     return found
 
 
-def _find_texts(columns: Iterable[tuple[str, HasItems]]) -> list[str]:
-    """Return the names of columns with mostly text, such as types, and of empty ones of pandas."""
-    texts = []
-    for name, column in columns:
-        values = [value for _, value in column.items() if not _is_missing(value, column)]
-        num_texts = sum(isinstance(value, str) for value in values)
-        is_empty = not values and not isinstance(column, Mapping)
-        if is_empty or num_texts > len(values) - num_texts:
-            texts.append(name)
-    return texts
+def _is_left_out(column: HasItems) -> bool:
+    """Return whether values have mostly text, such as types of layers, or a column has none."""
+    values = [value for _, value in column.items() if not _is_missing(value, column)]
+    if not values:
+        return not isinstance(column, Mapping)
+    texts = [value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value)]
+    return len(texts) > len(values) - len(texts)
 
 
 def _is_missing(value: object, given: HasItems) -> bool:
