@@ -24,7 +24,7 @@ _telling = threading.Lock()
 
 @contextlib.contextmanager
 def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
-    """Show on standard error what takes more than a second, with its time, until it is done."""
+    """Show a line with the elapsed time on standard error while work takes longer than a second."""
     # In files, a line cannot be removed again.
     is_seen = is_shown and (is_terminal(sys.stderr) or is_of_notebook(sys.stderr))
     if not is_seen or not _telling.acquire(blocking=False):
@@ -59,8 +59,8 @@ def is_of_notebook(stream: TextIO | None) -> bool:
 def has_colours(stream: TextIO) -> bool:
     """Return whether text for this stream is colored: in a terminal, unless ``NO_COLOR`` is set.
 
-    With ``FORCE_COLOR``, the program's own output is colored everywhere. Notebooks set it for other
-    programs and save the output, so theirs is not.
+    With ``FORCE_COLOR``, the program's own output is colored in files, too. Output in notebooks is
+    never colored: they set ``FORCE_COLOR`` for other programs and save the output.
     """
     if os.environ.get("NO_COLOR") or is_of_notebook(stream):
         return False
@@ -77,7 +77,7 @@ def width_of(stream: TextIO) -> int:
 
 
 def check_width(width: object) -> None:
-    """Raise an InputError if nothing can be that many characters wide."""
+    """Raise an InputError if ``width`` is not a positive integer."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise InputError.of_value("width", width, "give a number of characters")
 

@@ -61,7 +61,7 @@ def _key(trace: Trace, op: OpCall, names: Mapping[tuple[int, ...], str]) -> _Key
     if kind is None:
         return None
     group = group_of(op.signature)
-    if group is not None and group.size == 1:  # a copy
+    if group is not None and group.size == 1:  # a collective of one rank is only a copy
         return None
     if group is None:
         return kind, "", 0, op.phase, trace.path_of(op)

@@ -85,7 +85,7 @@ def unused_parameters(trace: Trace) -> dict[str, int]:
 
 
 def _sum_in_unused_modules(numel_by_path: Mapping[str, int], trace: Trace) -> dict[str, int]:
-    """Return the sums of unused parameters over the outermost modules that have no others."""
+    """Return the sums of unused parameters over the outermost modules without used parameters."""
     # One path for each owner suffices.
     path_by_owner = {each.owner: each.path for each in trace.parameters if each.is_used}
     used = {prefix for path in path_by_owner.values() for prefix in enclosing_modules(path)}

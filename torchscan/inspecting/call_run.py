@@ -25,9 +25,9 @@ class Latency(NamedTuple):
     min: float
     #: maximum over the steps, in seconds
     max: float
-    #: time of the step with a quarter of the others below it, in seconds; None in older runs
+    #: lower quartile over the steps, in seconds; None in runs saved by older versions
     lower_quartile: float | None = None
-    #: time of the step with a quarter of the others above it, in seconds; None in older runs
+    #: upper quartile over the steps, in seconds; None in runs saved by older versions
     upper_quartile: float | None = None
 
     @classmethod

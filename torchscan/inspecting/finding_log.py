@@ -130,8 +130,9 @@ class FindingLog:
     def refine(self, found: NonFinite) -> NonFinite | None:
         """Return a finding of an inspection, with what the guard knows about parameters.
 
-        None if the guard has reported it. A device's values of a step are read after the guard has
-        repeated its calls, so that the guard may know more about the same place.
+        Return None if the guard has already located it in training, or if it follows from
+        parameters that have been reported. Values on a GPU may be read only after the guard has
+        repeated the step's calls, so the guard may know the operator.
         """
         if not found.is_evaluation:
             located = {own.key for own in self.findings if own.is_located and own.root is None}

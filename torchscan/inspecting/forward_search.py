@@ -128,7 +128,7 @@ class ForwardSearch(FirstFinding):
             if each.look is not FINE:
                 before += each.look
         if missed and self.first is None:
-            # They were not seen at the start: a module inside may have been given them.
+            # Not checked at the start. A submodule that received them may have checked them since.
             for tensor in filter(is_readable, missed):
                 look = self._known.check_values(tensor)
                 if look is not FINE:

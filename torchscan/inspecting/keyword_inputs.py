@@ -13,10 +13,10 @@ _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class KeywordInputs:
-    """Knows which modules are called with keyword arguments, in all steps of an inspection.
+    """Record of the modules that are called with keyword arguments, over all steps.
 
-    Torch passes them only to hooks after a call, which may have changed them in place, and to look
-    for them before each call takes time.
+    Torch passes these arguments only to hooks after a call, which may have changed them in place;
+    searching for them before every call is slow. So each inspection has one record.
     """
 
     def __init__(self) -> None:

@@ -127,7 +127,7 @@ class Values(ABC):
     ) -> None:
         """Note that a call has returned these tensors, or was left by an exception.
 
-        Tensors in its keyword arguments were ``missed`` at its start.
+        ``missed``: tensors of keyword arguments that were not known at its start.
         """
 
     @abstractmethod

@@ -1,7 +1,13 @@
 """Chunks of sequences and decays, which the Triton kernels of linear attention share.
 
-A decay is the exponential of a sum of gates. It is one for a head, constant (it depends on the
-number of positions alone), or differs by key or by value.
+A decay is the exponential of a sum of gates. There is one decay per head, per key channel
+(``by_key``) or per value channel (``by_value``); a constant decay depends only on the head and on
+the number of positions.
+
+Docstrings of these kernels state MACs, and FLOPs besides them. A *position* is a token of one head,
+a *pair* any two positions of a chunk, *K* and *V* are the widths of keys and values, *∂x* is the
+gradient of x. A mask, scale, beta (a product with it), sign (negation), choice (``where``), sum or
+product is one FLOP for each element; *a pair takes 3* means 3 FLOPs per pair.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from dataclasses import dataclass
 
 from torchscan.trace.events import TensorSpec
 
-#: a tensor that a kernel may have
+#: an optional tensor argument of a kernel
 Pointer = TensorSpec | None
 
 #: FLOPs of the decay between two positions: difference, exponential, product

@@ -3,6 +3,7 @@
 In each chunk of ``BT`` positions, the rule is a product with the inverse of a triangular matrix
 (the WY representation). All pairs of positions count, as in attention; the inverse counts as its
 kernels compute it, in blocks of 16.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def chunk_wy_representation(
 ) -> Work | None:
     """MACs = positions · BT · (K + V), for w and u; beta takes K + V, a decay K + 1 more.
 
-    Kernels of this name with decays by key or value belong to other rules, and are unknown.
+    Return None for kernels of the same name with decays by key or value, which compute other
+    layers.
     """
     if gk is not None or gv is not None:
         return None
@@ -210,7 +212,8 @@ def chunk_wy_gradients(
     gated rules, with ``db``, computes k · k again: K MACs and a product per pair. A decay takes 6
     per pair, and 3 · K + 3 per position.
 
-    Of other kernels of this name, only that of :func:`low_rank_wy_gradients` is known.
+    Other kernels have this name, too: of these, only the DPLR kernel
+    (:func:`low_rank_wy_gradients`) has a formula.
     """
     if A_ab_inv is not None:
         return low_rank_wy_gradients(dv, K, V, BT)

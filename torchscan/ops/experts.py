@@ -57,7 +57,7 @@ def emulated_grouped_mm_of_blocks(
 ) -> Work:
     """Return the MACs of ``grouped_mm``, after a product of each element with its block's scale.
 
-    The matrices of all experts are scaled, and so read.
+    The matrices of all experts are scaled, so all are read.
     """
     macs = _count_products(a, b, out)
     return Work(macs=macs, other_flops=a.numel + b.numel)

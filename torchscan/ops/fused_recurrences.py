@@ -2,6 +2,7 @@
 
 A position adds an outer product to a state of K · V elements and multiplies it by a vector. Each is
 K · V MACs, like ``addr`` and ``mv`` of torch. A kernel goes through all positions of all heads.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def linear_recurrence(
 ) -> Work | None:
     """MACs = 2 · positions · K · V; the scale of q takes K. Decays multiply the state.
 
-    The kernel of this name with ``ha`` belongs to another rule, and is unknown.
+    Return None with ``ha``: that kernel has the same name and computes another layer.
     """
     if ha is not None:
         return None

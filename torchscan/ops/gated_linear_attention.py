@@ -3,6 +3,7 @@
 Each key has a decay, so a chunk of ``BT`` positions is divided into ``BT / BC`` blocks. Between
 blocks, scores are matrix products; inside a block, they are sums of products with a decay for each
 key. All pairs of positions count as MACs, also those that a kernel skips, as in attention.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations

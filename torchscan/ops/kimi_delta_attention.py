@@ -2,6 +2,7 @@
 
 It is a delta rule with a decay for each key, so a chunk of ``BT`` positions is divided into blocks
 of ``BC``, as in :mod:`torchscan.ops.gated_linear_attention`. All pairs of positions count as MACs.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Gradients of Kimi delta attention: Triton kernels of ``flash-linear-attention``.
 
 All pairs of positions in a chunk of ``BT`` count, also those that a kernel skips.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def query_key_and_wy_gradients(
 
     ∂q, ∂k and ∂w are products with states. ∂A takes ∂v · v and ∂w · k, A multiplies ∂v and ∂w, and
     ∂A is multiplied by A from both sides. A position takes 23 · K for decays, beta and their
-    gradients, and 3 · V for beta; a pair beta, two masks and a sign; a chunk 2 · K · V + 2 · K for
-    the gradient of its decay.
+    gradients, and 3 · V for beta. A pair takes 4: beta, two masks and a sign. A chunk takes
+    2 · K · V + 2 · K for the gradient of its decay.
     """
     positions = dv2.numel // V
     chunks = dh.numel // (K * V)
@@ -66,10 +67,10 @@ def key_decay_gradients_inside_chunks(
     """MACs = 4 · positions · BT · K: ∂scores and ∂A, each times k, and times q and k of later ones.
 
     Inside a block, a pair takes 12 · K: difference and exponential, and product and mask for both,
-    twice; a key takes beta. With bounded gates ("safe") a position takes 26 · K and 4 masks per
-    pair instead, a block 2 · K for the offset of its gates. Between n blocks, decays take 10 · K
-    for each pair of blocks, and 7 · K · (n − 1) / n at the end. Sums, beta and the gradient of the
-    gates take 11 · K.
+    twice; a position takes K for beta. With bounded gates ("safe") a position takes 26 · K and 4
+    masks per pair instead, a block 2 · K for the offset of its gates. Between n blocks, decays take
+    10 · K for each pair of blocks, and 7 · K · (n − 1) / n at the end. Sums, beta and the gradient
+    of the gates take 11 · K.
     """
     positions = dAqk.numel // BT
     blocks = BT // BC

@@ -2,6 +2,7 @@
 
 A sequence is divided into chunks of ``BT`` positions. Inside a chunk, all pairs of positions count:
 dense, like attention.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations

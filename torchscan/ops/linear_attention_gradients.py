@@ -1,6 +1,7 @@
 """Gradients of linear attention: Triton kernels of ``flash-linear-attention``.
 
 As for the results, all pairs of positions in a chunk of ``BT`` count.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations

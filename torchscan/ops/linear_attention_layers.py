@@ -1,6 +1,7 @@
 """Layers around linear attention: Triton kernels of ``flash-linear-attention``.
 
 Norms count like the operators of torch.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Models of linear attention around their layers: kernels of ``flash-linear-attention``."""
+"""SwiGLU, losses and short convolutions of linear-attention models.
+
+Triton kernels of ``flash-linear-attention``.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def losses_of_logits(
 
     A soft cap takes quotient, tanh, product and mask, smoothing of labels a mask and a sum. A row,
     or its part, takes 4: logarithm and sum, and scale and sign of the target; 4 more to smooth its
-    label; and 4 for the square of its logarithm and two sums, if it is complete.
+    label; and 4 for the square of its logarithm and two sums, unless the row is split (``SPLIT``).
     """
     per_logit = 5
     if logit_softcapping is not None:
@@ -68,8 +72,8 @@ def losses_of_parts(
 ) -> Work:
     """Return 4 FLOPs per part of a row, for a maximum, difference, exponential and sum.
 
-    The loss of a part takes 1. A row takes 2, and 6 more if it is complete: a square, two sums and
-    two masks.
+    The loss of a part takes 1. A row takes 2, and 6 more unless the row is split (``SPLIT``): a
+    square, two sums and two masks.
     """
     per_part = 5 if REDUCE_LOSS else 4
     per_row = 2 if SPLIT else 8
@@ -102,7 +106,7 @@ def logit_gradients(
 
 @cost_of("triton::elementwise_mul_kernel")
 def products_with_scalar(*, x: TensorSpec, g: TensorSpec, N: int, out: object) -> Work:
-    """Return one FLOP per element, also if the kernel finds that the factor is 1 and ends."""
+    """Return one FLOP per element, even if the kernel returns early because the factor is 1."""
     return Work(other_flops=N)
 
 

@@ -1,6 +1,7 @@
 """Gradients of delta rules whose transition is diagonal plus of low rank, as in RWKV 7.
 
 Triton kernels of ``flash-linear-attention``. All pairs of positions in a chunk of ``BT`` count.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def low_rank_gradients_between_chunks(
     return Work(macs=macs, other_flops=flops)
 
 
-# ``prepare_wy_repr_bwd_kernel``, a name that it shares with the kernel of delta rules
+# Not registered: its kernel, ``prepare_wy_repr_bwd_kernel``, has the same name as that of delta
+# rules, whose formula calls this one.
 def low_rank_wy_gradients(dv: TensorSpec, keys: int, values: int, width: int) -> Work:
     """Return the cost of ∂a, ∂v and the gradients of the matrices of a · k and a · b.
 

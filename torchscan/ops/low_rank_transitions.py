@@ -3,6 +3,7 @@
 Triton kernels of ``flash-linear-attention``. A state is decayed by key, and multiplied by a · bᵀ.
 Inside a chunk of ``BT`` positions, all pairs of q or a with k or b count. The vectors a give a
 triangular matrix, whose inverse counts as its kernels compute it.
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
 from __future__ import annotations
@@ -138,9 +139,10 @@ def inverses_of_halves(
     GATHER_SUPPORTED: bool = True,
     out: object,
 ) -> Work:
-    """Return the cost of inverses of two halves of BC rows, as above, and of two products below.
+    """Return the cost of inverting two diagonal blocks of BC rows, and of the block below them.
 
-    If rows can be gathered, none is selected by a mask and a sum.
+    The diagonal blocks are inverted as in :func:`inverses_by_rows`; the block below takes two
+    products. With ``GATHER_SUPPORTED``, a row is gathered instead of selected by a mask and a sum.
     """
     chunks = count_chunks(A_ab.numel // BT, T, BT, chunk_indices)
     rows = chunks * 2 * (BC - 1)

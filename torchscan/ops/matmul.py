@@ -175,7 +175,10 @@ def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> i
 def matmul_backward(
     grad: TensorSpec, self: TensorSpec, other: TensorSpec, mask: Sequence[bool], *, out: object
 ) -> Work:
-    """Return the products of the forward pass for each gradient, of nested tensors."""
+    """Return the MACs of the forward product once per computed gradient.
+
+    Autograd calls this operator for nested tensors.
+    """
     products = real_products(grad) * grad.numel * self.shape[-1]
     return Work(macs=sum(mask) * products)
 

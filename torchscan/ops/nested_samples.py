@@ -1,7 +1,7 @@
 """Calls on nested tensors, sample by sample.
 
-A nested tensor has samples of different shapes. An operator on nested tensors alone does the same
-for each sample as for a batch of one.
+A nested tensor has samples of different shapes. An operator whose tensors are all nested treats
+each sample like a batch of one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torchscan.trace.events import OpSignature, Shape, TensorSpec
 def split_samples(signature: OpSignature) -> list[tuple[OpSignature, int]] | None:
     """Return the calls on samples of each shape, with the number of such samples.
 
-    They are unknown (None) if an operand is dense, or if the shapes of its samples are unknown.
+    Return None if an operand is dense, the shapes of its samples are unknown, or the tensors have
+    different numbers of samples.
     """
     specs = (*signature.inputs, *signature.all_written)
     samples = [spec.samples for spec in specs if spec.samples is not None]

@@ -66,9 +66,10 @@ def quantize_in_blocks(matrix: TensorSpec, *_: object, out: tuple[TensorSpec, ..
 def quantize_blocks_to_float8(
     *_: object, out: tuple[TensorSpec, TensorSpec], **_kwargs: object
 ) -> Work:
-    """Return the FLOPs of float8 with a scale for each block: 4 for it, and its reciprocal.
+    """Return the FLOPs of quantizing blocks to float8.
 
-    The scale takes two bounds and a quotient; an element as in :func:`_scale_to_float8`.
+    A scale takes 4: two bounds, a quotient and its reciprocal. An element counts as in
+    :func:`_scale_to_float8`.
     """
     return _scale_to_float8(out, 4)
 
@@ -85,7 +86,7 @@ def quantize_rows_to_float8(
     out: tuple[TensorSpec, TensorSpec],
     **_kwargs: object,
 ) -> Work:
-    """Return the FLOPs of float8 with a scale for each row or column of a group: 3 for it.
+    """Return the FLOPs of quantizing rows or columns of a group to float8; a scale takes 3.
 
     Rounding a scale to a power of two takes 3: logarithm, floor and power.
     """

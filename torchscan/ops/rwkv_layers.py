@@ -1,4 +1,7 @@
-"""Layers around the delta rule of RWKV 7: Triton kernels of ``flash-linear-attention``."""
+"""Layers around the delta rule of RWKV 7: Triton kernels of ``flash-linear-attention``.
+
+:mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def token_shift_gradients(
     HAS_DCACHE: bool = False,
     out: object,
 ) -> Work:
-    """Return 2 FLOPs per element, a sign and a sum; without a cache, the last has no sum."""
+    """Return 2 FLOPs per element: a sign and a sum.
+
+    Without a cache, the last position of a sequence has no sum.
+    """
     flops = 2 * dy.numel
     if not HAS_DCACHE:
         sequences = dy.shape[0]
@@ -48,7 +54,10 @@ def mixes_with_shift(
 def mixes_with_shift_gradients(
     *, ghidden: TensorSpec, gx: TensorSpec, use_xg: bool = True, T: int, D: int, out: object
 ) -> Work:
-    """Return 3 FLOPs per element and weight: a product and two sums, but not of the first."""
+    """Return 3 FLOPs per element and weight: a product and two sums.
+
+    The first weight has no sums.
+    """
     weights = 6 if use_xg else 5
     elements = gx.shape[0] * T * D
     per_element = 3 * weights - 2

@@ -1,4 +1,4 @@
-"""Colours, the same wherever something is shown.
+"""Colors shared by terminal output, plots and HTML reports.
 
 The colour-blind can tell them apart, and none stands alone: a word or a place says the same.
 """

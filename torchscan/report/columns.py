@@ -37,15 +37,15 @@ class LayerColumn:
     keys: Sequence[str]
     #: computes the value from a layer, instead of ``keys``
     value: Callable[[Layer], Any] | None = None
-    #: True if the value is the share of this sum in that of the complete model
+    #: True if the value is divided by the model's sum
     is_share: bool = False
-    #: writes a value that is not None
+    #: formats a value that is not None
     text: Callable[[Any], str] = str
     #: the unit that all values share, instead of ``text``
     scale: Scaling | None = None
     #: True if values in that unit are lower bounds for layers with unknown costs
     is_cost: bool = False
-    #: what stands for zero in that unit for layers with shared parameters
+    #: text instead of zero for layers with shared parameters, with ``scale``
     shared: str = NONE
     #: True if a layer with others below shows the value of all of them
     is_of_all: bool = False

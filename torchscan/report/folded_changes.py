@@ -36,9 +36,9 @@ class FoldedChange(NamedTuple):
 
 
 def fold_changes(changes: Sequence[LayerChange]) -> Iterator[FoldedChange]:
-    """Yield the changes, with equal ones of equal blocks that follow each other in one.
+    """Yield the changes; equal changes of consecutive equal blocks are merged into one.
 
-    The layers in such blocks follow it, also folded.
+    The merged changes of the layers inside follow their block.
     """
     for _, group in groupby(changes, key=attrgetter("kind")):
         yield from _fold_group(list(group))
@@ -69,10 +69,11 @@ def _merge(changes: Sequence[LayerChange]) -> LayerChange:
 
 
 def _nest(changes: Sequence[LayerChange]) -> list[Layer]:
-    """Return the layers as a tree below a root of its own, which comes first.
+    """Return the layers as a tree below an added root, which comes first.
 
-    Layers that are in none of the others have their full names, so that only those of one list
-    follow each other. The type has what a layer was before, so that only equal changes are equal.
+    A layer outside of the others keeps its full name, so that only layers of the same list are
+    consecutive. Its type includes its old values and place, so that only equal changes compare
+    equal.
     """
     root = cast("Layer", {**changes[0].layer, "depth": 0})
     nested = [root]

@@ -50,7 +50,7 @@ def info_table(
 def layer_table(
     info: InfoDict, columns: Sequence[str], truncate: Cut, fold_repeats: bool | None
 ) -> Table:
-    """Return the table of an info dict of this version that has what these columns show."""
+    """Return the table of a current-version info dict that contains the values of all columns."""
     data = cast("InfoData", info)
     layers = data["layers"]
     is_listed = "selection" in data
@@ -157,7 +157,7 @@ def usual_columns(
 def needed_for(columns: Sequence[str], *, has_device: bool) -> dict[str, bool]:
     """Return what columns need besides counts, as arguments of :meth:`Scan.describe`.
 
-    Raise an InputError for times on no device.
+    Raise an InputError if a column of times is given without a device.
     """
     needs = [COLUMNS[name].needs for name in columns]
     has_times = "time_estimate" in needs

@@ -34,9 +34,9 @@ innermost_transform: Callable[[], object] = _C._functorch.peek_interpreter_stack
 
 
 def leave_later_modes() -> Callable[[], None]:
-    """Return a function that leaves the modes and saved-tensor hooks that are entered from now on.
+    """Return a function that leaves modes and saved-tensor hooks.
 
-    They are those of this thread.
+    These are the modes and hooks that this thread enters from now on.
     """
     functions, operators = count_function_modes(), count_dispatch_modes()
     hooks = top_hooks(True)

@@ -47,8 +47,8 @@ class _Operators:
 aten: Any = _Operators()
 #: True if an RMS norm is one kernel on GPUs, with a gradient
 HAS_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
-#: True if products take scales of blocks, which are powers of two in 8 bits. Torch 2.7 has their
-#: type alone; the products came with a type of 4 bits
+#: True if matrix products take MX block scales (``float8_e8m0fnu``). Torch 2.7 has only the dtype;
+#: the products came with ``float4_e2m1fn_x2``
 HAS_SCALES_IN_8_BITS = hasattr(torch, "float4_e2m1fn_x2")
 scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
 one_hot: Callable[..., Any] = _C._nn.one_hot

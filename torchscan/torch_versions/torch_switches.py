@@ -19,8 +19,8 @@ set_attention_order: Callable[[list[int]], None] = _C._set_sdp_priority_order
 def unoptimized_scripts() -> contextlib.AbstractContextManager[None]:
     """Return a context in which the executor of TorchScript runs operators as they are written.
 
-    Fused operators are hidden, and the legacy executor, which some packages switch on, cannot fuse
-    those of proxy tensors.
+    Fused operators would be hidden from the recorder. Fusing fails on proxy tensors in the legacy
+    executor, which some packages switch on.
     """
     jit: Any = torch.jit
     context: contextlib.AbstractContextManager[None] = jit.optimized_execution(False)

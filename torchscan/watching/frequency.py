@@ -31,7 +31,7 @@ class Frequency:
         self._budget = budget
         #: seconds from one pass to the next, of those that nobody looked at
         self._periods: deque[float] = deque(maxlen=32)
-        #: when the pass before began, or None if it was sampled
+        #: start time of the previous pass, or None if it was sampled
         self._before: float | None = None
         self._turn = 0
         #: when an evaluation was looked at, as the number of passes of training and evaluations

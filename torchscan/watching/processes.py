@@ -116,7 +116,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def open_standard_files() -> None:
-    """Open ``/dev/null`` in place of standard files that are closed, for subprocesses, too."""
+    """Open ``/dev/null`` in place of closed standard streams, also for subprocesses."""
     for number in range(_FIRST_OWN):
         try:
             os.fstat(number)

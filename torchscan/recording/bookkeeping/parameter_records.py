@@ -47,7 +47,7 @@ def parameter_records(
         took_packed: the packed weights that operators took.
     """
     used_memory = []
-    # All of it before the table enters the memory of those that are not used.
+    # Look up all of them first: `_record_of` adds the memory of unused parameters to the table.
     for slot in inventory.slots:
         storage = table.memory_of(slot.tensor)
         if storage is None and type(slot.tensor) not in PLAIN_TYPES:  # it wraps other tensors

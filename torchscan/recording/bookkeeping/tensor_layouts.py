@@ -47,7 +47,9 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 def sample_shapes(tensor: Tensor) -> tuple[tuple[int, ...], ...] | None:
     """Return the shapes of the samples of a nested tensor, or None if it is dense or jagged.
 
-    Operators whose cost depends on the length of each sample convert jagged tensors.
+    Operators whose cost depends on the length of each sample do not see jagged tensors: torch
+    converts these to strided nested ones (attention on a CPU), to padded ones or to single samples
+    (products).
     """
     if not tensor.is_nested or tensor.layout is not torch.strided:
         return None

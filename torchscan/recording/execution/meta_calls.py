@@ -76,7 +76,8 @@ def call_on_meta(request: OpRequest) -> Any:
             result = request.call(operands, META)
         return _with_known_views(result, replaced) if replaced else result
     except NotImplementedError as error:
-        if request.op is aten.pad.default:  # which raises it for a wrong number of dimensions
+        # pad raises NotImplementedError for a wrong number of dimensions, too
+        if request.op is aten.pad.default:
             raise
         raise NeedsValuesError(f"{request.op} cannot run on meta tensors: {error}") from error
 

@@ -54,9 +54,9 @@ def named_values(given: HasItems, default: str) -> NamedValues:
 
 
 def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
-    """Warn of columns of text, which are no overlays, and return the others.
+    """Warn about text columns, which are not overlays, and return the overlays.
 
-    Raise an InputError with the advice if there are none, or too many for a page.
+    Raise an InputError if there are no overlays (with the advice), or too many for an HTML report.
     """
     shown = ", ".join(map(label_of_path, texts))
     if not found:
