@@ -132,8 +132,8 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
     if has_quartiles and are_enough(comparison.num_compared, for_quartiles=True):
         return [
             medians,
-            f"{mark} marks a change beyond the variation between steps: the middle halves of the "
-            "steps, between their quartiles, do not overlap.",
+            f"{mark} marks a change beyond the variation between steps: the interquartile "
+            "ranges of the step times do not overlap.",
             "Changes in brackets are within that variation.",
         ]
     return [
@@ -141,7 +141,7 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
         f"{mark} marks a change beyond the variation between steps: the ranges of the steps, from "
         "min to max, do not overlap.",
         "Changes in brackets are within that variation. One slow step widens a range: measure "
-        f"{_MIN_STEPS_OF_QUARTILES} steps of each to compare quartiles.",
+        f"at least {_MIN_STEPS_OF_QUARTILES} steps of each run to compare quartiles.",
     ]
 
 

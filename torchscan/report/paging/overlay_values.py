@@ -47,16 +47,16 @@ def named_values(given: HasItems, default: str) -> NamedValues:
 
 
 def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
-    """Warn of columns of text, which are no overlays, and return the others.
+    """Warn of columns that are empty or mostly text, and return the others.
 
     Raise an InputError with the advice if there are none, or too many for a page.
     """
     shown = ", ".join(map(label_of_path, texts))
     if not found:
-        place = f" in {shown}" if texts else ""
-        raise InputError(f"it has no values{place}: {advice}")
+        problem = f"too few numbers in {shown}" if texts else "no numbers"
+        raise InputError(f"{problem}: {advice}")
     if texts:
-        warn_user(f"columns of text are not shown as overlays: {shown}")
+        warn_user(f"columns that are empty or mostly text are not shown as overlays: {shown}")
     if len(found) > _MAX_OVERLAYS:
         raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
     return found
