@@ -111,7 +111,7 @@ def test_generated_inputs_do_not_end_a_loop_with_a_given_number_of_iterations() 
         assert crawl_module(model, args=data, **options)["overall"]["macs"] == 0
 
 
-def test_the_number_of_iterations_of_a_model_without_loops_is_useless(
+def test_loop_iterations_warn_for_a_model_without_loops(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.warns(TorchscanWarning, match=NO_EFFECT) as caught:
