@@ -1,4 +1,4 @@
-"""Models that people know of packages whose other modules are searched, called by hand."""
+"""Hand-written calls of well-known models, in packages whose other models are found automatically."""
 
 from __future__ import annotations
 

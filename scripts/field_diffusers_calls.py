@@ -1,4 +1,4 @@
-"""Options and arguments of models of diffusers whose defaults do not go together, or whose call needs more than latents.
+"""Options and arguments of diffusers models with inconsistent defaults, or with inputs besides latents.
 
 They have the sizes of published configs, and two layers of each kind.
 """

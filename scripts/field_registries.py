@@ -49,7 +49,7 @@ def timm() -> Iterator[Case]:
 
 
 def timm_3d() -> Iterator[Case]:
-    """Return the registry of timm's models for volumes, each with a volume of 96 places a side."""
+    """Return the registry of timm's models for volumes, each called with a volume of 96³ voxels."""
     import timm_3d
 
     def make(name: str) -> tuple[nn.Module, tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """A plugin of pytest that notes which tests run which lines of the package, how long each takes, and which pass.
 
 One file for each process of xdist: ``$LINES_RUN`` with the name of the process. What runs while tests are collected, such as
-a function that makes a table at the import of its file, belongs to no test and is noted apart.
+a function that makes a table at the import of its file, belongs to no test and is stored separately.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _on_line(frame: FrameType, _event: str, _argument: Any) -> Any:
 
 
 def _lines() -> Iterator[tuple[str, set[int]]]:
-    """The lines that have run, with the file that they are in."""
+    """Yield the file of each code object, with its lines that have run."""
     for code, missing in _missing.items():
         run = {line for _, _, line in code.co_lines() if line} - missing
         yield code.co_filename.removeprefix(ROOT), run | {code.co_firstlineno}
@@ -57,7 +57,7 @@ sys.settrace(_on_call)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Notes what has run so far."""
+    """Store the lines that ran during collection."""
     sys.settrace(None)
     for file, lines in _lines():
         before_tests.setdefault(file, []).extend(sorted(lines))

@@ -126,7 +126,10 @@ class Runners:
             self._before_tests[file].update(lines)
 
     def of(self, place: Place) -> list[str]:
-        """Those that run its lines; of what runs on import, then all others that run anything of the file."""
+        """Return the tests that run its lines.
+
+        If they run on import, add all tests that run other lines of the file.
+        """
         lines = self._by_line[place.file]
         own_lines = range(place.lines[0], place.lines[1] + 1)
         on_import = place.on_import or not self._before_tests[place.file].isdisjoint(own_lines)

@@ -1,7 +1,8 @@
 """Every small change of the package that a test should notice: which text of which file becomes which other text.
 
-Left out are words, annotations, and guards that no program which works meets: frozen and slotted classes, strict zips. So are
-changes without effect: None for a False that is returned (True is tried), and another order of names that decorators register.
+Left out are words, annotations, and guards that a correct program never triggers: frozen and slotted classes, strict zips. So
+are changes without effect: None for a False that is returned (True is tried), and another order of names that decorators
+register.
 """
 
 from __future__ import annotations

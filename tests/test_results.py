@@ -349,7 +349,7 @@ KEYS: dict[str, str] = json.loads((Path(__file__).parent / "result_keys.json").r
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name not in WITH_SCHEMA])
 def test_keys_that_programs_read_stay(name: str) -> None:
-    """A key that is removed or renamed breaks them; one that is new belongs into the list."""
+    """A key that is removed or renamed breaks them; a new key belongs in the list."""
     content = RESULTS[name]().to_dict()
     assert " ".join(content) == KEYS[name]
     lists = [key for key in KEYS if key.startswith(f"{name}: ")]

@@ -66,21 +66,26 @@ def test_a_snapshot_of_another_model_has_no_layers(
     )
     assert main(["memory", f"{file}:Net()", "--snapshot", SNAPSHOT, "--width", "200"]) == 0
     text = capsys.readouterr().out
-    note = "No stack goes through the code of Net, so blocks have no layers: give the model that was trained."
+    note = (
+        "No stack has a frame in the code of Net, so no block is assigned to a layer: give the "
+        "model that ran during the recording."
+    )
     assert note in text
     assert "Layer" not in text
     assert main(["memory", "--snapshot", SNAPSHOT, "--width", "200"]) == 0
-    assert "No stack goes" not in capsys.readouterr().out
+    assert "No stack has" not in capsys.readouterr().out
 
 
 def test_more_memory_than_the_device_has_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     """95 % of 8 GiB would not hold the 22.55 GiB that the GPU with 24 GB has reserved."""
     assert main(["memory", "--snapshot", SNAPSHOT, "-d", "8 GiB", "--width", "200"]) == 0
     text = capsys.readouterr().out
-    assert "Torch had reserved 22.55 GiB, more than is usable on 8 GiB (7.80 GiB): give the" in text
+    assert (
+        "Torch reserved 22.55 GiB, more than the 7.80 GiB usable on 8 GiB: give the device" in text
+    )
     assert "Not torch's" not in text
     assert main(["memory", "--snapshot", SNAPSHOT, "-d", "24 GiB", "--width", "200"]) == 0
-    assert "Torch had reserved" not in (text := capsys.readouterr().out)
+    assert "Torch reserved" not in (text := capsys.readouterr().out)
     assert "Not torch's" in text
 
 

@@ -194,8 +194,8 @@ def test_comparing_watched_runs_names_the_command_that_does(
     assert main(["compare", *sides]) == 2
     run, *_ = command.split()
     assert capsys.readouterr().err == (
-        f"torchscan: {run} is a watched run, not an inspected one: compare two with torchscan "
-        f"runs open {command}\n"
+        f"torchscan: {run} is a watched run, and compare takes inspected runs: give torchscan "
+        f"runs open {command} instead\n"
     )
 
 

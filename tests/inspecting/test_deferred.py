@@ -191,7 +191,7 @@ def test_a_layer_that_spoils_its_input_is_blamed_however_it_was_given(
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_the_caller_is_blamed_for_a_bad_input_by_keyword_that_the_call_mends(
+def test_caller_is_the_source_of_a_nan_keyword_input_that_the_call_overwrites(
     is_later: bool, request: pytest.FixtureRequest
 ) -> None:
     """After the call, the input is finite."""

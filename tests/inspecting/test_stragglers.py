@@ -80,7 +80,7 @@ def test_one_that_comes_late_is_behind_and_those_that_waited_are_not(alone: RunF
 
 
 def test_a_collective_outside_of_the_model_is_in_no_layer(alone: RunFacts) -> None:
-    """As of a loop that adds up a loss: what others wait in has no path."""
+    """For example, a training loop that reduces the loss: the collective has no module path."""
     runs = []
     for rank, when in ((0, 10), (1, 40)):
         run = run_of(alone, rank, 2, [("0", (0, 1), 1, when)])

@@ -39,7 +39,7 @@ def pack(name: str, written: dict[str, TensorSpec], **options: Any) -> OpSignatu
     return launch(name, written, **tensors, **options)
 
 
-def test_there_are_five_chunks_rather_than_three() -> None:
+def test_packed_sequences_have_more_chunks_than_one_long_sequence() -> None:
     assert CHUNKS == 2 + 1 + 2
 
 
@@ -227,7 +227,10 @@ def train(rule: Rule, length: int, starts: Tensor | None = None) -> tuple[int, i
 @pytest.mark.filterwarnings("ignore:.*float32")  # of the package
 @pytest.mark.parametrize("name", RULES)
 def test_packed_sequences_cost_as_much_as_each_by_itself(name: str) -> None:
-    """Each further sequence by itself has a sum of fewer elements, for the loss and the scale."""
+    """A sum of n elements counts n - 1, for the loss and for gradients of the scale.
+
+    Computed separately, each additional sequence has one addition fewer in each of these sums.
+    """
     pytest.importorskip("fla.ops")
     lengths = (100, 40, 64)
     rule = Rule(name)

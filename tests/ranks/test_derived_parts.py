@@ -80,7 +80,9 @@ def test_a_part_keeps_its_operand_which_may_be_the_result_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize(("optimizer", "state"), [("Adam", 2.0), ("SGD", 0.0)])
-def test_an_optimizer_costs_so_much_for_each_trained_byte(optimizer: str, state: float) -> None:
+def test_optimizer_time_and_state_are_proportional_to_trained_bytes(
+    optimizer: str, state: float
+) -> None:
     """Of four matrices of 8 × 8 floats, three are trained; Adam has two tensors for each."""
     model = Products()
     model.first.requires_grad_(False)

@@ -12,7 +12,7 @@ from torchscan.ranks.mesh_candidates import CandidateQuestion, MeshStep
 
 
 def question(**asked: Any) -> CandidateQuestion:
-    """Return the question of two GPUs in one machine and eight layers, unless said otherwise."""
+    """Return the question of two GPUs in one machine and eight layers, unless overridden."""
     usual: dict[str, Any] = {"num_gpus": 2, "per_machine": 8, "length": 64, "sequences": 4}
     usual |= {"num_layers": 8, "num_experts": 0, "checkpoints": (False,), "shardings": ("fsdp2",)}
     return CandidateQuestion(**{**usual, **asked})
@@ -58,7 +58,7 @@ def steps(mesh: dict[str, int], **asked: Any) -> list[MeshStep]:
         ),
     ],
 )
-def test_meshes_of_four_gpus(asked: dict[str, Any], meshes: list[dict[str, int]]) -> None:
+def test_four_gpus_have_these_meshes(asked: dict[str, Any], meshes: list[dict[str, int]]) -> None:
     found = [layout.mesh for layout in question(num_gpus=4, **asked).layouts()]
     assert found == meshes
 
@@ -74,7 +74,9 @@ def test_meshes_of_four_gpus(asked: dict[str, Any], meshes: list[dict[str, int]]
         ({"pp": 4}, 3, [3]),
     ],
 )
-def test_numbers_of_micro_batches(mesh: dict[str, int], sequences: int, numbers: list[int]) -> None:
+def test_micro_batches_divide_the_sequences_of_a_copy(
+    mesh: dict[str, int], sequences: int, numbers: list[int]
+) -> None:
     found = steps(mesh, sequences=sequences, schedules=("1F1B",))
     assert [each.num_microbatches for each in found] == numbers
     of_copy = sequences // mesh.get("dp", 1)
@@ -98,7 +100,7 @@ def test_stages_of_each_rank_are_layers(
     assert [(each.schedule, each.chunks) for each in found] == schedules
 
 
-def test_what_a_checkpoint_left_out_is_not_computed_for_each_parameter() -> None:
+def test_zero_bubble_schedules_exclude_checkpoints() -> None:
     asked = {"schedules": ("InterleavedZeroBubble",), "accumulation_steps": 4}
     both = steps({"pp": 2}, checkpoints=(False, True), **asked)
     assert [(each.checkpoint, each.chunks) for each in both] == [(False, 2), (False, 4)]
@@ -116,7 +118,9 @@ def test_what_a_checkpoint_left_out_is_not_computed_for_each_parameter() -> None
         ({"pp": 2, "dp": 2}, ["fsdp1", "fsdp2"]),
     ],
 )
-def test_shardings_that_differ_on_a_mesh(mesh: dict[str, int], shardings: list[str]) -> None:
+def test_only_shardings_that_differ_on_the_mesh_are_compared(
+    mesh: dict[str, int], shardings: list[str]
+) -> None:
     asked = {"shardings": ("fsdp1", "fsdp2", "zero2"), "num_experts": 4, "schedules": ("1F1B",)}
     found = steps(mesh, accumulation_steps=1, **asked)
     assert [each.sharding for each in found] == shardings
@@ -143,7 +147,7 @@ def test_shardings_that_differ_on_a_mesh(mesh: dict[str, int], shardings: list[s
         ),
     ],
 )
-def test_steps_that_cannot_be_are_refused(
+def test_impossible_training_steps_raise_an_error(
     mesh: dict[str, int], asked: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

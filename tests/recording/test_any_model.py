@@ -773,7 +773,10 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
 def test_products_of_rows_with_rows_count_by_sample(layout: Any) -> None:
-    """3 and 5 rows: the layer has 8 · 8 · 8, each sample the squares of its rows by 8, and attention twice these."""
+    """The layer has 8 · 8 · 8 MACs for 3 and 5 rows.
+
+    Each sample has 8 for each pair of its rows. Attention has twice these.
+    """
     if layout is torch.jagged:
         skip_before("2.7", "jagged tensors cannot be split into heads")
 

@@ -60,7 +60,7 @@ def test_what_an_operator_for_gpus_returns_has_no_values(mine: Any, name: str) -
         record(model, args=(IDS,), execute="abstract")
 
 
-def test_each_write_of_an_operator_for_gpus_leaves_no_values(mine: Any) -> None:
+def test_values_are_unknown_after_each_in_place_call_of_a_gpu_operator(mine: Any) -> None:
     """What is known of one call must not stand for another, whose operand has values."""
 
     def forward(_: Any, ids: Tensor) -> Tensor:

@@ -213,7 +213,9 @@ def test_a_recipe_without_products_is_refused(options: dict[str, Any], message: 
 
 @pytest.mark.skipif(not lacks("float4_e2m1fn_x2"), reason="this version of torch has them")
 def test_blocks_need_products_with_their_scales() -> None:
-    with pytest.raises(TorchscanError, match=r"float8 is 'mx', and torch .* has no products"):
+    with pytest.raises(
+        TorchscanError, match=r"float8 is 'mx', and torch .* has no matrix products with MX scales"
+    ):
         layer("mx")
 
 

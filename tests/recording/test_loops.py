@@ -111,7 +111,7 @@ def test_generated_inputs_do_not_end_a_loop_with_a_given_number_of_iterations() 
         assert crawl_module(model, args=data, **options)["overall"]["macs"] == 0
 
 
-def test_the_number_of_iterations_of_a_model_without_loops_is_useless(
+def test_loop_iterations_warn_for_a_model_without_loops(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.warns(TorchscanWarning, match=NO_EFFECT) as caught:
@@ -119,7 +119,9 @@ def test_the_number_of_iterations_of_a_model_without_loops_is_useless(
     assert len(caught) == 1
     target = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'models.py'}:Net"
     assert main(["summary", target, "--input", "3,32,32", "--loop-iterations", "7"]) == 0
-    assert capsys.readouterr().err.startswith("torchscan: note: --loop-iterations 7 has no effect on ")
+    assert capsys.readouterr().err.startswith(
+        "torchscan: note: --loop-iterations 7 has no effect on "
+    )
 
 
 def test_generated_integers_do_not_end_a_loop_with_a_given_number_of_iterations() -> None:

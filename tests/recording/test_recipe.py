@@ -105,7 +105,7 @@ class OwnCheckpoint(Layer):
 
 
 @pytest.mark.parametrize(("checkpoint", "num_checkpointed"), [(False, 0), (True, 4), (2, 2)])
-def test_layers_that_checkpoint_themselves_are_told_to(
+def test_checkpoint_option_reaches_layers_with_their_own_checkpointing(
     checkpoint: Any, num_checkpointed: int
 ) -> None:
     """Their own function runs the hooks of the layer, too, and the model itself is unchanged."""

@@ -325,7 +325,7 @@ def test_equal_changes_of_equal_layers_are_one_row_of_text() -> None:
     assert rows_of(changes.to_text()) == [["~", "0", "…", "1", "×2", "32", "→", "40"]]
 
 
-def test_layers_of_different_lists_stay_rows_of_their_own() -> None:
+def test_layers_of_different_lists_stay_in_separate_rows() -> None:
     def lists(number: int) -> nn.Sequential:
         return nn.Sequential(
             OrderedDict((name, blocks(number + more)) for more, name in enumerate("ab"))

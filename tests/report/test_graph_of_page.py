@@ -212,7 +212,9 @@ def test_what_a_folded_figure_is_stands_in_the_line(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 380])
-def test_a_long_line_of_what_is_chosen_can_be_read_to_its_end(visit: Visit, width: int) -> None:
+def test_long_description_of_the_selected_layer_scrolls_to_its_end(
+    visit: Visit, width: int
+) -> None:
     """It begins at its start again when another layer is chosen."""
     name = "a_layer_with_a_very_long_name_" * 8
     model = nn.Sequential(OrderedDict([(f"{name}1", nn.Linear(4, 4)), (f"{name}2", nn.ReLU())]))

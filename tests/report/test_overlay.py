@@ -109,10 +109,10 @@ def test_a_column_of_mostly_text_is_no_overlay(tmp_path: Path) -> None:
             "line 4: 0 is also in line 2: give each path once",
         ),
         ("a.csv", 'path,value\n"0,1\n', r"a\.csv: line 2: it is not CSV: "),
-        ("a.csv", "path,value\n", "it has no values in value: give numbers in a column beside"),
-        ("a.csv", "path,a,b\n0,x,y\n", "it has no values in a, b: give numbers in a column besi"),
-        ("a.csv", "path\n0\n", "it has no values: give numbers in a column beside path"),
-        ("a.csv", "path,value\n0,\n", "it has no values in value: give numbers in a column beside"),
+        ("a.csv", "path,value\n", "too few numbers in value: give numbers in a column beside"),
+        ("a.csv", "path,a,b\n0,x,y\n", "too few numbers in a, b: give numbers in a column beside"),
+        ("a.csv", "path\n0\n", "no numbers: give numbers in a column beside path"),
+        ("a.csv", "path,value\n0,\n", "too few numbers in value: give numbers in a column beside"),
         ("a.csv", "path," + ",".join(map(str, range(21))) + "\n0" + ",1" * 21, "21 overlays: gi"),
         ("a.json", "{", r"a\.json: it is not JSON: "),
         ("a.json", "[" * 100_000, "it is not JSON: "),
@@ -225,7 +225,7 @@ def test_columns_of_text_are_left_out_of_a_data_frame_as_of_a_csv_file(tmp_path:
     arrays = pandas.DataFrame({"bits": [np.ones(2), np.ones(2)]}, index=["0", "1.0"])
     with pytest.raises(InputError, match=r"overlay: bits of 0 is .*: give a finite number"):
         overlays(arrays)
-    with pytest.raises(InputError, match="overlay: it has no values in type, note: give numbers"):
+    with pytest.raises(InputError, match="overlay: too few numbers in type, note: give numbers"):
         overlays(frame[["type", "note"]])
     with pytest.raises(InputError, match="overlay: bits of 0 is 'x': give a finite number"):
         overlays(frame.assign(bits=["x", 8]))

@@ -248,7 +248,7 @@ def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str
         (39, ["MACs", "FLOPs", "Params"]),
     ],
 )
-def test_what_layers_do_themselves_is_left_out_first(width: int, shown: list[str]) -> None:
+def test_columns_of_own_values_are_hidden_first(width: int, shown: list[str]) -> None:
     """Six columns are 63 wide: 8 of names, then 8, 10, 8, 11, 8 and 12 with two spaces each."""
     columns = ["macs", "own_macs", "flops", "own_flops", "params", "own_params"]
     table = format_info(INFOS["block"](), columns=columns, width=width)

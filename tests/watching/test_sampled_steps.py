@@ -207,7 +207,7 @@ class Sums(nn.Module):
         ("input_grads", {"sum input gradient": [2.0], "sum input gradient 1": [3.0]}),
     ],
 )
-def test_a_keyword_after_steps_without_any_is_an_input(
+def test_a_keyword_input_that_first_appears_later_is_sampled(
     log: str, values: dict[str, list[float]]
 ) -> None:
     model = Sums()

@@ -37,7 +37,7 @@ def test_histograms_have_edges_that_grow_and_all_counts() -> None:
     )
 
 
-def test_only_figures_that_say_something() -> None:
+def test_nan_statistics_and_zero_counts_are_left_out() -> None:
     found = to_statistics(
         distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")})
     )
@@ -52,7 +52,7 @@ def test_only_figures_that_say_something() -> None:
     }
 
 
-def test_histograms_with_more_bars_than_there_may_be() -> None:
+def test_a_histogram_is_limited_to_512_bins() -> None:
     counts = dict.fromkeys(range(508), 1) | dict.fromkeys(range(512, 512 + 508), 2)
     edges, few = limited_histogram(distribution(counts, min=-3e38, max=3e38))
     assert len(edges) - 1 == len(few) == 512

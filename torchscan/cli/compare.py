@@ -103,7 +103,7 @@ def _refuse_watched(given: Sequence[str]) -> None:
     runs = watched if len(watched) > 1 else [*watched, "OTHER"]
     command = shlex.join(["torchscan", "runs", "open", *runs])
     raise InputError(
-        f"{watched[0]} is a watched run, not an inspected one: compare two with {command}"
+        f"{watched[0]} is a watched run, and compare takes inspected runs: give {command} instead"
     )
 
 

@@ -1,4 +1,4 @@
-"""Gradients of delta rules whose transition is diagonal plus of low rank, as in RWKV 7.
+"""Gradients of delta rules with a diagonal-plus-low-rank (DPLR) transition, as in RWKV 7.
 
 Triton kernels of ``flash-linear-attention``. All pairs of positions in a chunk of ``BT`` count.
 :mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.

@@ -1,8 +1,9 @@
-"""Delta rules whose transition is diagonal plus of low rank, as in RWKV 7.
+"""Delta rules with a diagonal-plus-low-rank (DPLR) transition, as in RWKV 7.
 
-Triton kernels of ``flash-linear-attention``. A state is decayed by key, and multiplied by a · bᵀ.
-Inside a chunk of ``BT`` positions, all pairs of q or a with k or b count. The vectors a give a
-triangular matrix, whose inverse counts as its kernels compute it.
+Triton kernels of ``flash-linear-attention``. The transition of a state is a diagonal matrix of
+decays plus a · bᵀ. Inside a chunk of ``BT`` positions, all pairs of q or a with k or b count.
+Products of a and b in a chunk form a triangular matrix; its inverse counts as the kernels compute
+it.
 :mod:`torchscan.ops.chunked_sequences` defines the terms of these docstrings.
 """
 
@@ -23,9 +24,9 @@ _BLOCKS_BELOW = {1: (0, 0), 2: (2, 0), 4: (17, 4)}
 def sums_as_products(
     *, s: TensorSpec, oi: TensorSpec, oe: TensorSpec, BT: int, HAS_SCALE: bool = False, out: object
 ) -> Work:
-    """MACs = 2 · numel(s) · BT: sums with and without the own position, as matrix products.
+    """MACs = 2 · numel(s) · BT, and a scale takes 2 per element.
 
-    A scale takes 2 per element.
+    Inclusive and exclusive cumulative sums, computed as matrix products.
     """
     macs = 2 * s.numel * BT
     flops = 2 * s.numel if HAS_SCALE else 0

@@ -17,7 +17,7 @@ from torchscan.report.lines import Tree, merge_layers
 
 
 class FoldedChange(NamedTuple):
-    """A layer that changed, or several equal ones that were added or removed."""
+    """A changed layer, or several layers with the same change."""
 
     name: str
     change: LayerChange

@@ -109,11 +109,11 @@ add_sentence(
 )
 add_sentence(
     "snapshot-other-model",
-    "no stack goes through the code of {model}, so blocks have no layers: give the model that was "
-    "trained",
+    "no stack has a frame in the code of {model}, so no block is assigned to a layer: give the "
+    "model that ran during the recording",
 )
 add_sentence(
     "snapshot-larger-than-device",
-    "torch had reserved {size:memory}, more than is usable on {device} ({capacity:memory}): give "
-    "the device that the snapshot is of",
+    "torch reserved {size:memory}, more than the {capacity:memory} usable on {device}: give the "
+    "device on which the snapshot was recorded",
 )

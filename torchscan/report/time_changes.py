@@ -18,8 +18,8 @@ class TimeChange:
 
     before: Latency | None
     after: Latency | None
-    #: True if the quartiles do not overlap or, with few steps, the ranges from minimum to maximum,
-    #: with enough steps that chance is unlikely
+    #: True if the interquartile ranges do not overlap (with fewer steps, the ranges from min to
+    #: max), and there are enough steps that this is unlikely by chance
     is_clear: bool
 
     @property
@@ -47,7 +47,7 @@ def compare_times(
 ) -> TimeChange:
     """Return the change of a time, from runs with these numbers of steps.
 
-    Quartiles count if there are enough steps: one slow step does not widen them.
+    Interquartile ranges count if there are enough steps: one slow step does not widen them.
     """
     change = TimeChange(before=before, after=after, is_clear=False)
     if before is None or after is None or not are_enough(steps):
@@ -67,9 +67,10 @@ def are_enough(steps: tuple[int, int], *, for_quartiles: bool = False) -> bool:
 
 @lru_cache(maxsize=256)
 def chance_of_no_overlap(before: int, after: int, *, for_quartiles: bool = False) -> float:
-    """Return the probability that two ranges, or quartiles, do not overlap by chance.
+    """Return the probability that two ranges, or interquartile ranges, do not overlap by chance.
 
-    All orders of the steps of two runs are equally likely: (m + n)! / (m! n!).
+    If the runs do not differ, all (m + n)! / (m! n!) orders of their m and n steps are equally
+    likely.
     """
     if not before or not after:
         return 1.0

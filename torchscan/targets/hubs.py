@@ -119,7 +119,7 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     except (AttributeError, ImportError, RuntimeError) as error:
         message = explain_torchvision(error) or str(error).strip().partition("\n")[0][:200]
         raise InputError.about(
-            target, f"transformers has no {str(names[0])[:60]!r} to build: {message}"
+            target, f"transformers cannot provide {str(names[0])[:60]!r}: {message}"
         ) from error
     return _built_by(lambda: model_class._from_config(config), written, target)
 

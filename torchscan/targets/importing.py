@@ -116,9 +116,13 @@ def explain_torchvision(error: BaseException) -> str | None:
     causes = [each for each in chain_of(error) if "operator torchvision::" in str(each)]
     if not causes:
         return None
-    text, _, _ = f"{type(causes[-1]).__name__}: {causes[-1]}".partition("\n")
-    advice = "this torchvision was built for another torch: install the version for this torch"
-    return f"{text}; {advice}"
+    import torch  # has been imported by torchvision
+
+    cause = causes[-1]
+    text, _, _ = f"{type(cause).__name__}: {cause}".partition("\n")
+    problem = "torchvision was built for another version of torch"
+    advice = f"install the torchvision that matches torch {torch.__version__}"
+    return f"{text}; {problem}: {advice}"
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:

@@ -48,8 +48,8 @@ def convert_to_float8(
     if recipe == "mx" and not HAS_SCALES_IN_8_BITS:
         raise InputError(
             Argument("float8"),
-            f" is 'mx', and torch {torch.__version__} has no products with its scales: use "
-            "torch 2.8 or later, or choose another recipe",
+            f" is 'mx', and torch {torch.__version__} has no matrix products with MX scales: use "
+            "torch 2.8 or later, or give another recipe",
         )
     # An import within a pass would keep the frames of the pass alive, and their tensors.
     import_compiler()

@@ -54,14 +54,14 @@ def named_values(given: HasItems, default: str) -> NamedValues:
 
 
 def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
-    """Warn about text columns, which are not overlays, and return the overlays.
+    """Warn about columns that are empty or mostly text, and return the overlays.
 
     Raise an InputError if there are no overlays (with the advice), or too many for an HTML report.
     """
     shown = ", ".join(map(label_of_path, texts))
     if not found:
-        place = f" in {shown}" if texts else ""
-        raise InputError(f"it has no values{place}: {advice}")
+        problem = f"too few numbers in {shown}" if texts else "no numbers"
+        raise InputError(f"{problem}: {advice}")
     if texts:
         warn_user(f"columns that are empty or mostly text are not shown as overlays: {shown}")
     if len(found) > _MAX_OVERLAYS:
