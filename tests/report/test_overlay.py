@@ -231,7 +231,7 @@ def test_columns_of_text_are_left_out_of_a_data_frame_as_of_a_csv_file(tmp_path:
         overlays(frame.assign(bits=["x", 8]))
     with pytest.warns(TorchscanWarning, match="not shown as overlays: type$"):
         assert overlays({"type": {"0": "Linear"}, "bits": {"0": 4}}) == {"bits": {"0": 4.0}}
-    with pytest.raises(InputError, match="overlay: a of 0 is '0.5': give a finite number"):
+    with pytest.raises(InputError, match=r"overlay: a of 0 is '0\.5': give a finite number"):
         overlays({"a": {"0": "0.5"}, "bits": {"0": 4}})
     twice = pandas.DataFrame([["ReLU", 8.0]], index=["0"], columns=["a", "a"])
     with pytest.warns(TorchscanWarning, match="empty or mostly text are not shown as overlays: a$"):

@@ -130,24 +130,20 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
         return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
     has_quartiles = any(total.has_quartiles for total in comparison.totals.values())
     has_enough = are_enough(comparison.num_compared, for_quartiles=True)
-    rule_of_calls = rule_of_totals = "ranges of the steps, from min to max,"
-    if has_quartiles and are_enough(comparison.steps, for_quartiles=True):
-        rule_of_totals = "interquartile ranges of the step times"
-    if has_quartiles and has_enough:
-        rule_of_calls = rule_of_totals
-
-    marked = "marks a change beyond the variation between steps"
-    rule = f"{mark} {marked}: the {rule_of_calls} do not overlap"
-    if rule_of_calls != rule_of_totals:
-        rule += f"; for totals, which are of more steps, the {rule_of_totals}"
+    by_range = "ranges of the steps, from min to max,"
+    by_quartiles = "interquartile ranges of the step times"
+    rule = f"{mark} marks a change beyond the variation between steps: the "
+    rule += f"{by_quartiles if has_quartiles and has_enough else by_range} do not overlap"
+    if has_quartiles and not has_enough and are_enough(comparison.steps, for_quartiles=True):
+        rule += f"; for totals, which are of more steps, the {by_quartiles}"
     within = "Changes in brackets are within that variation."
-    if not has_quartiles and has_enough:
-        within += " One slow step widens a range: save both runs with this version of torchscan."
-    elif not has_enough:
+    if not has_enough:
         within += (
             " One slow step widens a range: measure at least "
             f"{_MIN_STEPS_OF_QUARTILES} steps of each run to compare quartiles."
         )
+    elif not has_quartiles:
+        within += " One slow step widens a range: save both runs with this version of torchscan."
     return [medians, f"{rule}.", within]
 
 

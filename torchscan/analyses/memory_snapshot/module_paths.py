@@ -45,7 +45,7 @@ class ModulePaths:
         self._root_type = type(model)
         #: True if a stack goes through code of the model: its own class, or one outside of torch
         self.is_recognized = False
-        #: True if a stack goes through modules of which the model has none, or through torch's alone
+        #: True if a stack goes through modules that the model lacks, or through torch's alone
         self.has_others = False
         for path, module in model.named_modules():
             self._paths_by_type[type(module)].append(path)

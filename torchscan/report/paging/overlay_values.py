@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 from torchscan.errors import InputError, Value
@@ -20,7 +18,7 @@ Values = Mapping[str, SupportsFloat | None]
 NamedValues = dict[str, dict[str, float]]
 
 _MAX_OVERLAYS = 20
-#: numbers that were not converted from text, which are an error
+#: a text that is a number
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,_]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
@@ -40,9 +38,7 @@ def named_values(given: HasItems, default: str) -> NamedValues:
         raise InputError("it mixes numbers and mappings: give numbers by path, or mappings by name")
     left_out: list[str] = []
     if any(nested):
-        is_shown = [not _is_left_out(column) for _, column in content]
-        left_out = [str(name) for name, _ in compress(content, map(operator.not_, is_shown))]
-        content = list(compress(content, is_shown))
+        content, left_out = _split_off_text(content)
     else:
         name = None if isinstance(given, Mapping) else getattr(given, "name", None)
         content = [(name or default, given)]  # a Series may have a name
@@ -69,13 +65,25 @@ def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedVal
     return found
 
 
-def _is_left_out(column: HasItems) -> bool:
-    """Return whether values have mostly text, such as types of layers, or a column has none."""
-    values = [value for _, value in column.items() if not _is_missing(value, column)]
-    if not values:
-        return not isinstance(column, Mapping)
-    texts = [value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value)]
-    return len(texts) > len(values) - len(texts)
+def _split_off_text(
+    columns: Iterable[tuple[Any, HasItems]],
+) -> tuple[list[tuple[Any, HasItems]], list[str]]:
+    """Return the columns to show, and the names of those that are mostly text or, in pandas, empty.
+
+    Numbers that were not converted from text are no such text: they are an error.
+    """
+    shown = []
+    left_out = []
+    for name, column in columns:
+        values = [value for _, value in column.items() if not _is_missing(value, column)]
+        strings = [value for value in values if isinstance(value, str)]
+        num_texts = sum(not _NUMBER.fullmatch(value) for value in strings)
+        is_empty = not values and not isinstance(column, Mapping)
+        if is_empty or num_texts > len(values) - num_texts:
+            left_out.append(str(name))
+        else:
+            shown.append((name, column))
+    return shown, left_out
 
 
 def _is_missing(value: object, given: HasItems) -> bool:
