@@ -167,10 +167,10 @@ SERVED = """
             for step in range(40):
                 model(torch.rand(8, 4)).square().mean().backward()
                 if step == 20:
-                    worker = watcher._process
-                    while worker._outlet.num_steps_left and worker._wait(0.2) is None:
+                    process = watcher._process
+                    while process._outlet.num_steps_left and process.worker.wait(0.2) is None:
                         continue
-                    worker._wait(1)
+                    process.worker.wait(1)
         print(watcher.dropped)
 """
 
