@@ -541,7 +541,7 @@ def test_no_module_is_marked_if_the_loss_was_not_finite_before(visit: Visit, lat
         assert page.locator("tr.producer, .heat-row.producer, .node.producer").count() == 0
         assert "produced" not in page.locator(".broken").inner_text()
         slow = page.locator(".facts .fact").nth(2).inner_text()
-        assert "before the first NaN or Inf" in slow
+        assert "of the last step with finite values" in slow
 
 
 def test_the_page_opens_at_the_last_recorded_step(visit: Visit, runs: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import signal
 import subprocess
 import sys
@@ -603,3 +604,12 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
         watched_run(tmp_path)
     with pytest.raises(InputError, match="kind is 'outputs': choose from input, output, "):
         runs[0].find("0", "outputs")
+
+
+def test_values_without_a_number_have_no_range_in_the_table(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    with pytest.warns(UserWarning, match="has NaN in"), watch(model, tmp_path / "run", every=1):
+        model(torch.full((2, 4), math.nan)).sum().backward()
+    lines = str(watched_run(tmp_path / "run")).splitlines()
+    (output,) = [line for line in lines if line.startswith("0 output ")]
+    assert output.split()[-4:] == ["8", "0", "–", "–"]  # NaN, Inf, Min, Max

@@ -94,6 +94,8 @@ def _last_values(run: WatchedRun, phase: Phase) -> list[SimpleNamespace]:
         ranks = [distribution for each, distribution in parts if each == step]
         distribution = merge_distributions(ranks, series.kind)
         statistics = {name: getattr(distribution, name) for name in _SHOWN}
+        if distribution.min > distribution.max:  # there was no number
+            statistics |= {"min": None, "max": None}
         last.append(SimpleNamespace(series=series.label, step=step, **statistics))
     return last
 

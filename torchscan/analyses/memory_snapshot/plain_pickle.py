@@ -39,8 +39,13 @@ _LONG_BINGETS: Final = re.compile(rb"(?:j[\0-\xff]{4}){1,4096}")
 _INDICES: Final = Struct("<cI")
 
 
+_GZIP = b"\x1f\x8b"
+
+
 def load_plain(data: bytes) -> Any:
     """Return the content of a pickle, or raise an InputError with the reason."""
+    if data.startswith(_GZIP):
+        raise InputError("it is compressed by gzip, so decompress it first")
     try:
         return _PlainUnpickler(data).load()
     except InputError:  # which is a ValueError, too

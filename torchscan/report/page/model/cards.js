@@ -116,7 +116,7 @@ export class Cards {
   }
 
   /** Layers whose values are not finite keep those from before. */
-  when() { return this.view.data.nan ? "; before the first NaN or Inf" : ""; }
+  when() { return this.view.data.nan ? "; of the last step with finite values" : ""; }
 
   /** A line for each layer, by its update ÷ weight. @param {{value: number}[]} layers @param {number} width */
   rug(layers, width) {
