@@ -611,5 +611,6 @@ def test_values_without_a_number_have_no_range_in_the_table(tmp_path: Path) -> N
     with pytest.warns(UserWarning, match="has NaN in"), watch(model, tmp_path / "run", every=1):
         model(torch.full((2, 4), math.nan)).sum().backward()
     lines = str(watched_run(tmp_path / "run")).splitlines()
-    (output,) = [line for line in lines if line.startswith("0 output ")]
-    assert output.split()[-4:] == ["8", "0", "–", "–"]  # NaN, Inf, Min, Max
+    rows = [line.split() for line in lines]
+    (output,) = [row for row in rows if row[:2] == ["0", "output"] and row[2] != "gradient"]
+    assert output[-4:] == ["8", "0", "–", "–"]  # NaN, Inf, Min, Max

@@ -37,9 +37,8 @@ _FLOAT: Final = Struct(">d")
 #: several of these opcodes in a row, as in the list of a stack's frames, and each of them
 _LONG_BINGETS: Final = re.compile(rb"(?:j[\0-\xff]{4}){1,4096}")
 _INDICES: Final = Struct("<cI")
-
-
-_GZIP = b"\x1f\x8b"
+#: how a file that gzip has compressed begins
+_GZIP: Final = b"\x1f\x8b"
 
 
 def load_plain(data: bytes) -> Any:
