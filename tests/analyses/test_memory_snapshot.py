@@ -429,6 +429,14 @@ def test_what_a_step_holds_is_attributed_to_modules(tmp_path: Path, stacks: Any)
     assert codes(end) == ["snapshot-optimizer"]
 
 
+def test_a_snapshot_without_forward_passes_is_of_no_other_model(tmp_path: Path) -> None:
+    recorder = SnapshotRecorder()
+    with recorder:
+        model = Model()  # its construction alone
+    found = read_snapshot(recorder.dump(tmp_path / "snapshot.pickle"), model)
+    assert "snapshot-other-model" not in codes(found)
+
+
 def test_a_failed_request_is_explained(tmp_path: Path) -> None:
     recorder = SnapshotRecorder(capacity=6 * MIB, device_bytes=6 * MIB)
     with until_out_of_memory(recorder):

@@ -199,6 +199,19 @@ def test_comparing_watched_runs_names_the_command_that_does(
     )
 
 
+def test_long_targets_and_other_databases_are_no_watched_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name of a file has 255 bytes at most, which an argument of a model may exceed."""
+    monkeypatch.chdir(tmp_path)
+    Path("m.py").write_text("from torch import nn\ndef net(name):\n    return nn.Linear(2, 2)\n")
+    target = f"m.py:net({'a' * 300!r})"
+    assert main(["compare", target, target, "--input", "2"]) == 0
+    Path("empty.sqlite").write_bytes(b"")
+    assert main(["compare", "empty.sqlite", target]) == 2
+    assert "watched run" not in capsys.readouterr().err
+
+
 def test_a_missing_run_is_reported_before_missing_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

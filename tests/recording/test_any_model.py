@@ -771,6 +771,14 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_without_samples_costs_nothing() -> None:
+    model = Calls(lambda _, x: x * 2)
+    info = crawl_module(model, args=(torch.nested.nested_tensor([]),))
+    assert info["overall"]["complete"]
+    assert info["overall"]["flops"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
 def test_products_of_rows_with_rows_count_by_sample(layout: Any) -> None:
     """The layer has 8 · 8 · 8 MACs for 3 and 5 rows.
