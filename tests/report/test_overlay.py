@@ -271,6 +271,12 @@ def test_a_mapping_that_is_wrong_is_refused(overlay: Any, message: str) -> None:
         overlays(overlay)
 
 
+def test_a_data_frame_without_paths_is_refused_with_the_call_that_gives_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match=r"a path is 0: .* in pandas with set_index\('path'\)$"):
+        overlays(pandas.DataFrame({"path": ["0"], "bits": [4.0]}))
+
+
 # -- places --------------------------------------------------------------------------------------
 
 

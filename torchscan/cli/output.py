@@ -28,7 +28,7 @@ def print_remark(text: str) -> None:
 
 
 def print_written(path: Path) -> None:
-    """Print on standard error which file was written. Commands do so for every file."""
+    """Print on standard error which file was written, as all commands with ``--output`` do."""
     print_error(f"Wrote {path}.")
 
 

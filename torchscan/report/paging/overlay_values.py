@@ -99,7 +99,9 @@ def _checked_values(name: str, given: HasItems) -> dict[str, float]:
     values: dict[str, float] = {}
     for path, value in given.items():
         if not isinstance(path, str):
-            raise InputError("a path is ", Value(path), ": give the path of a module as a string")
+            index = "" if isinstance(given, Mapping) else ", in pandas with set_index('path')"
+            advice = f": give the path of a module as a string{index}"
+            raise InputError("a path is ", Value(path), advice)
         if path in values:
             raise InputError(f"{label_of_path(path)} has two values: give each path once")
         if _is_missing(value, given):
