@@ -51,8 +51,7 @@ budget:
   min_context = "8k"                     # memory suffices for this many tokens
 
 Its limits: max_time_per_token max_time_per_token_under_load max_first_token
-min_tokens_per_second max_weights
-max_cache_per_token min_context min_batch_size.
+min_tokens_per_second max_weights max_cache_per_token min_context min_batch_size.
 
 The time of real steps is checked on the device that it was measured on, and only with --timings:
 
@@ -76,7 +75,12 @@ def add_to(commands: Any) -> None:
     help_ = "Check only these budgets (default: all with a target)."
     parser.add_argument("names", metavar="BUDGET", nargs="*", help=help_)
     add_options(parser, "config", "update", "timings")
-    add_option(parser, "format", choices=("text", "github"))
+    add_option(
+        parser,
+        "format",
+        choices=("text", "github"),
+        help="Choose the format: text, or Markdown for a summary on GitHub (default: text)",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
