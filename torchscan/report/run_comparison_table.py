@@ -130,10 +130,13 @@ def _explain_marks(comparison: RunComparison, mark: str) -> list[str]:
         return [medians, f"No call is marked: {those}, and {_too_few(comparison.num_compared)}"]
     has_quartiles = any(total.has_quartiles for total in comparison.totals.values())
     has_enough = are_enough(comparison.num_compared, for_quartiles=True)
-    by_range = "ranges of the steps, from min to max,"
     by_quartiles = "interquartile ranges of the step times"
-    rule = f"{mark} marks a change beyond the variation between steps: the "
-    rule += f"{by_quartiles if has_quartiles and has_enough else by_range} do not overlap"
+    compared = "ranges of the steps, from min to max,"
+    if has_quartiles and has_enough:
+        compared = by_quartiles
+    rule = (
+        f"{mark} marks a change beyond the variation between steps: the {compared} do not overlap"
+    )
     if has_quartiles and not has_enough and are_enough(comparison.steps, for_quartiles=True):
         rule += f"; for totals, which are of more steps, the {by_quartiles}"
     within = "Changes in brackets are within that variation."

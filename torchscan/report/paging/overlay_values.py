@@ -49,16 +49,16 @@ def named_values(given: HasItems, default: str) -> NamedValues:
     return leave_out(left_out, found, "give numbers by the paths of modules")
 
 
-def leave_out(texts: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
+def leave_out(names: Sequence[str], found: NamedValues, advice: str) -> NamedValues:
     """Warn about columns that are empty or mostly text, and return the overlays.
 
     Raise an InputError if there are no overlays (with the advice), or too many for an HTML report.
     """
-    shown = ", ".join(map(label_of_path, texts))
+    shown = ", ".join(map(label_of_path, names))
     if not found:
-        problem = f"too few numbers in {shown}" if texts else "no numbers"
+        problem = f"too few numbers in {shown}" if names else "no numbers"
         raise InputError(f"{problem}: {advice}")
-    if texts:
+    if names:
         warn_user(f"columns that are empty or mostly text are not shown as overlays: {shown}")
     if len(found) > _MAX_OVERLAYS:
         raise InputError(f"it has {len(found)} overlays: give at most {_MAX_OVERLAYS}")
