@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 #: what is visible of each row of the first table of layers, cell by cell
 _ROWS = """table => Array.from(table.tBodies[0].rows).filter(row => row.offsetParent !== null)
@@ -39,6 +39,17 @@ _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*")
 })"""
 
 
+#: What a page does on its own happens late, as on a busy machine: a test that does not wait for it always fails.
+_LATE = """(() => {
+    const late = (call) => (...given) => setTimeout(() => call(...given), 20);
+    const add = window.addEventListener.bind(window), kinds = ["hashchange", "resize"];
+    window.addEventListener = (kind, call, ...rest) => add(kind, kinds.includes(kind) ? late(call) : call, ...rest);
+    const frame = window.requestAnimationFrame.bind(window), Observer = window.ResizeObserver;
+    window.requestAnimationFrame = (call) => setTimeout(() => frame(call), 20);
+    window.ResizeObserver = class extends Observer { constructor(call) { super(late(call)); } };
+})()"""
+
+
 @contextmanager
 def opened(
     browser: Browser,
@@ -53,6 +64,7 @@ def opened(
     address = file if isinstance(file, str) else file.as_uri()
     context = browser.new_context(viewport={"width": 1000, "height": 800}, **options)
     context.set_default_timeout(10_000)
+    context.add_init_script(_LATE)
     page = context.new_page()
     wrong: list[str] = []
 
@@ -83,11 +95,27 @@ def opened(
     page.on("pageerror", lambda error: wrong.append(f"raises {error}"))
     page.on("dialog", dismiss)
     page.goto(address)
+    settle(page)
     yield page
     page.wait_for_timeout(20)
     assert page.evaluate("window.pwned") is None
     context.close()
     assert wrong == [], wrong
+
+
+def expect(locator: Locator) -> Any:
+    """Return playwright's assertions, which wait: for what follows a click or a new address."""
+    from playwright.sync_api import expect as assertions
+
+    return assertions(locator)
+
+
+def settle(page: Page) -> None:
+    """Wait until the page has stayed as it is for a while: it is drawn anew while it finds its place."""
+    now, before = page.content(), ""
+    while now != before:
+        page.wait_for_timeout(100)
+        now, before = page.content(), now
 
 
 def visible_rows(page: Page, number: int = 0) -> list[list[str]]:
@@ -98,6 +126,7 @@ def visible_rows(page: Page, number: int = 0) -> list[list[str]]:
 
 def least_contrast(page: Page, selector: str) -> tuple[float, str]:
     """Of text to what is behind it, as WCAG defines it, where it is the least; and which text that is."""
+    settle(page)
     texts = page.locator(selector).evaluate_all(_TEXTS)
     page.add_style_tag(
         content="* { color: transparent !important; } *::before, *::after { visibility: hidden; }"

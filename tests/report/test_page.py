@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
-from tests.browsing import least_contrast, opened
+from tests.browsing import expect, least_contrast, opened
 from tests.opening import watched_run
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, lay_out_graph
@@ -501,7 +501,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         }
         gradient = panel.locator("figure", has_text="output gradient")
         values = gradient.locator("figcaption")
-        assert values.inner_text() == "1.000 … 1.000 · median 1.000", "of a sum"
+        expect(values).to_have_text("1.000 … 1.000 · median 1.000")  # of a sum
         assert "values of step 5" in panel.locator("h2").inner_text()
         chart = gradient.locator(".over-steps")
         chart.scroll_into_view_if_needed()
@@ -510,7 +510,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         left, wide = place["x"] + 42, place["width"] - 46  # without its margins
         page.mouse.move(left + 4.5 / 6 * wide, place["y"] + 50)
         outputs = panel.locator("figure", has=page.locator("b", has_text=re.compile("^output$")))
-        assert "values of step 4" in panel.locator("h2").inner_text()
+        expect(panel.locator("h2")).to_contain_text("values of step 4")
         assert outputs.locator("figcaption").inner_text() == "8 NaN · no finite values"
 
 

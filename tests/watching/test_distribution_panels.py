@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.browsing import least_contrast, opened
+from tests.browsing import least_contrast, opened, settle
 from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.watching.explore.run_page import page_of_run
@@ -76,6 +76,7 @@ def page_of(
     with opened(browser, f"{file.as_uri()}#{layer}", **options) as page:
         page.set_viewport_size({"width": width, "height": 900})
         page.locator(".distribution .over-steps .soft").first.wait_for()
+        settle(page)
         yield page
 
 

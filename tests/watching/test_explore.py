@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.browsing import opened
+from tests.browsing import expect, opened
 from tests.opening import watched_run
 from tests.watching.watching import watch
 from torchscan import InputError
@@ -745,6 +746,7 @@ def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_pat
         said = []
         for step in range(6):
             page.mouse.move(left + (step + 0.5) * wide / 6, box["y"] + 20)
+            expect(chart).to_have_attribute("aria-valuetext", re.compile(rf"^steps? .*{step}"))
             said.append(str(chart.get_attribute("aria-valuetext")))
     assert [each.endswith("nothing was recorded") for each in said] == [
         False,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.browsing import opened
+from tests.browsing import expect, opened
 from tests.watching.test_distributions import of
 from torchscan.watching.explore.followed_run import Followed
 from torchscan.watching.explore.run_page import page_of_run
@@ -213,8 +213,8 @@ def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path:
     page_of_run(write(tmp_path / "run", EVALUATIONS)).save(tmp_path / "run.html")
     with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#0") as page:
         page.locator(".card .over-steps").first.wait_for()
-        heading = page.locator(".distributions h2").inner_text()
-        assert "evaluation passes 0 … 2 · values of evaluation pass 2" in heading
+        heading = page.locator(".distributions h2")
+        expect(heading).to_contain_text("evaluation passes 0 … 2 · values of evaluation pass 2")
 
 
 @pytest.mark.slow

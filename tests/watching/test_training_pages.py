@@ -746,7 +746,7 @@ def test_a_value_that_is_not_finite_is_no_number(visit: Visit, broken: Path) -> 
 def test_kept_layers_have_their_letter_in_the_heat_map(visit: Visit, healthy: Path) -> None:
     with visit(healthy) as page:
         page.locator(f"{LAYERS} .heat-row[data-key='h.1.act']").click(position={"x": 30, "y": 8})
-        page.locator(".which .keep").click()
+        page.locator(".which[data-text^='h.1.act'] .keep").click()
         row = page.locator(f"{LAYERS} .heat-row[data-key='h.1.act']")
         assert row.locator(".tag").inner_text() == "A"
         assert "kept as A" in (row.get_attribute("aria-label") or "")
