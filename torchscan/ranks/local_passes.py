@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -44,9 +45,9 @@ from torchscan.recording.training.float8_all_gather import (
 #: codes of assumptions about a single mesh
 OF_ONE_MESH = ("collectives-hidden", "rank-share")
 #: numbers of sequences for which passes are recorded; values for other numbers lie on a line
-#: through them. A part of one sequence may stay in the cache, so a line through one and two would
-#: give too long times for many
-_SEQUENCES = (1, 4)
+#: through the two around them. Kernels of few sequences wait for their launch or find their data in
+#: the cache, so a line through few would give wrong times for many
+_SEQUENCES = (1, 4, 16, 64)
 #: layers of a kind in a pass: the memory of one in the middle is that of all
 _MIN_LAYERS = 2
 _OUTSIDE = (BEFORE, AFTER)
@@ -131,12 +132,12 @@ class LocalPasses:
         for attention.
         """
         choices = choices_of(checkpoint)
+        around, place = _on_line(sequences / inner.cp)
         of_ring = inner._replace(cp=1)
         passes: dict[Any, list[_LocalPass]] = {}
         for choice in choices:
-            passes[choice] = [self._pass(of_ring, number, choice) for number in _SEQUENCES]
+            passes[choice] = [self._pass(of_ring, number, choice) for number in around]
         one, other = passes[choices[0]]
-        place = _place_of(sequences / inner.cp)
         costs = {name: on_line(one.costs(name), other.costs(name), place) for name in _OUTSIDE}
         shapes = {name: one.shapes[name] for name in _OUTSIDE}
         order: list[str] = []
@@ -172,8 +173,9 @@ class LocalPasses:
         """Return the costs of a layer with its attention divided along "cp"."""
         if inner.cp == 1 or attention is None:
             return layer
-        few, many = [self._ring(attention, inner, number) for number in _SEQUENCES]
-        return layer.in_ring(on_line(few, many, _place_of(sequences)))
+        around, place = _on_line(sequences)
+        few, many = [self._ring(attention, inner, number) for number in around]
+        return layer.in_ring(on_line(few, many, place))
 
     def _ring(self, shapes: AttentionShapes, inner: LocalMesh, sequences: int) -> RingCosts:
         key = (shapes, inner.cp, inner.tp, sequences)
@@ -265,7 +267,9 @@ class LocalPasses:
         return shapes.of(model, layers)
 
 
-def _place_of(sequences: float) -> float:
-    """Return the place of so many sequences on the line through those that are recorded."""
-    smallest, largest = _SEQUENCES
-    return (sequences - smallest) / (largest - smallest)
+def _on_line(sequences: float) -> tuple[tuple[int, int], float]:
+    """Return the recorded numbers around so many sequences, and the place on the line through them."""
+    last = len(_SEQUENCES) - 1
+    above = min(bisect_left(_SEQUENCES, sequences, lo=1), last)
+    few, many = _SEQUENCES[above - 1], _SEQUENCES[above]
+    return (few, many), (sequences - few) / (many - few)
