@@ -268,7 +268,7 @@ class LocalPasses:
 
 
 def _on_line(sequences: float) -> tuple[tuple[int, int], float]:
-    """Return the recorded numbers around so many sequences, and the place on the line through them."""
+    """Return the recorded numbers around so many sequences, and their place on the line."""
     last = len(_SEQUENCES) - 1
     above = min(bisect_left(_SEQUENCES, sequences, lo=1), last)
     few, many = _SEQUENCES[above - 1], _SEQUENCES[above]
