@@ -212,7 +212,9 @@ def test_a_module_that_does_nothing_has_no_level_but_a_model_has() -> None:
 
 def test_long_names_are_truncated() -> None:
     name = "layer" * 100
-    rows = rows_of(Calls(lambda self, x: self._modules[name](x), **{name: nn.ReLU()}), torch.ones(4))
+    rows = rows_of(
+        Calls(lambda self, x: self._modules[name](x), **{name: nn.ReLU()}), torch.ones(4)
+    )
     assert rows[1]["name"] == rows[1]["path"] == f"{name[:300]}…"
     assert rows[1]["key"] == name
 
