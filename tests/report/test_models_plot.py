@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import matplotlib as mpl
@@ -84,16 +85,32 @@ def test_a_metric_that_some_models_lack_is_not_drawn() -> None:
         table.plot(y="receptive_field")
 
 
-def test_names_cover_neither_points_nor_each_other() -> None:
-    ax = table_of(*range(100, 109)).plot()
+#: in points
+RADIUS = (42 / 3.14) ** 0.5
+
+
+def drawn(ax: Axes) -> tuple[list[Any], Any, float]:
+    """The boxes of names, the middles of points, and the pixels of a point."""
     figure: Any = ax.figure
     figure.draw_without_rendering()
-    names = [text.get_window_extent() for text in ax.texts]
-    assert len(names) > 4
-    assert not any(one.overlaps(other) for one, other in combinations(names, 2))
     points = ax.transData.transform(ax.collections[0].get_offsets())
-    radius = (42 / 3.14) ** 0.5 * figure.dpi / 72
-    for name in names:
-        for x, y in points:
-            is_beside = name.x1 <= x - radius + 1e-6 or name.x0 >= x + radius - 1e-6
-            assert is_beside or name.y1 <= y - radius + 1e-6 or name.y0 >= y + radius - 1e-6
+    return [text.get_window_extent() for text in ax.texts], points, figure.dpi / 72
+
+
+def test_a_name_is_beside_its_point() -> None:
+    """Three points from its edge, at 45 degrees."""
+    names, points, pixels = drawn(table_of(10, 20).plot())
+    for name, (x, y) in zip(names, points, strict=True):
+        beside = max(name.x0 - x, x - name.x1, 0), max(name.y0 - y, y - name.y1, 0)
+        assert RADIUS < math.hypot(*beside) / pixels < RADIUS + 5
+
+
+def test_names_cover_neither_points_nor_each_other() -> None:
+    names, points, pixels = drawn(table_of(*range(100, 109)).plot())
+    assert len(names) > 4
+    for one, other in combinations(names, 2):
+        assert not one.padded(1.9 * pixels).overlaps(other)
+    reach = RADIUS * pixels - 1e-6
+    for name, (x, y) in product(names, points):
+        is_beside = name.x1 <= x - reach or name.x0 >= x + reach
+        assert is_beside or name.y1 <= y - reach or name.y0 >= y + reach

@@ -40,6 +40,19 @@ def test_columns_of_each_type_are_read_as_they_were(
     assert torch.equal(again, columns)
 
 
+def test_a_single_column_has_planes_of_its_own() -> None:
+    assert to_planes(torch.tensor([1, 258], dtype=torch.int16)) == bytes([1, 2, 0, 1])
+
+
+def test_machines_of_both_byte_orders_write_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, the bytes of a number are the other way round."""
+    monkeypatch.setattr("sys.byteorder", "big")
+    swapped = torch.tensor([[0x0100, 0x0201]], dtype=torch.int16)  # 1 and 258
+    planes = bytes([1, 2, 0, 1])
+    assert to_planes(swapped) == planes
+    assert torch.equal(from_planes("h", planes, 1), swapped)
+
+
 def test_planes_of_columns_that_are_not_contiguous() -> None:
     columns = torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.uint8).t()
     assert to_planes(columns) == bytes([1, 3, 5, 2, 4, 6])
@@ -47,8 +60,8 @@ def test_planes_of_columns_that_are_not_contiguous() -> None:
 
 def test_columns_without_numbers_have_no_bytes() -> None:
     assert to_planes(torch.empty(3, 0, dtype=torch.int64)) == b""
-    empty = from_planes("f", b"", 3)
-    assert (empty.shape, empty.dtype) == ((3, 0), torch.float32)
+    empty = from_planes("q", b"", 3)
+    assert (empty.shape, empty.dtype) == ((3, 0), torch.int64)
 
 
 def test_compressed_bytes_are_inflated_to_the_length_of_the_header() -> None:

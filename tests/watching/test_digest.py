@@ -27,7 +27,7 @@ ANNOUNCED = {
     10: Announced(SERIES[0], None, can_die=False),
     11: Announced(SERIES[1], (-1.0, 1.0), can_die=True),
     12: Announced(SERIES[2], None, can_die=False),
-    13: Announced(SERIES[3], (0.0, 6.0), can_die=False),
+    13: Announced(SERIES[3], (0.0, 100.0), can_die=False),
 }
 
 
@@ -152,10 +152,10 @@ def test_values_of_all_elements_are_those_of_the_device() -> None:
 
 
 def test_values_within_a_hundredth_of_the_range_from_an_end_are_saturated() -> None:
-    """Of [−1, 1], those below −0.98 and above 0.98; of [0, 6], below 0.06 and above 5.94."""
+    """Of [−1, 1], those below −0.98 and above 0.98; of [0, 100], below 1 and above 99."""
     tanh = [-1.0, -0.985, -0.97, 0.0, 0.97, 0.985, 0.99, 1.0]
-    relu6 = [0.0, 0.05, 0.07, 5.9, 5.95]
-    rows = [tanh, relu6, [1.0]]
+    percent = [0.0, 0.9, 1.0, 99.0, 99.5]
+    rows = [tanh, percent, [1.0]]
     (found,) = read([samples_of(rows, [(10, 2), (11, 0), (13, 1)])])
     shares = [each.saturated for each in found.found.values()]
     assert math.isnan(shares[0])
