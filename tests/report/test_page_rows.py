@@ -139,6 +139,18 @@ def test_rows_have_memory_where_it_is_estimated() -> None:
     assert rows[0]["peak"] == max(column(rows, "peak"))
 
 
+def test_rows_of_equal_calls_have_the_highest_peak_of_them() -> None:
+    """In training, results are kept, so that the last of equal layers has the highest peak."""
+    layers = [nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()) for _ in range(3)]
+    options: dict[str, Any] = {"training": True, "optimizer": "SGD", "loss": torch.sum}
+    scan = Scan(nn.Sequential(*layers), args=(torch.zeros(1000, 8),), **options)
+    rows = data_of(html_report(scan))["rows"]
+    peaks = {layer.path: layer.peak_bytes for layer in scan.memory.layers}
+    assert column(rows, "name")[1] == "0 … 2"
+    assert rows[1]["peak"] == max(peaks[str(index)] for index in range(3))
+    assert len({peaks[str(index)] for index in range(3)}) > 1
+
+
 def test_rows_without_a_device_have_no_times() -> None:
     assert not any("time" in row or "limiter" in row for row in net_content()["rows"])
 
