@@ -200,6 +200,22 @@ def test_a_device_without_any_time_does_not_wait() -> None:
     assert run.device.waiting == 0
 
 
+def test_time_between_steps_is_not_idle_while_other_modules_run() -> None:
+    """Of 100 ms, the last 20 are between steps; another module takes 5 of them, and 7 before."""
+    steps = [
+        replace(step([1, 1, 1], period=100, between=20), over=(1000 + 100 * number) * MS)
+        for number in range(5)
+    ]
+    alone = facts(steps).evidence.between
+    assert alone is not None
+    assert (alone.value, alone.min) == pytest.approx((0.2, 0.2))
+    others = [((973 + 100 * each) * MS, (985 + 100 * each) * MS) for each in range(5)]
+    beside = facts(steps, others=others).evidence.between
+    assert beside is not None
+    assert beside.value == pytest.approx(0.15)
+    assert facts(steps[:4]).evidence.between is None
+
+
 def test_evaluations_have_the_times_of_a_pass() -> None:
     """Each of two steps has two passes: of 4 and 6, and of 8 and 2 ms, on the device of 3 and 5."""
     calls = (call("", None), call("0", 0), call("", None, 1))
