@@ -140,6 +140,7 @@ def test_steps_without_a_next_one_or_an_optimizer_do_not_count_for_these() -> No
     assert median(run.optimizer) == 5
     assert median(run.period) == 25
     assert median(run.between) == 4
+    assert run.rest is not None
     assert (run.rest.min, run.rest.max) == pytest.approx((0.012, 0.024))
 
 
@@ -206,14 +207,17 @@ def test_time_between_steps_is_not_idle_while_other_modules_run() -> None:
         replace(step([1, 1, 1], period=100, between=20), over=(1000 + 100 * number) * MS)
         for number in range(5)
     ]
-    alone = facts(steps).evidence.between
-    assert alone is not None
+    alone = share_between(steps)
     assert (alone.value, alone.min) == pytest.approx((0.2, 0.2))
     others = [((973 + 100 * each) * MS, (985 + 100 * each) * MS) for each in range(5)]
-    beside = facts(steps, others=others).evidence.between
-    assert beside is not None
-    assert beside.value == pytest.approx(0.15)
-    assert facts(steps[:4]).evidence.between is None
+    assert share_between(steps, others=others).value == pytest.approx(0.15)
+    assert share_between(steps[:4]) is None
+
+
+def share_between(steps: Sequence[StepFacts], **options: Any) -> Any:
+    evidence = facts(steps, **options).evidence
+    assert evidence is not None
+    return evidence.between
 
 
 def test_evaluations_have_the_times_of_a_pass() -> None:

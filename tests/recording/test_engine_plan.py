@@ -137,7 +137,7 @@ def test_norms_of_each_head_stay_and_norms_over_all_heads_add_squares() -> None:
 
 def test_a_norm_of_a_single_key_head_is_not_over_heads() -> None:
     """Two heads of 8 numbers would be 16; one head of 16 numbers is its own."""
-    attention = Attention(k_norm=nn.RMSNorm(16))
+    attention: Any = Attention(k_norm=nn.RMSNorm(16))
     attention.head_dim = 16
     styles = styles_of(Language(attn=attention), heads())
     assert "attn.k_norm" not in styles

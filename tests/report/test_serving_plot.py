@@ -41,8 +41,8 @@ def test_a_line_joins_the_ways_that_no_other_beats() -> None:
     front = search().front
     assert len(front) > 1
     xs, ys = [1000 * each.per_token for each in front], [each.tokens_per_second for each in front]
-    assert list(line.get_xdata()) == pytest.approx(xs)
-    assert list(line.get_ydata()) == pytest.approx(ys)
+    assert np.asarray(line.get_xdata()) == pytest.approx(xs)
+    assert np.asarray(line.get_ydata()) == pytest.approx(ys)
     points = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections])
     assert len(points) == len(search().choices) + len(front)
     assert points[-len(front) :] == pytest.approx(np.array([xs, ys]).T)
@@ -69,7 +69,7 @@ def test_ways_beyond_a_limit_are_hollow_and_the_limit_is_a_line() -> None:
     assert len(hollow.get_facecolor()) == 0
     assert all(len(each.get_facecolor()) == 1 for each in filled)
     limit = ax.get_lines()[-1]
-    assert list(limit.get_xdata()) == [2, 2]
+    assert np.asarray(limit.get_xdata()).tolist() == [2, 2]
     assert len(search().plot().get_lines()) == 1, "there is no limit"
 
 

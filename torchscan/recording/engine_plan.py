@@ -48,15 +48,9 @@ def experts_in(module: nn.Module) -> StackedExperts | None:
         return None
     is_transposed = getattr(module, "is_transposed", None)  # as transformers' modules say
     if not isinstance(is_transposed, bool):
-        is_transposed = first == "gate_up_proj" and _is_doubled_last(up, down)
+        # With gates, the inner dimension is doubled; without, the shapes are the same either way.
+        is_transposed = first == "gate_up_proj" and up.shape[2] == 2 * down.shape[1]
     return StackedExperts(up.shape[0], first, is_transposed)
-
-
-def _is_doubled_last(up: Tensor, down: Tensor) -> bool:
-    """Return whether the inner dimension, which has gates and products, is the last of ``up``."""
-    if down.shape[1] == down.shape[2]:  # both dimensions are equal: the inner one is doubled
-        return up.shape[2] > up.shape[1]
-    return down.shape[2] == up.shape[1]
 
 
 def divisible_experts(model: nn.Module) -> list[tuple[str, nn.Module, StackedExperts]]:
