@@ -37,11 +37,11 @@ class Cached(Language):
         return super().forward(input_ids, labels)
 
 
-class Open(Language):
+class Open(nn.Module):
     """One that takes anything by name."""
 
     def forward(self, **given: Any) -> Any:
-        return super().forward(given["input_ids"])
+        return {"loss": given["input_ids"].float().mean()}
 
 
 class Vision(nn.Module):
@@ -151,7 +151,7 @@ def test_losses_that_tensor_parallelism_lacks_are_refused() -> None:
         recipe: Any = replace(asked.recipe, cross_entropy=kind)
         local = replace(asked, recipe=recipe).local((False,))
         with pytest.raises(InputError, match=f"cross_entropy is '{kind}', and tensor parallelism"):
-            local.divide(nn.Linear(2, 2), None)  # type: ignore[arg-type]
+            local.divide(nn.Linear(2, 2), None)
 
 
 def test_a_search_needs_a_language_model() -> None:
