@@ -38,8 +38,10 @@ ENOUGH = 8.0
 #: imported before the forks; what only some tests need, they import, and pytest its plugins
 HEAVY = ("numpy", "pandas", "torch", "torch._dynamo", "torch.utils.flop_counter")
 SURVIVED = "survived"
-#: no test that was chosen runs the changed lines
+#: no test that was chosen runs the changed lines, or all that do were skipped
 NOT_RUN = "not run"
+#: exit status of a process in which every test was skipped
+ALL_SKIPPED = 98
 UNNOTICED = (SURVIVED, NOT_RUN)
 #: plain: pytest would load the package itself, to rewrite its assertions
 FAST = "not slow and not sweep"
@@ -128,7 +130,8 @@ class Runners:
     def of(self, place: Place) -> list[str]:
         """Return the tests that run its lines.
 
-        If they run on import, add all tests that run other lines of the file.
+        If they run on import, add all tests that run other lines of the file, and those of its
+        subpackage: what a table or a registration is for may stand in another file.
         """
         lines = self._by_line[place.file]
         own_lines = range(place.lines[0], place.lines[1] + 1)
@@ -137,6 +140,10 @@ class Runners:
         tests = {test for line in wanted for test in lines.get(line, ()) if test in self.seconds}
         direct = {test for line in own_lines for test in lines.get(line, ())}
         own = Path(place.file).stem.strip("_")
+        if on_import:
+            _, *folders, _ = Path(place.file).parts
+            start = f"tests/{folders[0]}/" if folders else f"tests/test_{own}"
+            tests.update(test for test in self.seconds if test.startswith(start))
         return sorted(
             tests,
             key=lambda test: (test not in direct and own not in test, self.seconds[test], test),
@@ -159,11 +166,12 @@ def _sources() -> Iterator[Path]:
 
 
 class Chosen:
-    """A plugin of pytest: only these tests, in this order; it notes which fail."""
+    """A plugin of pytest: only these tests, in this order; it notes which fail, and whether any passes."""
 
     def __init__(self, tests: Iterable[str], verdict: Path) -> None:
         self.order = {test: index for index, test in enumerate(tests)}
         self.verdict = verdict
+        self.any_passed = False
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Leaves out the others."""
@@ -177,6 +185,8 @@ class Chosen:
         if report.failed:
             with self.verdict.open("a") as file:
                 file.write(report.nodeid + "\n")
+        elif report.passed and report.when == "call":
+            self.any_passed = True
 
 
 class ChangedFile(importlib.machinery.SourceFileLoader):
@@ -219,8 +229,8 @@ class Trial:
     runners: Runners
     tests: list[str] = field(default_factory=list)
     all_tests: bool = False
-    #: False if no test runs the changed lines
-    is_run: bool = True
+    #: False as long as no test has run the changed lines to its end
+    is_run: bool = False
     #: at the first failure; else all that fail are noted
     stops: bool = True
     process: int = 0
@@ -239,7 +249,6 @@ class Trial:
         if not done:
             self.tests = self.runners.enough_of(self.change.place)
         self.all_tests = len(done) + len(self.tests) == len(likely)
-        self.is_run = bool(likely)
         if self.tests:
             self.run()
 
@@ -279,12 +288,12 @@ class Trial:
             status = 99
             print(problem)
         sys.stdout.flush()
-        os._exit(status)
+        os._exit(ALL_SKIPPED if status == 0 and not chosen.any_passed else status)
 
     def outcome(self) -> str | None:
         """None while it runs; "survived", "not run", or what noticed."""
         if not self.tests:
-            return SURVIVED if self.is_run else NOT_RUN
+            return NOT_RUN
         done, status = os.waitpid(self.process, os.WNOHANG)
         if not done and time.monotonic() < self.deadline:
             return None
@@ -292,10 +301,14 @@ class Trial:
             os.killpg(self.process, signal.SIGKILL)
             os.waitpid(self.process, 0)
             return self._cleared("takes for ever")
+        code = os.waitstatus_to_exitcode(status)
+        if code in (0, ALL_SKIPPED):
+            self.is_run |= code == 0
+            return self._cleared(SURVIVED if self.is_run else NOT_RUN)
         failed = (
             self.verdict.read_text().strip() if self.verdict.exists() else "the tests cannot run"
         )
-        return self._cleared(SURVIVED if status == 0 else failed)
+        return self._cleared(failed)
 
     def _cleared(self, outcome: str) -> str:
         self.verdict.unlink(missing_ok=True)
@@ -312,8 +325,8 @@ def leave_out_what_fails_anyway(runners: Runners) -> None:
     trial.run()
     while (outcome := trial.outcome()) is None:
         time.sleep(0.1)
-    if outcome in ("the tests cannot run", "takes for ever"):
-        raise SystemExit(f"The tests cannot run here: the package, as it is, {outcome}.")
+    if outcome in (NOT_RUN, "the tests cannot run", "takes for ever"):
+        raise SystemExit(f"The tests cannot run here: the package, as it is: {outcome}.")
     failing = [] if outcome == SURVIVED else outcome.splitlines()
     for test in failing:
         runners.seconds.pop(test, None)
@@ -339,7 +352,7 @@ def tried(changes: Iterable[Change], runners: Runners) -> Iterator[tuple[Change,
             (trial, outcome) for trial in running if (outcome := trial.outcome())
         ]:
             running.remove(trial)
-            if outcome == SURVIVED and not trial.all_tests:
+            if outcome in UNNOTICED and not trial.all_tests:
                 print(f"so far unnoticed  {trial.change.name}", flush=True)
                 waiting.append(trial)
             else:

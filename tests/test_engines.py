@@ -129,9 +129,14 @@ def test_products_in_eight_bits_are_faster_for_many_rows() -> None:
 
 
 def test_arithmetic_that_a_device_lacks_is_refused() -> None:
-    with pytest.raises(InputError, match=r"compute is 'fp8', and .*A100.* has no fp8 arithmetic"):
+    with pytest.raises(
+        InputError,
+        match=r"compute is 'fp8', and .*A100.* has no fp8 arithmetic: leave it out; weights sets",
+    ):
         _asked(Echo(), device="A100-SXM4-80GB", compute="fp8")
-    with pytest.raises(InputError, match=r"compute is 'fp4', and .* has no fp4 .*: give 'fp8'"):
+    with pytest.raises(
+        InputError, match=r"compute is 'fp4', and .* has no fp4 .*: give 'fp8'; weights sets"
+    ):
         _asked(Echo(), compute="fp4")
     with pytest.raises(InputError, match=r"compute is .fp8., and weights are in int4"):
         _asked(Echo(), compute="fp8", weights="int4")

@@ -99,13 +99,11 @@ def _names_in(text: Any) -> set[str]:
     return {each.name for each in parameters if each.default is Parameter.empty}
 
 
-@pytest.mark.slow
 def test_every_code_has_a_sentence_and_every_sentence_a_code() -> None:
     used = {use.code for use in _uses_of_codes()}
     assert used == registered_texts().keys() - {"text"}
 
 
-@pytest.mark.slow
 def test_values_in_sentences_are_given() -> None:
     wrong = [
         f"{use.file.name}:{use.line} {use.code}: {missing}"

@@ -235,7 +235,6 @@ def test_one_change_is_not_repeated_as_all_of_them() -> None:
     assert changes == ["bfloat16"]
 
 
-@pytest.mark.slow
 def test_a_smaller_batch_goes_with_other_changes() -> None:
     options: dict[str, Any] = {**STEP, "batch_size": 64}
     together, *_ = memory_suggestions(blocks(), (256, 64), **options).suggestions

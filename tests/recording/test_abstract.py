@@ -181,6 +181,21 @@ def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: b
             record(model, args=args, execute=execute)
 
 
+def test_a_mask_of_booleans_hides_keys_from_queries() -> None:
+    """Of five keys, the second alone is seen, so that each result is its value."""
+    is_seen = torch.tensor([False, True, False, False, False]).expand(2, 2, 3, 5)
+    results: list[Any] = []
+
+    def forward(_: Calls, q: Tensor, k: Tensor) -> Tensor:
+        result = F.scaled_dot_product_attention(q, k, k, is_seen)
+        results.append(result.detach().clone())
+        return result
+
+    queries, keys = torch.rand(2, 2, 3, 4), torch.rand(2, 2, 5, 4)
+    record(Calls(forward), args=(queries, keys), execute="real")
+    assert results[-1].tolist() == keys[:, :, 1:2].expand(2, 2, 3, 4).tolist()
+
+
 def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(3, 3), Calls(lambda _, x: x * x.sum().item()))

@@ -104,8 +104,10 @@ def sent_bytes(kind: Kind, size: int, processes: int) -> int:
     """
     if kind in ("send", "receive"):
         return size
+    if processes <= 1:
+        return 0
     if kind in ("broadcast", "reduce", "gather", "scatter"):
-        return size if processes > 1 else 0
+        return size
     num_rounds = 2 if kind == "all-reduce" else 1
     num_peers = processes - 1
-    return num_rounds * size * num_peers // max(1, processes)
+    return num_rounds * size * num_peers // processes

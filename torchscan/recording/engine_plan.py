@@ -46,10 +46,10 @@ def experts_in(module: nn.Module) -> StackedExperts | None:
     up, down = held[first], held.get("down_proj")
     if up is None or down is None or not up.dim() == down.dim() == _STACKED:
         return None
-    if down.shape[1] == down.shape[2]:  # both dimensions are equal: the inner one is doubled
-        is_transposed = up.shape[2] > up.shape[1]
-    else:
-        is_transposed = down.shape[2] == up.shape[1]
+    is_transposed = getattr(module, "is_transposed", None)  # as transformers' modules say
+    if not isinstance(is_transposed, bool):
+        # With gates, the inner dimension is doubled; without, the shapes are the same either way.
+        is_transposed = first == "gate_up_proj" and up.shape[2] == 2 * down.shape[1]
     return StackedExperts(up.shape[0], first, is_transposed)
 
 

@@ -7,7 +7,7 @@ from torchscan.ops.communication import COLLECTIVES
 from torchscan.trace.events import OpCall
 
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
-_SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
+_SEARCHING = ("sort", "topk", "unique", "_unique2", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = (
     "index_put",
     "_index_put",

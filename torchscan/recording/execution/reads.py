@@ -57,9 +57,7 @@ def begins_deepcopy(request: OpRequest) -> bool:
 
 def is_mask(index: Tensor | None) -> bool:
     """Return whether an index is a mask, with one value per element."""
-    if not isinstance(index, Tensor):
-        return False
-    return index.dtype in (torch.bool, torch.uint8)
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def may_read(request: OpRequest) -> bool:

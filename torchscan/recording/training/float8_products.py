@@ -24,7 +24,7 @@ def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: 
         values = values.contiguous()
     if _is_row_major(others):
         others = others.t().contiguous().t()
-    is_rowwise = one.scale.dim() > 0 or other.scale.dim() > 0
+    is_rowwise = one.scale.dim() > 0
     scales = _inverse_scales(one, other)
     out_dtype, after = dtype, None
     if is_rowwise and not is_fast:
@@ -68,12 +68,13 @@ def _placements_of_product(one: Any, other: Any) -> tuple[Any, ...] | None:
 
 
 def _inverse_scales(one: Quantized, other: Quantized) -> tuple[Tensor, Tensor]:
-    """Return the factor of the product: both scales are numbers, or both are of rows."""
+    """Return the factors of the product: both are numbers, or both are of rows.
+
+    Only the second matrix may have a single scale beside scales of rows.
+    """
     first, second = one.scale, other.scale
     if first.dim() and not second.dim():
         second = second.repeat(other.values.shape[1]).reshape(1, -1)
-    elif second.dim() and not first.dim():
-        first = first.repeat(one.values.shape[0]).reshape(-1, 1)
     return first.reciprocal(), second.reciprocal()
 
 

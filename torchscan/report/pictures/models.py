@@ -86,12 +86,8 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
             lambda value, _: units.count(value, digits=0) if value >= 1 else f"{value:g}"
         )
         of_axis.set_minor_formatter(NullFormatter())
-    elif largest < _NEAR * smallest:
-        return
-    elif axis == "x":
-        ax.set_xlim(left=0)
-    else:
-        ax.set_ylim(bottom=0)
+    elif largest >= _NEAR * smallest:
+        ax.set(**{f"{axis}lim": (0, None)})
 
 
 def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
