@@ -233,7 +233,14 @@ def test_choices_are_all_that_there_are() -> None:
             ("memory", *NET, "--largest-batch"),
             "depends on the device: give --device 'NVIDIA H200', for example",
         ),
-        (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
+        (
+            ("summary", *NET, "--output", "nets.py/report.txt"),
+            "'nets.py/report.txt' cannot be written, since 'nets.py' is a file: give a path in a",
+        ),
+        (
+            ("graph", *NET, "--output", "nets.py/below/net.svg"),
+            "'nets.py/below/net.svg' cannot be written, since 'nets.py' is a file: give a path",
+        ),
         (("table", *NET, "--metrics", "price"), "'price' is not a metric"),
         (
             ("table", *NET, "--metrics", "latency"),
@@ -870,6 +877,28 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         "One pass",
         "Limited by",
     ]
+
+
+def test_a_report_without_a_name_replaces_only_a_report(run: Any, folder: Path) -> None:
+    page = folder / "torchscan.html"
+    page.write_text("<title>torchscan</title> my notes")
+    status, out, err = run("report", *NET)
+    assert (status, out, page.read_text()) == (2, "", "<title>torchscan</title> my notes")
+    assert err == (
+        "torchscan: torchscan.html exists and is not a report of torchscan: give --output "
+        "report.html or another name\n"
+    )
+    assert run("report", *NET, "--output", "torchscan.html")[0] == 0
+    small = page.stat().st_size
+    assert run("report", *NET, "--device", "RTX 4090") == (0, "", "Wrote torchscan.html.\n")
+    assert page.stat().st_size > small
+
+
+def test_folders_of_a_file_are_created(run: Any, folder: Path) -> None:
+    for command, name in (("summary", "net.json"), ("graph", "net.svg"), ("report", "net.html")):
+        path = f"{command}/new/{name}"
+        assert run(command, *NET, "--output", path) == (0, "", f"Wrote {path}.\n")
+        assert (folder / path).is_file()
 
 
 @pytest.mark.parametrize("has_matplotlib", [False, True])
