@@ -1080,6 +1080,7 @@ def needs(shell: str) -> str:
         ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
         ("torchscan inspect x --run-on ''", "cuda", "TPU\\ v4"),
         ("torchscan memory x -d H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan memory x -d RTX", "RTX\\ 4090", "RTX"),
         ("torchscan llm ''", "serve", "--format"),
         ("torchscan llm t", "train", "serve"),
         ("torchscan llm serve --co", "--context", "--checkpoint"),
