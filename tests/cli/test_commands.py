@@ -879,6 +879,20 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     ]
 
 
+def test_a_comparison_of_checkpoints_says_how_to_choose_one(run: Any, folder: Path) -> None:
+    (folder / "deep.py").write_text(
+        "from torch import nn\n"
+        "def deep():\n"
+        "    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))\n"
+    )
+    step = ("deep.py:deep", "--input", "4", "--training", "--device", "RTX 4090")
+    status, out, _ = run("memory", *step, "--checkpoint", "compare")
+    assert status == 0
+    said = "give --checkpoint none (nothing), a number (every n-th layer), full (all layers) or"
+    assert said in " ".join(out.split())
+    assert run("memory", *step, "--checkpoint", "full")[0] == 0
+
+
 def test_a_report_without_a_name_replaces_only_a_report(run: Any, folder: Path) -> None:
     page = folder / "torchscan.html"
     page.write_text("<title>torchscan</title> my notes")
