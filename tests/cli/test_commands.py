@@ -882,8 +882,10 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
 def test_a_comparison_of_checkpoints_says_how_to_choose_one(run: Any, folder: Path) -> None:
     (folder / "deep.py").write_text(
         "from torch import nn\n"
+        "class Block(nn.Sequential):\n"
+        "    pass\n"
         "def deep():\n"
-        "    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))\n"
+        "    return nn.Sequential(*(Block(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))\n"
     )
     step = ("deep.py:deep", "--input", "4", "--training", "--device", "RTX 4090")
     status, out, _ = run("memory", *step, "--checkpoint", "compare")
