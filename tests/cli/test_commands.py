@@ -866,6 +866,8 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     assert "<title>nets.py:Net → nets.py:Net(9) · torchscan</title>" in pair
     assert '"levels":[{"nodes"' in pair
     assert "Peak memory" in run("compare", *sides)[1]
+    names = json.loads(run("compare", *sides, "--format", "json")[1])["names"]
+    assert names == {"before": "nets.py:Net", "after": "nets.py:Net(9)"}
     assert run("report", *NET, "--device", "RTX 4090") == (0, "", "Wrote torchscan.html.\n")
     page = (folder / "torchscan.html").read_text()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
