@@ -9,9 +9,11 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -172,6 +174,38 @@ def test_help_teaches(run: Any) -> None:
         assert status == 0
         assert command == "completion" or f"examples\n  torchscan {command}" in text
         assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_fits_the_terminal(run: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in ("", *COMMANDS):
+        text = run(*command.split(), "--help")[1]
+        # Choices, options of which one may be given, and a line of usage cannot be parted.
+        fixed = re.compile(r" +-.*\{| .* \| | .* -- python train.py \[")
+        lines = [line for line in text.splitlines() if not fixed.match(line)]
+        assert max(map(len, lines)) <= width, command
+
+
+def test_narrow_help_has_the_same_commands_and_keys(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examples(command: str) -> list[list[str]]:
+        text = run(*command.split(), "--help")[1].partition("\nexamples\n")[2]
+        lines = text.partition("\n\n")[0].replace("\\\n", " ").splitlines()
+        return list(map(shlex.split, lines))
+
+    def keys() -> dict[str, Any]:
+        text = run("check", "--help")[1]
+        lines = [line for line in text.splitlines() if re.match(r"  (\[|#|\w+ = )", line)]
+        return tomllib.loads("\n".join(lines))
+
+    monkeypatch.setenv("COLUMNS", "200")
+    wide, wide_keys = {command: examples(command) for command in COMMANDS}, keys()
+    monkeypatch.setenv("COLUMNS", "50")
+    assert {command: examples(command) for command in COMMANDS} == wide
+    assert keys() == wide_keys
+    assert wide_keys["budgets"]["backbone"]["max_macs"] == "4.2G"
 
 
 def test_choices_are_all_that_there_are() -> None:
@@ -945,6 +979,20 @@ def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Pat
 def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
     assert run("report", *NET, "--precision", "fp8")[0] == 0
     assert "Memory: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
+
+
+def test_lines_of_check_fit_the_terminal(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = 'max_params = "1k"\nmax_macs = "1k"\nmax_model_size = "1MiB"'
+    budget = f'[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\n{limits}'
+    (folder / "torchscan.toml").write_text(budget)
+    _, wide, _ = run("check")
+    monkeypatch.setattr("torchscan.cli.check.terminal_width", lambda: 40)
+    status, narrow, _ = run("check")
+    assert (status, wide.count("\n")) == (0, 1)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert narrow.split() == wide.split()
 
 
 @pytest.mark.slow
