@@ -282,6 +282,25 @@ def test_several_saved_results_of_an_operator_are_counted(curve: CheckpointCurve
     assert described == "all but 2 softmax, gelu"
 
 
+def test_rows_that_save_results_of_the_same_modules_differ(curve: CheckpointCurve) -> None:
+    """Convolutions of three stages, of which more and more are saved, and one without a name."""
+    kinds = [("conv1", 3), ("down.0", 3), ("conv1", 5), ("down.0", 5), ("conv1", 7), ("0", 7)]
+    saved = [
+        SavedResult("aten.convolution.default", (path,), ((size,),), 4 * size, 0.0)
+        for path, size in kinds
+    ]
+    choices = [replace(named(curve, MIX), saved=tuple(saved[:number])) for number in range(1, 7)]
+    of_these = replace(curve, choices=tuple(choices))
+    assert [describe_recomputed(each, of_these) for each in choices] == [
+        "all but conv1",
+        "all but conv1, down.0",
+        "all but 2 conv1, down.0",
+        "all but 2 conv1, 2 down.0",
+        "all but 3 conv1, 2 down.0",
+        "all but products",
+    ]
+
+
 def test_invalid_questions_are_refused() -> None:
     with pytest.raises(InputError, match=r"depends on the device: give device='NVIDIA H200'"):
         estimate_memory(model := Blocks(), (WIDTH,), training=True).checkpointing()

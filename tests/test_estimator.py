@@ -600,7 +600,9 @@ def test_gradients_that_were_there_stay() -> None:
     ("options", "message"),
     [
         ({"optimizer": "AdamW"}, "give training=True"),
-        ({"training": True, "optimizer": "Adamm"}, "give the name of a class in torch.optim"),
+        ({"training": True, "optimizer": "admw"}, "did you mean 'AdamW'. Give the name of a class"),
+        ({"training": True, "optimizer": "AdmW8bit"}, "'AdmW8bit': did you mean 'AdamW8bit'"),
+        ({"training": True, "optimizer": "Newton"}, "'Newton': give the name of a class in torch"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
         (

@@ -87,7 +87,7 @@ def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) 
 
     updated = outcome(run, "model_budget(name='net')", "--torchscan-update")
     updated.assert_outcomes(passed=1)
-    updated.stdout.fnmatch_lines(["*= torchscan =*", "net: baseline recorded in *net.json"])
+    updated.stdout.fnmatch_lines(["*= torchscan =*", "net: wrote *net.json"])
     assert baseline.exists()
 
     outcome(run, "model_budget(name='net')").assert_outcomes(passed=1)

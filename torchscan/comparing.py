@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, overload
 
 from torch import nn
@@ -37,14 +38,31 @@ def compare(before: Any, after: Any) -> Comparison | RunComparison:
     where a prefix has changed. ``to_html()`` shows both sides aligned; for two scans, it has the
     graphs of both models.
     """
+    for side, name in ((before, "before"), (after, "after")):
+        _require_comparable(name, side)
     if isinstance(before, Inspected) and isinstance(after, Inspected):
         return compare_runs(before.facts, after.facts)
     if isinstance(before, Inspected) or isinstance(after, Inspected):
         raise InputError("a run cannot be compared with a report: give two runs, or two reports")
-    for side, name in ((before, "before"), (after, "after")):
-        if isinstance(side, nn.Module):
-            raise InputError(f"{name} is a model without inputs: give Scan(model, input_shape)")
     return compare_sides(_side_of(before), _side_of(after))
+
+
+def _require_comparable(name: str, side: Any) -> None:
+    """Raise an InputError if a side is something from which a comparable result can be made."""
+    if isinstance(side, nn.Module):
+        raise InputError(f"{name} is a model without inputs: give Scan(model, input_shape)")
+    if isinstance(side, str | os.PathLike):
+        raise InputError.of_value(
+            name,
+            os.fspath(side),
+            "give open_run(path) for an inspected run, or from_json(text) for a report; "
+            "serve(path, other_path) compares watched runs",
+        )
+    if type(side).__name__ == "WatchedRun":  # which this module cannot import
+        raise InputError(
+            f"{name} is a watched run, and compare takes inspected runs: give both paths to "
+            "serve(path, other_path)"
+        )
 
 
 def side_of_scan(

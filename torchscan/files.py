@@ -49,7 +49,7 @@ def read_text(path: Path, what: str, max_mib: int = _MAX_MIB) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file completely, or leave it as it is.
+    """Replace a file completely, or leave it as it is, and create its folder if it is missing.
 
     Links and permissions are kept; a pipe is written to directly.
     """
@@ -58,11 +58,26 @@ def write_text(path: Path, text: str) -> None:
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8")
             return
+        _require_folder(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, text)
+    except InputError:  # which is a ValueError
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{shortened(str(path))} cannot be written: {reason}") from error
+
+
+def _require_folder(path: Path) -> None:
+    """Raise an InputError if a file is where a folder of this path should be."""
+    for parent in path.parents:
+        if parent.is_dir():
+            return
+        if parent.exists():
+            raise InputError(
+                f"{shortened(str(path))} cannot be written, since {shortened(str(parent))} is a "
+                "file: give a path in a folder"
+            )
 
 
 def _replace(target: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from torchscan.errors import Argument, InputError
+from torchscan.errors import Argument, InputError, Value
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -178,30 +178,34 @@ def _common(
 
 # -- text to numbers -------------------------------------------------------------------------------
 
+#: reads a text; errors begin with the name of the argument, if there is one
+ParseNumber = Callable[[str, str | None], float]
 
-def parse_count(text: str) -> float:
+
+def parse_count(text: str, name: str | None = None) -> float:
     """Read a count with a decimal prefix, and optionally a unit: ``"4.2 GMACs" -> 4.2e9``."""
-    found = _match(_COUNT, text, "count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
+    expected = "count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)"
+    found = _match(_COUNT, text, name, expected)
     prefix = (found["prefix"] or "").replace("K", "k").replace("B", "G")
-    return _number(found["number"]) * 1000.0 ** _DECIMAL.index(prefix)
+    return _number(found["number"], name) * 1000.0 ** _DECIMAL.index(prefix)
 
 
-def parse_memory(text: str) -> float:
+def parse_memory(text: str, name: str | None = None) -> float:
     """Read bytes: ``"1.5 GiB" -> 1610612736``; ``GB`` are 1000³, ``GiB`` 1024³."""
-    problem = "amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
-    found = _match(_MEMORY, text, problem)
+    expected = "amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
+    found = _match(_MEMORY, text, name, expected)
     prefix = (found["prefix"] or "").replace("K", "k")
     base = 1024.0 if found["binary"] else 1000.0
-    return _number(found["number"]) * base ** _DECIMAL.index(prefix)
+    return _number(found["number"], name) * base ** _DECIMAL.index(prefix)
 
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, name: str | None = None) -> float:
     """Read seconds: ``"12.5 ms" -> 0.0125``."""
-    found = _match(_DURATION, text, "duration: give 12.5ms, 80us or 2s")
-    return _number(found["number"]) * _SECONDS[found["unit"]]
+    found = _match(_DURATION, text, name, "duration: give 12.5ms, 80us or 2s")
+    return _number(found["number"], name) * _SECONDS[found["unit"]]
 
 
 #: seconds from which on a limit without a unit is more likely to be in milliseconds
@@ -218,10 +222,10 @@ def checked_seconds(name: str, seconds: float) -> float:
     return seconds
 
 
-def parse_tokens(text: str) -> float:
+def parse_tokens(text: str, name: str | None = None) -> float:
     """Read tokens, of which k are 1024, as lengths of contexts are given: ``"32k" -> 32768``."""
-    found = _match(_TOKENS, text, "number of tokens: give 8192 or 8k (8 · 1024)")
-    return _number(found["number"]) * (1024 if found["prefix"] else 1)
+    found = _match(_TOKENS, text, name, "number of tokens: give 8192 or 8k (8 · 1024)")
+    return _number(found["number"], name) * (1024 if found["prefix"] else 1)
 
 
 #: a number of tokens as an argument: 4096, or "4k"
@@ -230,7 +234,7 @@ Tokens = int | str
 
 def tokens_of(name: str, value: object) -> int:
     """Return the tokens that an argument gives as a number or as text, at least one."""
-    number = _whole_number(value, parse_tokens, _TOKENS)
+    number = _whole_number(name, value, parse_tokens, _TOKENS)
     if number is None or number < 1:
         raise InputError.of_value(name, value, "give a positive integer, or a text such as '4k'")
     return number
@@ -238,7 +242,7 @@ def tokens_of(name: str, value: object) -> int:
 
 def bytes_of(name: str, value: object) -> int:
     """Return the bytes that an argument gives as a number or as text, zero or more."""
-    number = _whole_number(value, parse_memory, _MEMORY)
+    number = _whole_number(name, value, parse_memory, _MEMORY)
     if number is None or number < 0:
         raise InputError.of_value(
             name, value, "give a number of bytes, or a text such as '500 MiB'"
@@ -247,33 +251,40 @@ def bytes_of(name: str, value: object) -> int:
 
 
 def _whole_number(
-    value: object, parse: Callable[[str], float], form: re.Pattern[str]
+    name: str, value: object, parse: ParseNumber, form: re.Pattern[str]
 ) -> int | None:
     """Return an integer given as such or as text of this form, or None if it is neither."""
     if isinstance(value, str):
         if not form.fullmatch(value.strip()):
             return None
-        parsed = parse(value)
+        parsed = parse(value, name)
         return int(parsed) if parsed.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def parse_share(text: str) -> float:
+def parse_share(text: str, name: str | None = None) -> float:
     """Read a share: ``"2.5%" -> 0.025``, ``"0.025"`` too."""
-    found = _match(_SHARE, text, "share: give 2.5% or 0.025")
-    return _number(found["number"]) / (100 if found["percent"] else 1)
+    found = _match(_SHARE, text, name, "share: give 2.5% or 0.025")
+    return _number(found["number"], name) / (100 if found["percent"] else 1)
 
 
-def _match(form: re.Pattern[str], text: str, expected: str) -> re.Match[str]:
+def _match(form: re.Pattern[str], text: str, name: str | None, expected: str) -> re.Match[str]:
     """Return the parts of a text, or raise an InputError if it does not have this form."""
     found = form.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is not a valid {expected}")
+        raise _error_of(text, name, f"is not a valid {expected}")
     return found
 
 
-def _number(text: str) -> float:
+def _number(text: str, name: str | None) -> float:
     number = float(text.replace("_", "").replace(",", ""))
     if not math.isfinite(number):
-        raise InputError(f"{text[:40]!r} is too large: give a smaller number")
+        raise _error_of(text[:40], name, "is too large: give a smaller number")
     return number
+
+
+def _error_of(text: str, name: str | None, problem: str) -> InputError:
+    """Return an error about a text, which begins with the argument that the text was given for."""
+    if name is None:
+        return InputError(f"{text!r} {problem}")
+    return InputError(Argument(name), " is ", Value(text), f", which {problem}")

@@ -442,8 +442,13 @@ def test_what_is_only_known_from_below_is_within_no_limit() -> None:
     ("limits", "says"),
     [
         ({}, "there is no limit for"),
-        ({"max_params": "many"}, "'many' is not a valid count"),
-        ({"max_model_size": "3 apples"}, "'3 apples' is not a valid amount of memory"),
+        ({"max_params": "many"}, "max_params is 'many', which is not a valid count: give "),
+        (
+            {"max_model_size": "3 apples"},
+            "max_model_size is '3 apples', which is not a valid amount of memory",
+        ),
+        ({"max_macs": "4 GB"}, "max_macs is '4 GB', which is not a valid count: give 25000000, "),
+        ({"max_macs": "9" * 400}, "max_macs is '9{40}', which is too large: give a smaller"),
         ({"max_params": -1}, "give a number"),
         ({"max_params": float("nan")}, "give a number"),
         ({"max_params": True}, "give a number"),
@@ -595,7 +600,10 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
             "[budgets.x]\nmax_parms = 1",
             "budgets.x.max_parms: it is not a key: did you mean max_params?",
         ),
-        ("[budgets.x]\nmax_params = 'lots'", "budgets.x.max_params: 'lots' is not a valid count"),
+        (
+            "[budgets.x]\nmax_params = 'lots'",
+            'budgets.x.max_params: max_params is "lots", which is not a valid count',
+        ),
         ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: max_params is -1"),
         ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: max_params is nan"),
         ("[budgets.x]\nmax_params = 1\nname = 'y'", "budgets.x.name: it is not a key"),
@@ -625,7 +633,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("[budgets.x]\nmax_params = 1\nbaseline = ''", "budgets.x.baseline"),
         (
             "[budgets.x]\nbaseline = 'a.json'\ntolerance = '1 apple'",
-            "budgets.x.tolerance: '1 apple' is not a valid share",
+            'budgets.x.tolerance: it is "1 apple", which is not a valid share',
         ),
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
         (
@@ -649,7 +657,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
             "[budgets.x]\nmax_step_time = '1ms'",
             "budgets.x.max_step_time: it needs the device that it was measured on",
         ),
-        (f"{STEP}'fast'\n", "budgets.x.max_step_time: 'fast' is not a valid duration"),
+        (f"{STEP}'fast'\n", 'budgets.x.max_step_time: it is "fast", which is not a valid duration'),
         (
             f"{STEP}60\n",
             "budgets.x.max_step_time: it is 60, a number without a unit: give '60 ms' or '60 s'",
@@ -663,7 +671,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         (f"{STEP}true\n", "budgets.x.max_step_time: it is True"),
         (
             f"{STEP}'1 s'\nstep_time_tolerance = '1 apple'",
-            "budgets.x.step_time_tolerance: '1 apple' is not a valid share",
+            'budgets.x.step_time_tolerance: it is "1 apple", which is not a valid share',
         ),
         (
             "[budgets.x]\nmax_params = 1\nmeasured_on = 'CPU'",
@@ -695,7 +703,7 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ),
         (
             f"{WRITER}min_context = 'far'",
-            "budgets.x.generation.min_context: 'far' is not a valid number of tokens",
+            'budgets.x.generation.min_context: min_context is "far", which is not a valid number of tokens',
         ),
         (f"{WRITER}max_weights = -1", "budgets.x.generation.max_weights: max_weights is -1"),
         (

@@ -188,7 +188,7 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
     ("limits", "says"),
     [
         ({}, "there is no limit for a generation: give one, such as max_time_per_token"),
-        ({"max_weights": "heavy"}, "'heavy' is not a valid amount of memory"),
+        ({"max_weights": "heavy"}, "max_weights is 'heavy', which is not a valid amount of memory"),
         ({"min_context": -1}, "min_context is -1: give a number"),
         (
             {"max_params": 1},

@@ -9,9 +9,11 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,6 +176,38 @@ def test_help_teaches(run: Any) -> None:
         assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_fits_the_terminal(run: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in ("", *COMMANDS):
+        text = run(*command.split(), "--help")[1]
+        # Choices, options of which one may be given, and a line of usage cannot be parted.
+        fixed = re.compile(r" +-.*\{| .* \| | .* -- python train.py \[")
+        lines = [line for line in text.splitlines() if not fixed.match(line)]
+        assert max(map(len, lines)) <= width, command
+
+
+def test_narrow_help_has_the_same_commands_and_keys(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examples(command: str) -> list[list[str]]:
+        text = run(*command.split(), "--help")[1].partition("\nexamples\n")[2]
+        lines = text.partition("\n\n")[0].replace("\\\n", " ").splitlines()
+        return list(map(shlex.split, lines))
+
+    def keys() -> dict[str, Any]:
+        text = run("check", "--help")[1]
+        lines = [line for line in text.splitlines() if re.match(r"  (\[|#|\w+ = )", line)]
+        return tomllib.loads("\n".join(lines))
+
+    monkeypatch.setenv("COLUMNS", "200")
+    wide, wide_keys = {command: examples(command) for command in COMMANDS}, keys()
+    monkeypatch.setenv("COLUMNS", "50")
+    assert {command: examples(command) for command in COMMANDS} == wide
+    assert keys() == wide_keys
+    assert wide_keys["budgets"]["backbone"]["max_macs"] == "4.2G"
+
+
 def test_choices_are_all_that_there_are() -> None:
     """Help does not wait for the lists themselves, which stand beside what needs torch."""
     parsers = parsers_by_command(parser().get_default("commands"))
@@ -233,7 +267,14 @@ def test_choices_are_all_that_there_are() -> None:
             ("memory", *NET, "--largest-batch"),
             "depends on the device: give --device 'NVIDIA H200', for example",
         ),
-        (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
+        (
+            ("summary", *NET, "--output", "nets.py/report.txt"),
+            "'nets.py/report.txt' cannot be written, since 'nets.py' is a file: give a path in a",
+        ),
+        (
+            ("graph", *NET, "--output", "nets.py/below/net.svg"),
+            "'nets.py/below/net.svg' cannot be written, since 'nets.py' is a file: give a path",
+        ),
         (("table", *NET, "--metrics", "price"), "'price' is not a metric"),
         (
             ("table", *NET, "--metrics", "latency"),
@@ -859,6 +900,8 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     assert "<title>nets.py:Net → nets.py:Net(9) · torchscan</title>" in pair
     assert '"levels":[{"nodes"' in pair
     assert "Peak memory" in run("compare", *sides)[1]
+    names = json.loads(run("compare", *sides, "--format", "json")[1])["names"]
+    assert names == {"before": "nets.py:Net", "after": "nets.py:Net(9)"}
     assert run("report", *NET, "--device", "RTX 4090") == (0, "", "Wrote torchscan.html.\n")
     page = (folder / "torchscan.html").read_text()
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
@@ -870,6 +913,44 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         "One pass",
         "Limited by",
     ]
+
+
+def test_a_comparison_of_checkpoints_says_how_to_choose_one(run: Any, folder: Path) -> None:
+    (folder / "deep.py").write_text(
+        "from torch import nn\n"
+        "class Block(nn.Sequential):\n"
+        "    pass\n"
+        "def deep():\n"
+        "    return nn.Sequential(*(Block(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))\n"
+    )
+    step = ("deep.py:deep", "--input", "4", "--training", "--device", "RTX 4090")
+    status, out, _ = run("memory", *step, "--checkpoint", "compare")
+    assert status == 0
+    said = "give --checkpoint none (nothing), a number (every n-th layer), full (all layers) or"
+    assert said in " ".join(out.split())
+    assert run("memory", *step, "--checkpoint", "full")[0] == 0
+
+
+def test_a_report_without_a_name_replaces_only_a_report(run: Any, folder: Path) -> None:
+    page = folder / "torchscan.html"
+    page.write_text("<title>torchscan</title> my notes")
+    status, out, err = run("report", *NET)
+    assert (status, out, page.read_text()) == (2, "", "<title>torchscan</title> my notes")
+    assert err == (
+        "torchscan: torchscan.html exists and is not a report of torchscan: give --output "
+        "report.html or another name\n"
+    )
+    assert run("report", *NET, "--output", "torchscan.html")[0] == 0
+    small = page.stat().st_size
+    assert run("report", *NET, "--device", "RTX 4090") == (0, "", "Wrote torchscan.html.\n")
+    assert page.stat().st_size > small
+
+
+def test_folders_of_a_file_are_created(run: Any, folder: Path) -> None:
+    for command, name in (("summary", "net.json"), ("graph", "net.svg"), ("report", "net.html")):
+        path = f"{command}/new/{name}"
+        assert run(command, *NET, "--output", path) == (0, "", f"Wrote {path}.\n")
+        assert (folder / path).is_file()
 
 
 @pytest.mark.parametrize("has_matplotlib", [False, True])
@@ -898,6 +979,20 @@ def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Pat
 def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
     assert run("report", *NET, "--precision", "fp8")[0] == 0
     assert "Memory: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
+
+
+def test_lines_of_check_fit_the_terminal(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = 'max_params = "1k"\nmax_macs = "1k"\nmax_model_size = "1MiB"'
+    budget = f'[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\n{limits}'
+    (folder / "torchscan.toml").write_text(budget)
+    _, wide, _ = run("check")
+    monkeypatch.setattr("torchscan.cli.check.terminal_width", lambda: 40)
+    status, narrow, _ = run("check")
+    assert (status, wide.count("\n")) == (0, 1)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert narrow.split() == wide.split()
 
 
 @pytest.mark.slow
@@ -1051,6 +1146,7 @@ def needs(shell: str) -> str:
         ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
         ("torchscan inspect x --run-on ''", "cuda", "TPU\\ v4"),
         ("torchscan memory x -d H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan memory x -d RTX", "RTX\\ 4090", "RTX"),
         ("torchscan llm ''", "serve", "--format"),
         ("torchscan llm t", "train", "serve"),
         ("torchscan llm serve --co", "--context", "--checkpoint"),

@@ -218,7 +218,7 @@ def test_a_measured_cpu_can_be_asked_about(
     )
     state = torch.random.get_rng_state()
     assert main(["devices", "--measure"]) == 0
-    assert str(own_file) in capsys.readouterr().out
+    assert capsys.readouterr().err == f"Wrote {own_file}.\n"
     entries = json.loads(own_file.read_text())["devices"]
     assert next(iter(entries)) == "mine"
     (entry,) = (entry for name, entry in entries.items() if name != "mine")

@@ -276,7 +276,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ((*NET, "--precision", "fp8"), "precision is fp8, which needs its own modules"),
         (
             (*NET, "--training", "--optimizer", "Adamant"),
-            "--optimizer is 'Adamant': give the name of a class",
+            "--optimizer is 'Adamant': did you mean 'Adam'? Give the name of a class",
         ),
         (
             ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),

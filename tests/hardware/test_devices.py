@@ -50,6 +50,7 @@ NUMBERS = {
         ("RTX4090", "NVIDIA GeForce RTX 4090"),
         ("3090", "NVIDIA GeForce RTX 3090"),
         ("A10", "NVIDIA A10"),
+        ("A40", "NVIDIA A40"),  # not the A100-SXM4-40GB
         ("P4", "Tesla P4"),
         ("P100 PCIe 12GB", "Tesla P100-PCIE-12GB"),
         ("RTX 2080", "NVIDIA GeForce RTX 2080"),
@@ -102,7 +103,12 @@ def test_a_short_name_means_the_device_that_the_catalogue_says(names: list[str],
         ("A100 40GB", "NVIDIA A100-SXM4-40GB"),
         ("A100 PCIe", "NVIDIA A100 80GB PCIe"),
         ("H21", "H20"),
-        ("V100", "32GB"),
+        ("V100", "matches several devices: give a name like Tesla V100-SXM2-16GB, .*32GB$"),
+        (
+            "RTX",
+            r"matches \d\d devices: give a name like (NVIDIA [^,]+, ){4}NVIDIA [^,]+ "
+            r"\(`torchscan devices` lists all\)$",
+        ),
         ("RTX 5050 Laptop", "is not known"),
         ("Orin", "AGX Orin 32GB"),
     ],

@@ -76,7 +76,14 @@ def test_a_limit_for_another_device_is_not_and_a_warning_says_so(device: str) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_step_time": "8 apples"}, "'8 apples' is not a valid duration"),
+        (
+            {"max_step_time": "8 apples"},
+            "max_step_time is '8 apples', which is not a valid duration",
+        ),
+        (
+            {"max_step_time": 1, "tolerance": "1 h"},
+            "tolerance is '1 h', which is not a valid share",
+        ),
         ({"max_step_time": -1}, "max_step_time is -1: give a number, or a text such as '120 ms'"),
         ({"max_step_time": True}, "max_step_time is True"),
         ({"max_step_time": None}, "max_step_time is None"),

@@ -306,7 +306,10 @@ def test_what_the_card_has_no_memory_for_is_said() -> None:
     [
         ({}, "there is no limit for a plan: give one, such as max_peak_memory"),
         ({"max_macs": 1}, "max_macs is not a limit of a plan: give max_local_params, "),
-        ({"max_peak_memory": "heavy"}, "'heavy' is not a valid amount of memory"),
+        (
+            {"max_peak_memory": "heavy"},
+            "max_peak_memory is 'heavy', which is not a valid amount of memory",
+        ),
         ({"max_latency": "1 s"}, "times need a device"),
         ({"max_waiting": "5%"}, "times need a device"),
     ],

@@ -275,7 +275,9 @@ def test_no_way_is_marked_if_none_is_within_the_limits() -> None:
 def test_wrong_arguments_are_refused_in_a_line() -> None:
     with pytest.raises(InputError, match="max_per_token is 0: give seconds, more than 0"):
         _searched(max_per_token=0)
-    with pytest.raises(InputError, match="'soon' is not a valid duration"):
+    with pytest.raises(
+        InputError, match="max_first_token is 'soon', which is not a valid duration"
+    ):
         _searched(max_first_token="soon")
     with pytest.raises(InputError, match="weights and formats are both given"):
         _searched(weights="int4", formats=("fp8",))

@@ -512,6 +512,31 @@ def test_other_estimates_are_a_change() -> None:
     assert compare(before, after).passes == {}
 
 
+def timed(device: str, seconds: float, margin: float) -> dict[str, Any]:
+    """Return an info with a time that was estimated for a device."""
+    values = {"device": device, "precision": None, "compiled": False, "seconds": seconds}
+    content = info(net())
+    content["overall"]["time_estimate"] = seconds
+    content["estimates"] = [{"code": "time-estimate", "values": {**values, "margin": margin}}]
+    return content
+
+
+def test_times_have_their_devices_and_error_margins() -> None:
+    old, new = timed("H100", 0.002, 0.4), timed("H100", 0.003, 0.4)
+    same = compare(old, new)
+    assert "Times are estimated for H100 ± 40 %." in same.to_text()
+    data = same.to_dict()
+    assert data["names"] == {"before": "Sequential", "after": "Sequential"}
+    assert data["devices"] == {"before": "H100", "after": "H100"}
+    assert data["time_margins"] == {"before": 0.4, "after": 0.4}
+    text = " ".join(compare(old, timed("H200", 0.001, 0.25)).to_text().split())
+    assert "Times are estimated for H100 ± 40 % before and H200 ± 25 % now." in text
+
+    without = compare(info(net()), new)
+    assert "Times" not in without.to_text()
+    assert without.to_dict().keys().isdisjoint({"devices", "time_margins"})
+
+
 def test_a_formula_that_fails_is_not_listed_as_missing() -> None:
     problem = {
         "code": "formula-failed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,6 +288,26 @@ def test_a_run_and_a_report_are_not_compared(is_swapped: bool) -> None:
         InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"
     ):
         compare(*(reversed(sides) if is_swapped else sides))
+
+
+def test_paths_and_watched_runs_name_what_to_give_instead(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    with torchscan.watch(model, tmp_path / "run"):
+        model(torch.ones(1, 2)).sum().backward()
+    watched = torchscan.open_run(tmp_path / "run")
+    for sides, name in (((watched, watched), "before"), ((BEFORE, watched), "after")):
+        with pytest.raises(
+            InputError, match=rf"^{name} is a watched run, .* give both paths to serve"
+        ):
+            compare(*sides)
+    with pytest.raises(
+        InputError, match=r"^before is 'a\.json': give open_run\(path\) for an insp"
+    ):
+        compare("a.json", BEFORE)
+    with pytest.raises(
+        InputError, match=r"^after is 'b\.json': give .* or from_json\(text\) for a"
+    ):
+        compare(crawl_module(model, (2,)), Path("b.json"))
 
 
 def test_inspections_are_compared_by_what_they_found() -> None:

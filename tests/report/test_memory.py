@@ -388,3 +388,32 @@ def test_long_names_of_equal_layers_stay_in_their_column(width: int) -> None:
     assert len(rows) > 1
     assert {line.index(" ×3") for line in rows} == {rows[0].index(" ×3")}
     assert max(map(len, rows)) <= width
+
+
+class Stages(nn.Module):
+    """Stages with equal blocks, whose names differ in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        for stage in (1, 2, 3):
+            blocks = [nn.ModuleDict({"act1": nn.Sigmoid(), "act2": nn.Tanh()}) for _ in range(2)]
+            self.add_module(f"layer{stage}", nn.ModuleList(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        for blocks in self.children():
+            for block in blocks.children():
+                for act in block.children():
+                    x = act(x)
+        return x
+
+
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_truncated_names_of_layers_stay_different(width: int) -> None:
+    estimate = estimate_memory(Stages(), (2**16,), training=True)
+    text = estimate.to_text(width=width)
+    rows = [line for line in text.splitlines() if "×2" in line]
+    names = {row.partition(" ×2")[0] for row in rows}
+    assert len(names) == len(rows) == 6
+    assert max(map(len, text.splitlines())) <= width

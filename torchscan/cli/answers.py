@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ from torchscan.terminal import has_colours, is_terminal, width_of
 if TYPE_CHECKING:
     from torchscan.scan import Scan
 
+#: how to choose a row of the table of checkpoints
+_HOW_TO_CHECKPOINT = (
+    "For a row, give --checkpoint none (nothing), a number (every n-th layer), full (all layers) or "
+    "selective. All but …: a policy, the checkpoint of curve.choices[i] in Python."
+)
 _FORMATS_BY_SUFFIX = {
     ".csv": "csv",
     ".html": "html",
@@ -132,6 +138,8 @@ def put_checkpoints(options: argparse.Namespace, *others: str) -> bool:
     max_memory, options.checkpoint = options.max_memory, False
     curve = on_scan(options, lambda scan: scan.checkpointing(max_memory))
     table, json = checkpoint_table(curve), partial(to_complete_json, curve)
+    legend, *remarks = table.remarks
+    table = replace(table, remarks=[legend, _HOW_TO_CHECKPOINT, *remarks])
     put_table(table, options, curve.to_html, json=json)
     return True
 

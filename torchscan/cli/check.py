@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchscan.cli.answers import terminal_width
 from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import add_command
 from torchscan.cli.output import (
@@ -105,10 +107,21 @@ def _run(options: argparse.Namespace) -> int:
         reports.append(report)
         if options.format == "text":
             head, *rest = map(printable, report.lines)
-            print_answer("\n".join([f"{report.sign} {head}", *rest]))
+            print_answer("\n".join(map(_fit, [f"{report.sign} {head}", *rest])))
     if options.format == "github":
         print_answer(format_comment(reports), is_document=True)
     return max(statuses)
+
+
+def _fit(line: str) -> str:
+    """Return a line in the width of the terminal, with its further lines indented."""
+    width = terminal_width()
+    if width is None:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _checked(budget: Budget, options: argparse.Namespace) -> tuple[int, BudgetReport]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.comparing import compare
+    from torchscan.report.comparison import Comparison
     from torchscan.report.comparison_table import comparison_table, format_comparison
     from torchscan.report.paging.comparison_page import comparison_page
     from torchscan.report.run_data import open_run_or_report
@@ -83,6 +85,8 @@ def _run(options: argparse.Namespace) -> None:
             side_of = partial(_side_of, options, each)
             sides.append(on_one_of_several(options, each, side_of, saved))
     comparison = compare(*sides)
+    if isinstance(comparison, Comparison):
+        comparison = replace(comparison, names=given)
     put_table(
         comparison_table(comparison),
         options,

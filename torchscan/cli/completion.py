@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from torchscan.cli.option_values import CHECKPOINTS, COMPARE, to_checkpoint_or_comparison
 from torchscan.cli.options import add_command, command_groups, parsers_by_command
 from torchscan.cli.output import print_answer
+from torchscan.errors import InputError
 from torchscan.hardware.device_catalog import known_devices
 from torchscan.report.columns import COLUMNS
 
@@ -146,17 +148,38 @@ def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
     return "; ".join(lines) + " ;;"
 
 
+def _device_forms(name: str) -> list[str]:
+    """Return the name of a device, and what remains without its first words if it is accepted."""
+    from torchscan.hardware.device_specs import device_named
+
+    words = name.split(" ")
+    forms = [name]
+    for start in range(1, len(words)):
+        form = " ".join(words[start:])
+        with contextlib.suppress(InputError):
+            if device_named(form).name == name:
+                forms.append(form)
+    return forms
+
+
 def _bash_devices() -> str:
-    names = "\n".join(known_devices())
+    names = "\n".join("|".join([*_device_forms(name), ""]) for name in known_devices())
     return f"""\
-# completes from the beginning of any word of a name; escapes spaces, unless after a quote
+# completes the first form of each name that begins so; escapes spaces, unless after a quote
 _torchscan_devices() {{
-    local rest begun="${{1//\\\\/}}"
+    local line form begun="${{1//\\\\/}}"
     begun=${{begun#[\\"\\']}}
-    while IFS= read -r rest; do
-        while [[ "$rest" == *" "* && "$rest" != "$begun"* ]]; do rest="${{rest#* }}"; done
-        [[ "$rest" == "$begun"* ]] || continue
-        case "$1" in [\\"\\']*) COMPREPLY+=("$rest") ;; *) COMPREPLY+=("${{rest// /\\\\ }}") ;; esac
+    while IFS= read -r line; do
+        while [ -n "$line" ]; do
+            form=${{line%%|*}}
+            line=${{line#*|}}
+            [[ "$form" == "$begun"* ]] || continue
+            case "$1" in
+                [\\"\\']*) COMPREPLY+=("$form") ;;
+                *) COMPREPLY+=("${{form// /\\\\ }}") ;;
+            esac
+            break
+        done
     done << 'END'
 {names}
 END

@@ -8,7 +8,7 @@ from typing import Any
 from torchscan.cli.answers import terminal_width
 from torchscan.cli.option_table import add_option
 from torchscan.cli.options import add_command
-from torchscan.cli.output import print_answer
+from torchscan.cli.output import print_answer, print_written
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -59,4 +59,5 @@ def _measured() -> str:
     require_writable(user_file())
     name, entry = measure()
     path = save_entry(name, entry)
-    return f"{device_text(known_devices()[name], terminal_width())}\n\nsaved to {path}"
+    print_written(path)
+    return device_text(known_devices()[name], terminal_width())

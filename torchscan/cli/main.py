@@ -29,6 +29,7 @@ from torchscan.cli import (
     summary,
 )
 from torchscan.cli.answers import choose_format
+from torchscan.cli.help_layout import HelpLayout
 from torchscan.cli.options import parsers_by_command
 from torchscan.cli.output import (
     INVALID_USE,
@@ -97,8 +98,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports errors in one line, and takes no abbreviations of options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        layout = argparse.RawDescriptionHelpFormatter
-        fixed = {"add_help": False, "allow_abbrev": False, "formatter_class": layout}
+        fixed = {"add_help": False, "allow_abbrev": False, "formatter_class": HelpLayout}
         super().__init__(*args, **{**kwargs, **fixed})
         self.add_argument("--help", "-h", action="help", help="Show this help and exit.")
 

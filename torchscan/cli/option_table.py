@@ -207,7 +207,8 @@ class _Options:
     # files and the browser
     format = Option("Choose the format (default: by the name of the --output file, else text)",
                     choices=FORMATS)
-    output = Option("Write to this file instead of standard output", "FILE", Path, short="-o")
+    output = Option("Write to this file instead of standard output, and create its folder if it is "
+                    "missing", "FILE", Path, short="-o")
     width = Option("Set the width in characters (default: the terminal's)", "N", to_count)
     run = Option("Show the measurements of a watched run or a file of inspect --save", "RUN", Path)
     overlay = Option("Show your own values by path as colors of the graph and a column: a CSV file "

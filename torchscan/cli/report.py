@@ -12,13 +12,15 @@ from torchscan.cli.option_table import add_option, add_options
 from torchscan.cli.options import model_command
 from torchscan.cli.output import INVALID_USE, SUCCESS, print_remark, print_written
 from torchscan.cli.spelling import ShellSpelling
-from torchscan.errors import RecordError, TorchscanError
-from torchscan.files import write_text
+from torchscan.errors import Give, InputError, RecordError, TorchscanError
+from torchscan.files import read_text, write_text
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan
     from torchscan.targets import Built
 
+#: file that is written if none is named
+_USUAL = "torchscan.html"
 _EXAMPLES = """\
 examples
   torchscan report torchvision:resnet50
@@ -33,7 +35,7 @@ def add_to(commands: Any) -> None:
     help_ = "Write an HTML report: graph, layers, memory and times of a model."
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
     add_options(parser, "device", "run", "overlay")
-    add_option(parser, "output", default=Path("torchscan.html"), help="Write to this file")
+    add_option(parser, "output", help=f"Write to this file (default: {_USUAL})")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -42,6 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     from torchscan.report.paging.overlay_file import read_overlays
     from torchscan.watching.opening import open_run
 
+    output = options.output or _usual_output()
     if can_estimate_for(options.device):
         device_named(options.device)
     run = None if options.run is None else open_run(options.run)
@@ -59,11 +62,25 @@ def _run(options: argparse.Namespace) -> int:
         )
 
     page = on_model(options, options.target, made)
-    write_text(options.output, page)
-    print_written(options.output)
+    write_text(output, page)
+    print_written(output)
     for each in failures:
         print_remark(each)
     return INVALID_USE if failures else SUCCESS
+
+
+def _usual_output() -> Path:
+    """Return the file for reports without a name, unless it has another content."""
+    from torchscan.report.paging.model_page import is_page
+
+    output = Path(_USUAL)
+    if output.is_file() and not is_page(read_text(output, "the file")):
+        raise InputError(
+            f"{_USUAL} exists and is not a report of torchscan: give ",
+            Give("output", "report.html"),
+            " or another name",
+        )
+    return output
 
 
 def _excuse(

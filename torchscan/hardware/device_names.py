@@ -27,9 +27,13 @@ def is_part(name: str, full: str) -> bool:
 
 
 def has_words(name: str, full: str) -> bool:
-    """Return whether ``full`` contains the words of ``name``, of which there must be some."""
-    given = _words(name)
-    return bool(given) and given <= _words(full)
+    """Return whether ``full`` contains the words of ``name``, of which there must be some.
+
+    What is written together has to be side by side: "A40" is not in "NVIDIA A100-SXM4-40GB".
+    """
+    present = f" {' '.join(_split(full))} "
+    given = re.findall("[a-z0-9]+", name.lower())
+    return bool(given) and all(f" {' '.join(_split(word))} " in present for word in given)
 
 
 def most_similar(name: str, known: Iterable[str]) -> list[str]:
@@ -53,6 +57,10 @@ def most_similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _words(name: str) -> set[str]:
+    return set(_split(name))
+
+
+def _split(name: str) -> list[str]:
     """Return the words of a name, letters apart from numbers: "RTX4090" is "rtx", "4090"."""
     words = re.findall(r"[a-z]+|[0-9]+", name.lower())
-    return {_SYNONYMS.get(word, word) for word in words}
+    return [_SYNONYMS.get(word, word) for word in words]

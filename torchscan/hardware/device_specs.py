@@ -21,6 +21,8 @@ from torchscan.hardware.this_machine import (
 from torchscan.wrong_arguments import explain_wrong_types
 
 _GIB = 2**30
+#: names in the error about an ambiguous one
+_MAX_PROPOSED = 5
 
 
 @explain_wrong_types
@@ -75,10 +77,13 @@ def _device_of_catalog(name: str, *, is_timed: bool) -> Device:
     likely = [full for full in known if has_words(name, full)]
     if not likely and name.lower() not in _KINDS:
         likely = most_similar(name, known)
-    advice = f"a name like {', '.join(likely or ['NVIDIA H200'])}"
+    advice = f"a name like {', '.join(likely[:_MAX_PROPOSED] or ['NVIDIA H200'])}"
     if matches:
+        number = "several" if len(likely) <= _MAX_PROPOSED else len(likely)
+        rest = "" if number == "several" else " (`torchscan devices` lists all)"
         raise InputError(
-            Argument("device"), f" is {name!r}, which matches several devices: give ", advice
+            Argument("device"),
+            f" is {name!r}, which matches {number} devices: give {advice}{rest}",
         )
     memory = "" if is_timed else ", or its memory, such as '24 GiB'"
     own = PythonOnly(", or register it with register_device(...)")

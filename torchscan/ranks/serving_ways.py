@@ -113,7 +113,7 @@ def _seconds(name: str, limit: float | str | None) -> float | None:
     if limit is None:
         return None
     if isinstance(limit, str):
-        return parse_duration(limit)
+        return parse_duration(limit, name)
     if isinstance(limit, bool) or not limit > 0:
         raise InputError.of_value(name, limit, 'give seconds, more than 0, or "30 ms"')
     return checked_seconds(name, limit)

@@ -39,19 +39,28 @@ def describe_recomputed(choice: CheckpointChoice, curve: CheckpointCurve) -> str
 
 
 def _names_of_saved(choice: CheckpointChoice, curve: CheckpointCurve) -> list[str]:
-    """Return names of saved results: of attention, of modules with products, and of operators."""
-    products: list[str] = []
+    """Return names of saved results: of attention, of modules with products, and of operators.
+
+    A name has the number of results with other shapes, by which rows with the same names differ.
+    """
+    products: Counter[str] = Counter()
     for each in _products_of(choice):
-        products += [path.rpartition(".")[2] or "product" for path in each.modules]
+        products.update(dict.fromkeys(map(_name_module, each.modules), 1))
     num_products = max(len(_products_of(each)) for each in curve)
-    if len(_products_of(choice)) == num_products and len(products) > _MIN_PRODUCTS:
-        products = ["products"]
+    if len(_products_of(choice)) == num_products and products.total() > _MIN_PRODUCTS:
+        products = Counter(products=1)
     others = _other_operators_of(choice)
     attention = ["attention"] if others.pop("attention", 0) else []
-    names = [*attention, *dict.fromkeys(products)]
-    for name, num_results in others.items():
-        names.append(name if num_results == 1 else f"{num_results} {name}")
-    return names
+    counted = [*products.items(), *others.items()]
+    return [*attention, *(name if number == 1 else f"{number} {name}" for name, number in counted)]
+
+
+def _name_module(path: str) -> str:
+    """Return the end of a path that names a module: "conv1", and "downsample.0" for an index."""
+    *_, parent, name = ["", "", *path.split(".")]
+    if name.isdecimal() and parent:
+        return f"{parent}.{name}"
+    return name or "product"
 
 
 def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:

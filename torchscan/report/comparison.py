@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.alignment import align_nodes, merge_aligned
+from torchscan.report.compared_estimates import TimeSource, compare_estimates, time_source_of
 from torchscan.report.compared_trees import Settings, nodes_of_layers
 from torchscan.report.data import require_info
 from torchscan.report.info_data import (
     SUMS,
     FigureKey,
-    InfoData,
     InfoDict,
     Layer,
     NoteData,
@@ -36,12 +35,6 @@ QuestionKey = Literal[
 
 #: options of a scan that no info has
 OptionKey = Literal["device", "optimizer", "precision", "loop_iterations"]
-#: labels and formats of estimates, which are there if both sides have them
-ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "peak_bytes": ("Peak memory", units.memory),
-    "time_estimate": ("Time", units.duration),
-}
-
 #: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
 #: what must agree; otherwise the figures differ because the questions do
@@ -133,6 +126,10 @@ class Comparison(PageResult):
     formula_problems: tuple[Sequence[NoteData], Sequence[NoteData]] = ((), ())
     #: "peak_bytes" and "time_estimate" in seconds, before and after, if both sides have them
     estimates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: devices and error margins of the times, or None if one side has no time
+    time_source: TimeSource | None = None
+    #: names of the models, before and after: by default their classes
+    names: tuple[str, str] = field(default=("", ""), compare=False)
     #: old path -> new path of layers that have moved, without the layers in them
     moved: Moves = field(default_factory=dict)
     #: index of a layer before -> index of the layer after that it was compared with
@@ -164,6 +161,7 @@ class Comparison(PageResult):
             "complete": _both(self.complete),
             "without_formula": _both(tuple(map(dict, self.without_formula))),
             "passes": passes,
+            "names": _both(self.names),
         }
         if self.moved:
             content["moved"] = dict(self.moved)
@@ -171,6 +169,9 @@ class Comparison(PageResult):
             content["formula_problems"] = _both(self.formula_problems)
         if self.estimates:
             content["estimates"] = {key: _both(each) for key, each in self.estimates.items()}
+        if self.time_source is not None:
+            content["devices"] = _both(self.time_source.devices)
+            content["time_margins"] = _both(self.time_source.margins)
         return content
 
     def __repr__(self) -> str:
@@ -216,6 +217,8 @@ def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
     problems = (old.get("formula_problems", []), new.get("formula_problems", []))
     return Comparison(
         estimates=compare_estimates(old, new),
+        time_source=time_source_of(old, new),
+        names=(old["layers"][0]["type"], new["layers"][0]["type"]),
         totals=totals,
         layers=tuple(layers),
         moved=find_moves(old_nodes, new_nodes, aligned),
@@ -236,16 +239,6 @@ def settings_of_both(before: ComparedSide, after: ComparedSide) -> tuple[Setting
     if before.settings is None or after.settings is None:
         return {}, {}
     return before.settings, after.settings
-
-
-def compare_estimates(before: InfoData, after: InfoData) -> dict[str, tuple[float, float]]:
-    """Return the estimates of memory and time that both infos have."""
-    estimates = {}
-    for key in ESTIMATES:
-        sides = before["overall"].get(key), after["overall"].get(key)
-        if None not in sides:
-            estimates[key] = cast("tuple[float, float]", sides)
-    return estimates
 
 
 def _require_whole(before: InfoDict, after: InfoDict) -> None:

@@ -10,7 +10,8 @@ from torchscan import units
 from torchscan.notes import Note
 from torchscan.plain import from_plain
 from torchscan.report.columns import full_name_of
-from torchscan.report.comparison import ESTIMATES, Comparison, LayerChange
+from torchscan.report.compared_estimates import ESTIMATES
+from torchscan.report.comparison import Comparison, LayerChange
 from torchscan.report.folded_changes import FoldedChange, fold_changes
 from torchscan.report.info_data import COST_SUMS, SUMS, Layer, Shape, Shapes, summed
 from torchscan.report.layer_moves import describe_moves
@@ -58,6 +59,8 @@ def _table_of_rows(comparison: Comparison, rows: Sequence[FoldedChange]) -> Tabl
     for when, (names, problems) in zip(("before", "now"), sides, strict=True):
         notes = [from_plain(Note, each) for each in problems]
         remarks += unknown_cost_texts({name: name for name in names}, notes, when)
+    if comparison.time_source is not None:
+        remarks.append(f"Times are estimated for {comparison.time_source}.")
     remarks += describe_differences("reports", comparison.passes, format_value)
     columns = (
         words("change", "", lambda row: Cell(row.change.kind, _SIGNS[row.change.kind])),

@@ -17,7 +17,7 @@ from torchscan.report.memory_chart import STACK, format_chart, format_legend
 from torchscan.report.table import Screen, Table
 from torchscan.report.table_rows import Cell
 from torchscan.report.text import format_rows, format_totals, wrap_paragraphs
-from torchscan.report.text_columns import fit_columns
+from torchscan.report.text_columns import distinct_width, fit_columns
 from torchscan.terminal import check_width
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -44,7 +44,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         totals.append(_verdict(estimate.verdict))
     remarks = [*_left_out(groups, shown), *closeness(estimate.verdict)]
     remarks += [note.sentence for note in estimate.assumptions]
-    return make_table(
+    table = make_table(
         "Memory",
         _COLUMNS,
         shown,
@@ -55,6 +55,9 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         remarks=remarks,
         noun="layers",
     )
+    names, *others = table.columns
+    min_width = distinct_width(table.rows, names)
+    return replace(table, columns=(replace(names, min_width=min_width), *others))
 
 
 @explain_wrong_types
@@ -227,7 +230,7 @@ def layer_name(path: str) -> str:
 
 _COLUMNS = (
     words("path", "Layer", text=layer_name, min_width=5),
-    words("type", "Type", "type_name", min_width=4, priority=1),
+    words("type", "Type", "type_name", min_width=4, priority=2),
     sizes("activation_bytes", "Activations", summable=True),
-    sizes("peak_bytes", "Peak"),
+    sizes("peak_bytes", "Peak", priority=1),
 )

@@ -168,7 +168,7 @@ add_sentence(
     "step-needs-target",
     "the time of a step is only checked with a target: model_budget(name={name!r})",
 )
-add_sentence("baseline-recorded", "baseline recorded in {path}")
+add_sentence("baseline-recorded", "wrote {path}")
 add_sentence(
     "below-baseline",
     "below the baseline: {metrics:list}; `torchscan check --update` lowers it",

@@ -216,6 +216,18 @@ def _min_width(column: Column, texts: Sequence[str], factor: int = 1) -> int:
     return min(min_width, max_width)
 
 
+def distinct_width(rows: Sequence[Row], column: Column) -> int:
+    """Return the narrowest width, from the minimum on, at which truncated names still differ."""
+    names = {row.name: row.end for row in rows}
+    for width in range(column.min_width or 1, max(map(len, names), default=0)):
+        truncated = {
+            truncate_text(name, width, column.truncate, suffix=end) for name, end in names.items()
+        }
+        if len(truncated) == len(names):
+            return width
+    return max(map(len, names), default=1)
+
+
 def text_width(text: str) -> int:
     """Return how many columns of a terminal a text takes; some characters take two."""
     if text.isascii():

@@ -47,6 +47,14 @@ _KINDS = {
 }
 
 
+#: names of common ones, as bitsandbytes spells them
+BLOCKWISE_NAMES = (
+    *("Adam8bit", "AdamW8bit", "LAMB", "LAMB8bit", "Lion", "Lion8bit", "SGD8bit"),
+    *("RMSprop8bit", "Adagrad8bit", "PagedAdam", "PagedAdam8bit", "PagedAdamW"),
+    *("PagedAdamW8bit", "PagedLion", "PagedLion8bit"),
+)
+
+
 class BlockwiseOptimizer(Optimizer):
     """An optimizer of bitsandbytes, with its state and kernels."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchscan.errors import Argument, InputError, PythonOnly, TorchscanError
-from torchscan.recording.training.blockwise_optimizers import blockwise_optimizer
+from torchscan.recording.training.blockwise_optimizers import (
+    BLOCKWISE_NAMES,
+    blockwise_optimizer,
+)
 
 #: the name of a class of torch.optim or bitsandbytes, a class or function that makes one of a list
 #: of parameters, or one that exists
@@ -143,17 +147,23 @@ def _checked(make: Callable[[], object]) -> Optimizer:
 
 def _class_named(name: str) -> Callable[[list[Tensor]], Optimizer]:
     """Return the class of torch.optim by this name, or what makes an optimizer of bitsandbytes."""
-    classes = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim)}
-    known = classes.get(name.lower())
-    if inspect.isclass(known) and issubclass(known, Optimizer):
-        return known
+    classes = {}
+    for each, known in vars(torch.optim).items():
+        if inspect.isclass(known) and issubclass(known, Optimizer):
+            classes[each.lower()] = known
+    if name.lower() in classes:
+        return classes[name.lower()]
     made = blockwise_optimizer(name)
     if made is None:
+        spelled = {each.lower(): each for each in BLOCKWISE_NAMES}
+        spelled |= {lower: known.__name__ for lower, known in classes.items()}
+        near = difflib.get_close_matches(name.lower(), spelled, 1)
+        advice = f"did you mean {spelled[near[0]]!r}? Give" if near else "give"
         raise OptimizerError.of_value(
             "optimizer",
             name,
-            "give the name of a class in torch.optim, such as 'AdamW', or in bitsandbytes, such "
-            "as 'AdamW8bit'",
+            f"{advice} the name of a class in torch.optim, such as 'AdamW', or in bitsandbytes, "
+            "such as 'AdamW8bit'",
             PythonOnly(", or a class"),
         )
     return made

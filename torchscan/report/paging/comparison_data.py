@@ -8,12 +8,8 @@ from typing import Any, cast
 
 from torchscan import units
 from torchscan.escapes import printable
-from torchscan.report.comparison import (
-    ComparedSide,
-    Comparison,
-    compare_estimates,
-    settings_of_both,
-)
+from torchscan.report.compared_estimates import compare_estimates
+from torchscan.report.comparison import ComparedSide, Comparison, settings_of_both
 from torchscan.report.comparison_table import format_value, growth
 from torchscan.report.info_data import COST_SUMS, SUMS, InfoDict, Layer, data_of
 from torchscan.report.paging.compared_rows import PageSide, PairedRows, rows_of_layers, starts_of

@@ -30,6 +30,7 @@ _COMMENTS = re.compile(
 )
 _TYPES = re.compile(r"/\*\* @(?:type|param|returns)(?:(?!\*/).)*\*/ ?")
 _INDENTATION = re.compile(r"^[ \t]+|^\n", re.MULTILINE)
+_TITLE_END = " · torchscan</title>"
 _START = """const data = JSON.parse(document.getElementById("data").textContent);
 ${entry}.showPage(document.querySelector(".torchscan-page"), data);"""
 
@@ -41,7 +42,7 @@ def model_page(shown: PageContent) -> str:
 
 def document(data: Mapping[str, Any]) -> str:
     """Return the HTML of a page. Only a ``live`` page requests data, from its own server."""
-    title = html.escape(f"{data['title']} · torchscan")
+    title = f"{html.escape(data['title'])}{_TITLE_END}"
     is_live = "live" in data
     has_run = is_live or "training" in data or "histories" in data.get("measured", {})
     entry = _RUN if has_run else _MODEL
@@ -50,7 +51,7 @@ def document(data: Mapping[str, Any]) -> str:
     head = (
         f'<meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy_of(entry, is_live)}">'
-        f"<title>{title}</title>"
+        f"<title>{title}"
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><style>{_styles(entry)}</style>'
     )
@@ -63,6 +64,12 @@ def document(data: Mapping[str, Any]) -> str:
         f'<!doctype html>\n<html lang="en"><head>{head}</head>'
         f'<body class="torchscan-page">{body}</body></html>\n'
     )
+
+
+def is_page(text: str) -> bool:
+    """Return whether a text is the HTML of such a page."""
+    head, *_ = text.partition("</title>")
+    return f"{head}</title>".endswith(_TITLE_END)
 
 
 def scripts_of(entry: str) -> list[str]:
