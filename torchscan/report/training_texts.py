@@ -93,6 +93,14 @@ def describe_loss(step: int, value: str, before: int | None) -> str:
     return f"the loss is {value} from step {step:,} on{last}"
 
 
+def describe_divergence(start: float, end: float, step: int, limit: float) -> str:
+    """Return how far the loss has risen, since when it is high, and what helps."""
+    rise = f"has risen from {write_value(start)} to {write_value(end)}"
+    since = f"and has been above {write_value(limit)} since step {step:,}"
+    advice = "try a smaller learning rate, a longer warm-up or gradient clipping"
+    return f"diverging loss: it {rise}, {since}; {advice}"
+
+
 def describe_spike(step: int, loss: float, before: float) -> str:
     """Return the step and the height of a spike, and the median loss before it."""
     height = f"{write_value(loss)}, median before it {write_value(before)}"
@@ -116,6 +124,7 @@ TEXTS: dict[str, Any] = {
     "layer-dead": describe_dead,
     "layer-does-not-learn": describe_slow,
     "loss-not-finite": describe_loss,
+    "loss-diverges": describe_divergence,
     "loss-spike": describe_spike,
     "overfitting": describe_overfitting,
 }

@@ -26,6 +26,16 @@ _MIN_GROWTH = 1e3
 _SPIKE_WINDOW, _MIN_BEFORE, _SPIKE_AFTER, _MIN_ABOVE = 100, 20, 6, 3
 #: height of a spike above the median before it, in standard deviations and as a share of its size
 _SPIKE_DEVIATIONS, _SPIKE_SHARE = 8.0, 0.3
+#: first losses whose median is the start, at least so many and one of so many; and a size that
+#: smaller losses are taken for, as a penalty that starts at 0 rises by any factor
+_NUM_FIRST, _ONE_OF, _MIN_SIZE = 5, 50, 0.1
+#: rise from the start to the last losses, in sizes of the start, and the rise that all later ones
+#: have
+_DIVERGED, _STAYS_ABOVE = 4.0, 1.0
+#: the same from the first loss alone, if the next ones are already far above it
+_DIVERGED_AT_ONCE, _STAYS_ABOVE_FIRST = 30.0, 10.0
+#: losses since a divergence, as a share of all and at least so many: a spike has passed by then
+_DIVERGED_SHARE, _MIN_DIVERGED = 0.1, 10
 #: evaluations after the best one, and the rise of their loss from it, that overfitting needs
 _MIN_AFTER_BEST, _MIN_RISE = 4, 0.1
 #: fall of the training loss meanwhile, and how many losses each of its two medians has
@@ -56,10 +66,13 @@ def find_problems(
     """
     dead = find_dead_layers(layers, first)
     over_depth = find_trend_over_depth(layers)
-    found = [*find_nonfinite_loss(curves), *find_growing_gradients(curves), *over_depth, *dead]
+    divergence = find_divergence(curves)
+    found = [*find_nonfinite_loss(curves), *divergence, *find_growing_gradients(curves)]
+    found += [*over_depth, *dead]
     if not dead and not over_depth:
         found += find_slow_layers(layers)
-    return [*found, *find_overfitting(curves, evaluations), *find_spike(curves)]
+    found += find_overfitting(curves, evaluations)
+    return found if divergence else [*found, *find_spike(curves)]
 
 
 def find_nonfinite_loss(curves: CurveValues) -> list[Note]:
@@ -84,6 +97,54 @@ def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
                 return None
         return note
     return None
+
+
+def find_divergence(curves: CurveValues) -> list[Note]:
+    """Return since when the loss is far above its start, if it has stayed there until the end."""
+    steps, losses = _finite_losses(curves)
+    if len(losses) <= _MIN_DIVERGED or not _ends_finite(curves):
+        return []
+    smooth = [statistics.median(losses[max(0, at - 2) : at + 3]) for at in range(len(losses))]
+    size = max(_MIN_DIVERGED, round(_DIVERGED_SHARE * len(losses)))
+    end = statistics.median(losses[-size:])
+    first = losses[: max(_NUM_FIRST, len(losses) // _ONE_OF)]
+    start = statistics.median(first)
+    unit = max(abs(start), _MIN_SIZE)
+    limit = max(start + _STAYS_ABOVE * unit, *first)
+    since = _rises_above(smooth, limit)
+    if end < start + _DIVERGED * unit or len(losses) - since < size:
+        start = losses[0]
+        unit = max(abs(start), _MIN_SIZE)
+        limit = start + _STAYS_ABOVE_FIRST * unit
+        since = _rises_above(smooth, limit)
+        if end < start + _DIVERGED_AT_ONCE * unit or since >= _NUM_FIRST:
+            return []
+    step = steps[max(1, since)]
+    return [Note.of("loss-diverges", start=start, end=end, step=step, limit=limit)]
+
+
+def _rises_above(losses: Sequence[float], limit: float) -> int:
+    """Return the place from which on all losses are above a limit."""
+    since = len(losses)
+    while since and losses[since - 1] > limit:
+        since -= 1
+    return since
+
+
+def _finite_losses(curves: CurveValues) -> tuple[list[int], list[float]]:
+    """Return the steps with finite losses, and the losses."""
+    steps, losses = [], []
+    for step, loss in zip(curves.steps, curves.losses, strict=True):
+        if loss is not None and math.isfinite(loss):
+            steps.append(step)
+            losses.append(loss)
+    return steps, losses
+
+
+def _ends_finite(curves: CurveValues) -> bool:
+    """Return whether the last known loss is finite."""
+    last = [loss for loss in curves.losses if loss is not None][-1:]
+    return all(map(math.isfinite, last))
 
 
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
@@ -140,11 +201,7 @@ def _train_loss_until(curves: CurveValues, last_step: float) -> float | None:
 
 def find_spike(curves: CurveValues) -> list[Note]:
     """Return the highest spike of the loss: far above all before it, for more than one step."""
-    steps, losses = [], []
-    for step, loss in zip(curves.steps, curves.losses, strict=True):
-        if loss is not None and math.isfinite(loss):
-            steps.append(step)
-            losses.append(loss)
+    steps, losses = _finite_losses(curves)
     heights = {}
     for at in range(_MIN_BEFORE, len(losses) - 1):
         height = _spike_height(losses, at)
