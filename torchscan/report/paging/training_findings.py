@@ -19,6 +19,7 @@ from torchscan.report.paging.layer_findings import (
     find_slow_layers,
     find_trend_over_depth,
 )
+from torchscan.report.paging.stuck_layers import find_stuck_network
 
 #: growth of the gradient norm since the start: healthy runs stay below 100
 _MIN_GROWTH = 1e3
@@ -46,11 +47,27 @@ _MAD = 0.6745
 
 @dataclass(frozen=True, kw_only=True)
 class CurveValues:
-    """Losses and gradient norms by step; None where one is not known."""
+    """Losses, gradient norms and learning rates by step; None where one is not known."""
 
     steps: Sequence[int]
     losses: Sequence[float | None]
     gradient_norms: Sequence[float | None]
+    learning_rates: Sequence[float | None] = ()
+
+    @property
+    def rate_by_step(self) -> dict[int, float]:
+        """Known learning rates by step."""
+        rates = zip(self.steps, self.learning_rates, strict=False)
+        return {step: rate for step, rate in rates if rate is not None}
+
+    @property
+    def finite_losses(self) -> list[tuple[int, float]]:
+        """Steps with finite losses, and the losses."""
+        finite = []
+        for step, loss in zip(self.steps, self.losses, strict=True):
+            if loss is not None and math.isfinite(loss):
+                finite.append((step, loss))
+        return finite
 
 
 def find_problems(
@@ -68,8 +85,9 @@ def find_problems(
     over_depth = find_trend_over_depth(layers)
     divergence = find_divergence(curves)
     found = [*find_nonfinite_loss(curves), *divergence, *find_growing_gradients(curves)]
-    found += [*over_depth, *dead]
-    if not dead and not over_depth:
+    stuck = find_stuck_network(layers, first, curves.rate_by_step, curves.finite_losses)
+    found += [*stuck, *over_depth, *dead]
+    if not (stuck or dead or over_depth):
         found += find_slow_layers(layers)
     found += find_overfitting(curves, evaluations)
     return found if divergence else [*found, *find_spike(curves)]
@@ -101,8 +119,10 @@ def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
 
 def find_divergence(curves: CurveValues) -> list[Note]:
     """Return since when the loss is far above its start, if it has stayed there until the end."""
-    steps, losses = _finite_losses(curves)
-    if len(losses) <= _MIN_DIVERGED or not _ends_finite(curves):
+    steps = [step for step, _ in curves.finite_losses]
+    losses = [loss for _, loss in curves.finite_losses]
+    last = [loss for loss in curves.losses if loss is not None][-1:]
+    if len(losses) <= _MIN_DIVERGED or last != losses[-1:]:
         return []
     smooth = [statistics.median(losses[max(0, at - 2) : at + 3]) for at in range(len(losses))]
     size = max(_MIN_DIVERGED, round(_DIVERGED_SHARE * len(losses)))
@@ -129,22 +149,6 @@ def _rises_above(losses: Sequence[float], limit: float) -> int:
     while since and losses[since - 1] > limit:
         since -= 1
     return since
-
-
-def _finite_losses(curves: CurveValues) -> tuple[list[int], list[float]]:
-    """Return the steps with finite losses, and the losses."""
-    steps, losses = [], []
-    for step, loss in zip(curves.steps, curves.losses, strict=True):
-        if loss is not None and math.isfinite(loss):
-            steps.append(step)
-            losses.append(loss)
-    return steps, losses
-
-
-def _ends_finite(curves: CurveValues) -> bool:
-    """Return whether the last known loss is finite."""
-    last = [loss for loss in curves.losses if loss is not None][-1:]
-    return all(map(math.isfinite, last))
 
 
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
@@ -191,17 +195,15 @@ def _has_risen(best: float, after: Sequence[float]) -> bool:
 
 def _train_loss_until(curves: CurveValues, last_step: float) -> float | None:
     """Return the median of the last losses up to a step, or None if there are too few."""
-    known = []
-    for step, loss in zip(curves.steps, curves.losses, strict=True):
-        if step <= last_step and loss is not None and math.isfinite(loss):
-            known.append(loss)
+    known = [loss for step, loss in curves.finite_losses if step <= last_step]
     recent = known[-_LOSSES_OF_MEDIAN:]
     return statistics.median(recent) if len(recent) >= MIN_RECENT else None
 
 
 def find_spike(curves: CurveValues) -> list[Note]:
     """Return the highest spike of the loss: far above all before it, for more than one step."""
-    steps, losses = _finite_losses(curves)
+    steps = [step for step, _ in curves.finite_losses]
+    losses = [loss for _, loss in curves.finite_losses]
     heights = {}
     for at in range(_MIN_BEFORE, len(losses) - 1):
         height = _spike_height(losses, at)
