@@ -377,6 +377,19 @@ def test_the_same_layers_stand_at_the_same_height(visit: Visit, resnets: str) ->
         assert "+added" in page.locator(".side .key").nth(1).inner_text()
 
 
+def test_colors_of_times_have_a_legend_on_both_sides(visit: Visit, resnets: str) -> None:
+    """Boxes have the color of what limits them: of 32 images, arithmetic and memory."""
+    with visit(resnets) as page:
+        page.get_by_label("color by").select_option("time")
+        keys = page.locator(".side .key")
+        for side in (0, 1):
+            expect(keys.nth(side)).to_contain_text("limited by compute")
+            expect(keys.nth(side)).to_contain_text("limited by memory")
+            expect(keys.nth(side).locator("i.on-compute, i.on-memory")).to_have_count(2)
+        page.get_by_label("color by").select_option("macs")
+        expect(keys.first).not_to_contain_text("limited by")
+
+
 def test_both_graphs_and_the_table_are_in_step(visit: Visit, resnets: str) -> None:
     with visit(resnets) as page:
         one, other = (page.locator(".side").nth(side) for side in (0, 1))

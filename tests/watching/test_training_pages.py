@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.browsing import least_contrast, least_contrast_of_marks, opened
+from tests.browsing import expect, least_contrast, least_contrast_of_marks, opened
 from tests.watching.test_distributions import of
 from tests.watching.watching import watch
 from torchscan.notes import Note
@@ -34,6 +34,7 @@ from torchscan.report.paging.training_record import (
     RowData,
     TrainingRecord,
 )
+from torchscan.watching.explore.followed_run import Followed
 from torchscan.watching.explore.run_page import page_of_run
 from torchscan.watching.explore.training import training_of
 from torchscan.watching.history import WatchedRun
@@ -426,6 +427,36 @@ def test_the_page_opens_with_cards_loss_and_layers(visit: Visit, healthy: Path) 
         assert rows[:3] == ["h.0", "linear", "act"]  # few modules are shown open
 
 
+def test_the_losses_of_other_runs_are_drawn_and_named(runs: Path, browser: Browser) -> None:
+    """The second run is longer, so the axis ends with it. The third one has no loss."""
+    first = write_losses(runs / "short", [0.5, 0.4, 0.3])
+    second = write_losses(runs / "longer", [0.9, None, 0.8, math.nan, 0.7])
+    silent = write_losses(runs / "silent", [None, None])
+    page_of_run(first, second, silent).save(runs / "losses.html")
+    with opened(browser, runs / "losses.html") as page:
+        expect(page.locator(f"{LOSS} svg.tracks .curve.other")).to_have_count(1)
+        expect(page.locator(f"{LOSS} svg.tracks")).to_contain_text("longer 0.700")
+        page.locator("svg.tracks").focus()
+        page.keyboard.press("Home")
+        readout = page.locator(f"{LOSS} .readout")
+        expect(readout).to_contain_text("step 0 · loss 0.500")
+        expect(readout).to_contain_text("loss of longer 0.900")
+        page.keyboard.press("End")
+        expect(readout).to_contain_text("loss of longer 0.700")
+        handle = page.get_by_role("slider", name="last step shown")
+        assert handle.get_attribute("aria-valuenow") == "4"
+        page.get_by_role("button", name="log", exact=True).click()
+        expect(page.locator(f"{LOSS} svg.tracks .curve.other")).to_have_count(1)
+
+
+def test_a_server_sends_the_losses_of_other_runs(runs: Path) -> None:
+    first = write_losses(runs / "one", [0.5, 0.4])
+    second = write_losses(runs / "two", [0.9, None, math.inf])
+    training = Followed(first).training(Followed(second, "the second"))
+    assert training is not None
+    assert training["others"] == [{"run": "the second", "steps": [0, 2], "losses": [0.9, "Inf"]}]
+
+
 def test_findings_stand_above_the_loss(visit: Visit, vanishing: Path) -> None:
     with visit(vanishing) as page:
         text = page.locator(".findings li").inner_text()
@@ -785,6 +816,18 @@ def write_steps(run: Path, num_layers: int, num_steps: int) -> Path:
     for step in range(num_steps):
         sampled = SampledStep(step=step, phase="train", number=step, time=1.0, distributions=found)
         store.write(sampled)
+    store.close()
+    return run
+
+
+def write_losses(run: Path, losses: Sequence[float | None]) -> Path:
+    """Write a run with losses and the gradients of one layer."""
+    write_steps(run, 1, len(losses))
+    store = Store(run / "rank0.sqlite", {"model": "Net", "closed": True})
+    points = [
+        CurvePoint(step, step, 100.0 + step, loss, None, None) for step, loss in enumerate(losses)
+    ]
+    store.write_curves({"train": points})
     store.close()
     return run
 

@@ -7,6 +7,9 @@ from typing import Any
 from torchscan import units
 from torchscan.notes import register_texts
 
+#: learning rate below which it is the reason that a network does not learn
+_MIN_RATE = 1e-6
+
 
 def write_value(value: float) -> str:
     """Return a value with three significant digits: ``0.2``, ``1.3e−9``."""
@@ -87,10 +90,39 @@ def describe_slow(
     return f"slow layer: {where} {verb} not learn; {ratio}, {median}"
 
 
+def describe_stuck(
+    layers: int, update: float, gradient: float, rate: float | None, step: int | None
+) -> str:
+    """Return since when no layer has learned, and what the gradients and the rate tell of it."""
+    where = {1: "the only layer", 2: "both layers"}.get(layers, f"all {layers} layers")
+    since = "from the first recorded step on" if step is None else f"since step {step:,}"
+    if gradient == 0:
+        advice = "look for dead units, saturated activations, or a loss without these weights"
+        return f"stuck network: the gradients of {where} have been 0 {since}; {advice}"
+    size = f"at most {write_value(update)}" if update else "0"
+    ratio = f"update ÷ weight has been {size} in {where} {since}"
+    norms = f"with gradient norms of up to {write_value(gradient)}"
+    if rate is None:
+        advice = "check that an optimizer has these weights and makes steps"
+    elif rate < _MIN_RATE:
+        advice = f"the learning rate is {write_value(rate)}: try a larger one"
+    else:
+        advice = f"the learning rate is {write_value(rate)}: look for saturated activations"
+    return f"stuck network: {ratio}, {norms}; 32-bit weights hardly change below 1e−7; {advice}"
+
+
 def describe_loss(step: int, value: str, before: int | None) -> str:
     """Return the first step with such a loss, and the last one with a finite loss."""
     last = "" if before is None else f"; it was last finite in step {before:,}"
     return f"the loss is {value} from step {step:,} on{last}"
+
+
+def describe_divergence(start: float, end: float, step: int, limit: float) -> str:
+    """Return how far the loss has risen, since when it is high, and what helps."""
+    rise = f"has risen from {write_value(start)} to {write_value(end)}"
+    since = f"and has been above {write_value(limit)} since step {step:,}"
+    advice = "try a smaller learning rate, a longer warm-up or gradient clipping"
+    return f"diverging loss: it {rise}, {since}; {advice}"
 
 
 def describe_spike(step: int, loss: float, before: float) -> str:
@@ -115,7 +147,9 @@ TEXTS: dict[str, Any] = {
     "gradients-grow": describe_growth,
     "layer-dead": describe_dead,
     "layer-does-not-learn": describe_slow,
+    "network-stuck": describe_stuck,
     "loss-not-finite": describe_loss,
+    "loss-diverges": describe_divergence,
     "loss-spike": describe_spike,
     "overfitting": describe_overfitting,
 }

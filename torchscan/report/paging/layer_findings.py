@@ -27,6 +27,10 @@ DEAD_SHARE = 0.95
 SLOW_UPDATE = 1e-5
 #: and share of the median layer's, since all updates are small when the learning rate is
 _SLOW_BESIDE_OTHERS = 0.01
+#: update ÷ weight below which 32-bit weights hardly change: their neighbors are 1.2e-7 apart
+UNCHANGED = 1e-7
+#: columns in which a layer has to stand still
+MIN_STILL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,7 @@ class LayerValues:
 
     path: str
     name: str
+    type_name: str = ""
     gradient: Sequence[float]
     update: Sequence[float]
     dead: Sequence[float]
@@ -131,18 +136,18 @@ def _step_since(dead: Sequence[float], first: Sequence[int]) -> int:
 
 
 def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
-    """Return layers whose weights hardly change although those of other layers do."""
-    medians = []
-    for layer in layers:
-        known = [value for value in layer.update if math.isfinite(value)]
-        has_gradient = any(math.isfinite(value) for value in layer.gradient)
-        if len(known) >= MIN_RECENT and has_gradient:
-            medians.append((layer, statistics.median(known)))
-    if len(medians) < MIN_RECENT:
+    """Return layers whose weights hardly change although those of other layers do.
+
+    A network of fewer than three layers has no typical one: its layers are slow if they stand
+    still.
+    """
+    medians = _median_updates(layers)
+    moving = [value for layer, value in medians if not _is_still(layer)]
+    typical = statistics.median(moving) if moving else 0.0
+    if typical <= UNCHANGED:
         return []
-    typical = statistics.median(value for _, value in medians)
-    limit = min(SLOW_UPDATE, _SLOW_BESIDE_OTHERS * typical)
-    slow = [(layer, value) for layer, value in medians if value < limit]
+    limit = min(SLOW_UPDATE, _SLOW_BESIDE_OTHERS * typical) if len(medians) >= MIN_RECENT else 0.0
+    slow = [(layer, value) for layer, value in medians if value < limit or _is_still(layer)]
     if not slow:
         return []
     layer, value = min(slow, key=lambda each: each[1])
@@ -156,6 +161,32 @@ def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
             others=len(slow) - 1,
         )
     ]
+
+
+def _median_updates(layers: Sequence[LayerValues]) -> list[tuple[LayerValues, float]]:
+    """Return the layers that have gradients, with their median update."""
+    medians = []
+    for layer in layers:
+        known = [value for value in layer.update if math.isfinite(value)]
+        has_gradient = any(map(math.isfinite, layer.gradient))
+        if len(known) >= MIN_RECENT and has_gradient:
+            medians.append((layer, statistics.median(known)))
+    return medians
+
+
+def can_be_stuck(layer: LayerValues) -> bool:
+    """Return whether a layer has gradients, and updates that show if it stands still.
+
+    Few rows of an embedding change in a step, and sampled values may not be among them.
+    """
+    has_values = all(any(map(math.isfinite, each)) for each in (layer.gradient, layer.update))
+    return has_values and "Embedding" not in layer.type_name
+
+
+def _is_still(layer: LayerValues) -> bool:
+    """Return whether the weights of a layer have hardly changed in any column."""
+    known = [value for value in layer.update if math.isfinite(value)]
+    return can_be_stuck(layer) and len(known) >= MIN_STILL and max(known) <= UNCHANGED
 
 
 def recent_values(values: Sequence[float]) -> list[float]:

@@ -90,7 +90,12 @@ def find_all(record: TrainingRecord, train: CurveData) -> list[Note]:
 
 
 def _values_of_curve(curve: CurveData) -> CurveValues:
-    return CurveValues(steps=curve.steps, losses=curve.losses, gradient_norms=curve.gradient_norms)
+    return CurveValues(
+        steps=curve.steps,
+        losses=curve.losses,
+        gradient_norms=curve.gradient_norms,
+        learning_rates=curve.learning_rates,
+    )
 
 
 # -- text and numbers ------------------------------------------------------------------------------
@@ -244,6 +249,13 @@ def _values_of_layers(layers: LayerData) -> list[LayerValues]:
         name = printable(row.path or row.name)
         if name.rpartition(".")[2].isdigit():
             name = f"{name} ({printable(row.type_name)})"
-        values = LayerValues(path=row.path, name=name, gradient=gradient, update=update, dead=dead)
+        values = LayerValues(
+            path=row.path,
+            name=name,
+            type_name=row.type_name,
+            gradient=gradient,
+            update=update,
+            dead=dead,
+        )
         found.append(values)
     return found

@@ -19,6 +19,7 @@ from torchscan.report.paging.layer_findings import (
     find_slow_layers,
     find_trend_over_depth,
 )
+from torchscan.report.paging.stuck_layers import find_stuck_network
 
 #: growth of the gradient norm since the start: healthy runs stay below 100
 _MIN_GROWTH = 1e3
@@ -26,6 +27,16 @@ _MIN_GROWTH = 1e3
 _SPIKE_WINDOW, _MIN_BEFORE, _SPIKE_AFTER, _MIN_ABOVE = 100, 20, 6, 3
 #: height of a spike above the median before it, in standard deviations and as a share of its size
 _SPIKE_DEVIATIONS, _SPIKE_SHARE = 8.0, 0.3
+#: first losses whose median is the start, at least so many and one of so many; and a size that
+#: smaller losses are taken for, as a penalty that starts at 0 rises by any factor
+_NUM_FIRST, _ONE_OF, _MIN_SIZE = 5, 50, 0.1
+#: rise from the start to the last losses, in sizes of the start, and the rise that all later ones
+#: have
+_DIVERGED, _STAYS_ABOVE = 4.0, 1.0
+#: the same from the first loss alone, if the next ones are already far above it
+_DIVERGED_AT_ONCE, _STAYS_ABOVE_FIRST = 30.0, 10.0
+#: losses since a divergence, as a share of all and at least so many: a spike has passed by then
+_DIVERGED_SHARE, _MIN_DIVERGED = 0.1, 10
 #: evaluations after the best one, and the rise of their loss from it, that overfitting needs
 _MIN_AFTER_BEST, _MIN_RISE = 4, 0.1
 #: fall of the training loss meanwhile, and how many losses each of its two medians has
@@ -36,11 +47,27 @@ _MAD = 0.6745
 
 @dataclass(frozen=True, kw_only=True)
 class CurveValues:
-    """Losses and gradient norms by step; None where one is not known."""
+    """Losses, gradient norms and learning rates by step; None where one is not known."""
 
     steps: Sequence[int]
     losses: Sequence[float | None]
     gradient_norms: Sequence[float | None]
+    learning_rates: Sequence[float | None] = ()
+
+    @property
+    def rate_by_step(self) -> dict[int, float]:
+        """Known learning rates by step."""
+        rates = zip(self.steps, self.learning_rates, strict=False)
+        return {step: rate for step, rate in rates if rate is not None}
+
+    @property
+    def finite_losses(self) -> list[tuple[int, float]]:
+        """Steps with finite losses, and the losses."""
+        finite = []
+        for step, loss in zip(self.steps, self.losses, strict=True):
+            if loss is not None and math.isfinite(loss):
+                finite.append((step, loss))
+        return finite
 
 
 def find_problems(
@@ -56,10 +83,14 @@ def find_problems(
     """
     dead = find_dead_layers(layers, first)
     over_depth = find_trend_over_depth(layers)
-    found = [*find_nonfinite_loss(curves), *find_growing_gradients(curves), *over_depth, *dead]
-    if not dead and not over_depth:
+    divergence = find_divergence(curves)
+    found = [*find_nonfinite_loss(curves), *divergence, *find_growing_gradients(curves)]
+    stuck = find_stuck_network(layers, first, curves.rate_by_step, curves.finite_losses)
+    found += [*stuck, *over_depth, *dead]
+    if not (stuck or dead or over_depth):
         found += find_slow_layers(layers)
-    return [*found, *find_overfitting(curves, evaluations), *find_spike(curves)]
+    found += find_overfitting(curves, evaluations)
+    return found if divergence else [*found, *find_spike(curves)]
 
 
 def find_nonfinite_loss(curves: CurveValues) -> list[Note]:
@@ -84,6 +115,40 @@ def find_nonfinite_loss_before(curves: CurveValues, step: int) -> Note | None:
                 return None
         return note
     return None
+
+
+def find_divergence(curves: CurveValues) -> list[Note]:
+    """Return since when the loss is far above its start, if it has stayed there until the end."""
+    steps = [step for step, _ in curves.finite_losses]
+    losses = [loss for _, loss in curves.finite_losses]
+    last = [loss for loss in curves.losses if loss is not None][-1:]
+    if len(losses) <= _MIN_DIVERGED or last != losses[-1:]:
+        return []
+    smooth = [statistics.median(losses[max(0, at - 2) : at + 3]) for at in range(len(losses))]
+    size = max(_MIN_DIVERGED, round(_DIVERGED_SHARE * len(losses)))
+    end = statistics.median(losses[-size:])
+    first = losses[: max(_NUM_FIRST, len(losses) // _ONE_OF)]
+    start = statistics.median(first)
+    unit = max(abs(start), _MIN_SIZE)
+    limit = max(start + _STAYS_ABOVE * unit, *first)
+    since = _rises_above(smooth, limit)
+    if end < start + _DIVERGED * unit or len(losses) - since < size:
+        start = losses[0]
+        unit = max(abs(start), _MIN_SIZE)
+        limit = start + _STAYS_ABOVE_FIRST * unit
+        since = _rises_above(smooth, limit)
+        if end < start + _DIVERGED_AT_ONCE * unit or since >= _NUM_FIRST:
+            return []
+    step = steps[max(1, since)]
+    return [Note.of("loss-diverges", start=start, end=end, step=step, limit=limit)]
+
+
+def _rises_above(losses: Sequence[float], limit: float) -> int:
+    """Return the place from which on all losses are above a limit."""
+    since = len(losses)
+    while since and losses[since - 1] > limit:
+        since -= 1
+    return since
 
 
 def find_growing_gradients(curves: CurveValues) -> list[Note]:
@@ -130,21 +195,15 @@ def _has_risen(best: float, after: Sequence[float]) -> bool:
 
 def _train_loss_until(curves: CurveValues, last_step: float) -> float | None:
     """Return the median of the last losses up to a step, or None if there are too few."""
-    known = []
-    for step, loss in zip(curves.steps, curves.losses, strict=True):
-        if step <= last_step and loss is not None and math.isfinite(loss):
-            known.append(loss)
+    known = [loss for step, loss in curves.finite_losses if step <= last_step]
     recent = known[-_LOSSES_OF_MEDIAN:]
     return statistics.median(recent) if len(recent) >= MIN_RECENT else None
 
 
 def find_spike(curves: CurveValues) -> list[Note]:
     """Return the highest spike of the loss: far above all before it, for more than one step."""
-    steps, losses = [], []
-    for step, loss in zip(curves.steps, curves.losses, strict=True):
-        if loss is not None and math.isfinite(loss):
-            steps.append(step)
-            losses.append(loss)
+    steps = [step for step, _ in curves.finite_losses]
+    losses = [loss for _, loss in curves.finite_losses]
     heights = {}
     for at in range(_MIN_BEFORE, len(losses) - 1):
         height = _spike_height(losses, at)

@@ -89,6 +89,14 @@ def pack_training(curve: CurveData, layers: LayerData) -> str:
     return b64encode(zlib.compress(data, 9)).decode()
 
 
+def pack_losses(run: str, curve: CurveData) -> dict[str, Any]:
+    """Return the known losses of a run that another one is compared with."""
+    known = [at for at, loss in enumerate(curve.losses) if loss is not None]
+    steps = [curve.steps[at] for at in known]
+    losses = [to_json(curve.losses[at], _LOSS_DIGITS) for at in known]
+    return {"run": truncate_text(run), "steps": _differences(steps), "losses": losses}
+
+
 def _pack_curve(curve: CurveData) -> dict[str, list[Any]]:
     start = curve.times[0] if curve.times else 0.0
     found: dict[str, list[Any]] = {"steps": _differences(curve.steps)}

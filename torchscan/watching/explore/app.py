@@ -95,8 +95,8 @@ class _Server:
         return await self._answer("figures", lambda: first.figures(*others))
 
     async def training(self, _: Request) -> Response:
-        first, *_others = self._runs
-        return await self._answer("training", lambda: {"training": first.training()})
+        first, *others = self._runs
+        return await self._answer("training", lambda: {"training": first.training(*others)})
 
     async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
         """Return an answer that is computed once for all listeners, until there are new data.

@@ -14,10 +14,11 @@ from torchscan.watching.distributions_over_steps import OverSteps
 from torchscan.watching.explore.run_page import (
     data_of_run,
     measured_by_key,
+    training_beside,
     with_training,
     wrong_in,
 )
-from torchscan.watching.explore.training import FollowedTraining
+from torchscan.watching.explore.training import FollowedTraining, losses_of
 from torchscan.watching.history import WatchedRun
 from torchscan.watching.processes import single_thread
 from torchscan.watching.rank_readers import readers_of
@@ -46,11 +47,15 @@ class Followed:
         # asked first: a graph that comes in between is then asked for again, and not missed
         is_drawn = self._is_drawn
         data = data_of_run(self._run, self._run.last(), *(each._run for each in others))
-        return with_training({**data, "isDrawn": is_drawn}, self.training())
+        return with_training({**data, "isDrawn": is_drawn}, self.training(*others))
 
-    def training(self) -> dict[str, Any] | None:
-        """Return the curves and the layers over the steps, or None before the first one."""
-        return self._training.data()
+    def training(self, *others: Followed) -> dict[str, Any] | None:
+        """Return the curves and the layers over the steps, or None before the first one.
+
+        The losses of ``others`` are added.
+        """
+        losses = [losses_of(each._run, each._name) for each in others]
+        return training_beside(self._training.data(), losses)
 
     @property
     def _is_drawn(self) -> bool:

@@ -18,7 +18,7 @@ from torchscan.report.paging.model_page import document
 from torchscan.report.paging.page_data import by_key
 from torchscan.report.paging.row_values import key_of, truncate_text
 from torchscan.watching.explore.nan_source import first_nan
-from torchscan.watching.explore.training import training_of
+from torchscan.watching.explore.training import losses_of, training_of
 from torchscan.watching.history import WatchedRun
 from torchscan.wrong_arguments import explain_wrong_types
 
@@ -59,7 +59,7 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
 
     Args:
         run: its folder.
-        others: runs whose distributions are shown beside.
+        others: runs whose losses and distributions are shown beside.
     """
     runs = [WatchedRun(path_of(each).resolve()) for each in (run, *others)]
     measured = [each.measured() for each in runs]
@@ -69,7 +69,18 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         histories += [{**each, "run": name} for each in found.histories]
     first, *beside = runs
     data = data_of_run(first, replace(measured[0], histories=histories), *beside)
-    return Page(document(with_training(data, training_of(first))))
+    losses = [losses_of(each, name) for each, name in zip(beside, names[1:], strict=True)]
+    training = training_beside(training_of(first), losses)
+    return Page(document(with_training(data, training)))
+
+
+def training_beside(
+    training: Mapping[str, Any] | None, losses: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the training of a run with the losses of other runs, if it has a training step."""
+    if training is None:
+        return None
+    return {**training, "others": [each for each in losses if each["steps"]]}
 
 
 def with_training(data: Mapping[str, Any], training: Mapping[str, Any] | None) -> dict[str, Any]:

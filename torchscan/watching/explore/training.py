@@ -10,7 +10,7 @@ from typing import Any
 
 from torchscan.notes import Note
 from torchscan.report.paging.training_data import find_all, training_data
-from torchscan.report.paging.training_packing import thin_out
+from torchscan.report.paging.training_packing import pack_losses, thin_out
 from torchscan.report.paging.training_record import (
     CurveData,
     LayerData,
@@ -140,6 +140,12 @@ class FollowedTraining:
 def training_of(run: WatchedRun) -> dict[str, Any] | None:
     """Return the training part of the page, or None if the run has no training step."""
     return FollowedTraining(run).data()
+
+
+def losses_of(run: WatchedRun, name: str) -> dict[str, Any]:
+    """Return the training losses of a run, for the page of another one."""
+    curve = thin_out(_curve_data(run.curves()))
+    return pack_losses(name, curve)
 
 
 def findings_of(run: WatchedRun) -> tuple[Note, ...]:

@@ -1,6 +1,6 @@
 // Five cards above all: loss, gradient norm, slowest layers, dead units, the first value that is not finite.
 
-import { pathOf } from "./curves.js";
+import { pathOf } from "./line_paths.js";
 import { make } from "./elements.js";
 import { counted, digits, percent, tick, whole } from "./numbers.js";
 import { largestLayer, learningLayers, nowByLayer, risenSince, sinceText, SLOW } from "./summary.js";

@@ -3,7 +3,9 @@
 import { frameOf, labeledMarks } from "./axis.js";
 import { Brush } from "./brush.js";
 import { make, place } from "./elements.js";
+import { pathOf, smooth } from "./line_paths.js";
 import { digits, tick, whole } from "./numbers.js";
+import { drawOthers, endsOfOthers } from "./other_losses.js";
 import { valueScale } from "./values_axis.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
@@ -94,7 +96,7 @@ export class CurvesView {
   /** @param {number} gap between tracks @returns {Track[]} */
   layOut(gap) {
     const { curve } = this.view.arrays;
-    const losses = [...curve.losses, ...this.view.data.evaluations.map((/** @type {any} */ each) => each.loss).filter(Number.isFinite)];
+    const losses = [...curve.losses, ...this.view.others.flatMap((each) => each.losses), ...this.view.data.evaluations.map((/** @type {any} */ each) => each.loss).filter(Number.isFinite)];
     /** @type {Track[]} */
     const found = [];
     let top = TOP;
@@ -115,14 +117,15 @@ export class CurvesView {
     const { steps } = this.view.arrays.curve;
     const { y, ticks } = track.scale;
     const isRate = track.title === "Learning rate";
-    const number = Math.min(MAX_SMOOTH, Math.max(1, Math.round(SMOOTH_SHARE * steps.length)));
+    const spanOf = (/** @type {number} */ size) => Math.min(MAX_SMOOTH, Math.max(1, Math.round(SMOOTH_SHARE * size)));
     const drawn = ticks.flatMap((value) => [
       make("line", { class: "hair", x1: left, x2: right, y1: y(value), y2: y(value) }),
       make("text", { class: "soft", x: left - 8, y: y(value) + 4, "text-anchor": "end" }, tick(value)),
     ]);
     const line = (/** @type {(number | null)[]} */ values, /** @type {object} */ options) => make("path", { class: "curve", d: pathOf(steps, values, scale, y), stroke: track.color, ...options });
     if (!isRate) drawn.push(line(track.values, { "stroke-width": 1, opacity: 0.32 }));
-    drawn.push(line(isRate ? track.values : smooth(track.values, number), { "stroke-width": 1.4 }));
+    drawn.push(line(isRate ? track.values : smooth(track.values, spanOf(steps.length)), { "stroke-width": 1.4 }));
+    if (track.title === "Loss") drawn.push(...drawOthers(this.view.others, scale, y, spanOf));
     const isNamed = track.top > TOP; // the first one stands below the heading
     if (isNarrow && isNamed) drawn.push(make("text", { class: "soft halo", x: left + 4, y: track.top - 8 }, track.title.toLowerCase()));
     if (!isNarrow) drawn.push(make("text", { class: "bold", x: 0, y: track.top + 11 }, track.title), make("text", { class: "soft", x: 0, y: track.top + 26 }, track.about), ...this.ends(track, right));
@@ -137,10 +140,13 @@ export class CurvesView {
     if (track.title === "Gradient norm") return [text(track.top + 14, digits(facts.norm), facts.normOf), text(track.top + 30, digits(facts.largestNorm), `maximum, step ${whole(facts.largestNormStep)}`)];
     const { y } = track.scale;
     const bottom = track.top + track.height + 4;
-    const ends = [[facts.evaluation, "eval"], [facts.loss, "train"]].filter(([value]) => Number.isFinite(value));
+    const own = /** @type {[number, string, string][]} */ ([[facts.evaluation, "eval", "accent"], [facts.loss, "train", ""]]);
+    const ends = [...own, ...endsOfOthers(this.view.others)].filter(([value]) => Number.isFinite(value));
     const places = ends.map(([value]) => Math.min(bottom, Math.max(track.top + 8, y(value) + 4)));
-    if (places.length > 1 && Math.abs(places[0] - places[1]) < 14) places[places[0] < places[1] ? 0 : 1] = Math.max(places[0], places[1]) - 14;
-    return ends.map(([value, name], at) => make("text", { class: "small", x: right + 9, y: places[at] }, make("tspan", { class: name === "eval" ? "accent" : "" }, name === "eval" ? "○ " : "— "), `${name} ${digits(value)}`));
+    const order = [...places.keys()].sort((one, other) => places[other] - places[one]);
+    order.slice(1).forEach((at, before) => { places[at] = Math.min(places[at], places[order[before]] - 14); });
+    const sign = (/** @type {string} */ name, /** @type {string} */ kind) => (name === "eval" && kind === "accent" ? "○ " : kind ? "┄ " : "— ");
+    return ends.map(([value, name, kind], at) => make("text", { class: "small", x: right + 9, y: places[at] }, make("tspan", { class: kind }, sign(name, kind)), `${name} ${digits(value)}`));
   }
 
   /** Evaluations, the spike and the first loss that is not finite. @param {Scale} scale @param {number} left */
@@ -211,32 +217,4 @@ export class CurvesView {
     const x = this.scale(this.view.cross);
     place(this.cursor, { x1: x, x2: x });
   }
-}
-
-/** @param {number[]} steps @param {(number | null)[]} values @param {Scale} x @param {(value: number) => number} y */
-export function pathOf(steps, values, x, y) {
-  let path = "";
-  let isOpen = false;
-  values.forEach((value, at) => {
-    if (value === null) return;
-    const isKnown = Number.isFinite(value);
-    if (isKnown) path += `${isOpen ? "L" : "M"}${x(steps[at]).toFixed(1)} ${y(value).toFixed(1)}`;
-    isOpen = isKnown;
-  });
-  return path;
-}
-
-/** Means of the last finite values; a value that is not finite begins anew. @param {(number | null)[]} values @param {number} number */
-export function smooth(values, number) {
-  /** @type {number[]} */
-  let last = [];
-  let sum = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    if (!Number.isFinite(value)) { last = []; sum = 0; return value; }
-    last.push(value);
-    sum += value;
-    if (last.length > number) sum -= /** @type {number} */ (last.shift());
-    return sum / last.length;
-  });
 }

@@ -10,7 +10,7 @@ import { seesAll, sidesOf } from "./sees.js";
 /**
  * @typedef {{
  *   key: string, label: string, value: (row: Row, isLowest?: boolean) => number, text: (value: number, row: Row) => string,
- *   colour: (row: Row) => string, adds: boolean, isMeasured?: boolean, scale?: "log" | "linear",
+ *   colour: (row: Row) => string, adds: boolean, isMeasured?: boolean, byLimiter?: boolean, scale?: "log" | "linear",
  *   fullName?: string, range?: import("./tones.js").Scale, ends?: (row: Row) => number[],
  *   cells?: (row: Row) => import("./tones.js").Cell[], legend?: (boxes: import("./plan.js").Box[]) => HTMLElement[],
  * }} Figure `scale`: its colors are tones between the smallest and the largest value. Those after it are of overlays:
@@ -39,12 +39,12 @@ const ALL = [
   { key: "update", label: "update ÷ weight", value: of("update"), text: measured("update", digits), colour: always("parameters"), adds: false, isMeasured: true, scale: "log" },
   { key: "std", label: "std of outputs", value: of("std"), text: measured("std", digits), colour: always("activations"), adds: false, isMeasured: true, scale: "log" },
   { key: "dead", label: "dead units", value: of("dead"), text: measured("dead", percent), colour: always("temporary"), adds: false, isMeasured: true, scale: "linear" },
-  { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true },
+  { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true, byLimiter: true },
   { key: "macs", label: "MACs", value: of("macs"), text: count, colour: always("compute"), adds: true },
   { key: "flops", label: "FLOPs", value: of("flops"), text: count, colour: always("compute"), adds: true },
   { key: "params", label: "parameters", value: of("params"), text: count, colour: always("parameters"), adds: true },
   { key: "bytes", label: "bytes moved", value: of("bytes"), text: bytes, colour: always("memory"), adds: true },
-  { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false },
+  { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false, byLimiter: true },
   { key: "activations", label: "activations kept", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
   { key: "peak", label: "peak memory", value: of("peak"), text: bytes, colour: always("activations"), adds: false },
   { key: "forward", label: "forward pass", value: of("forward"), text: measured("forward", duration), colour: always("compute"), adds: true },

@@ -194,6 +194,10 @@ export class GraphView {
       ramp.style.background = `linear-gradient(90deg in oklab, ${[0, 0.25, 0.5, 0.75, 1].map((place) => toneOf(place)).join(", ")})`;
       parts.push(make("span", {}, `${figure.label} ${this.scaleText(this.scale.low)} `, ramp, ` ${this.scaleText(this.scale.high)}`));
     }
+    if (figure.byLimiter) {
+      const limiters = new Set(boxes.flatMap((box) => (box.figures?.limiter && figure.value(box.figures) ? [box.figures.limiter] : [])));
+      for (const limiter of [...limiters].sort()) parts.push(make("span", {}, make("i", { class: `on-${limiter}` }), `limited by ${limiter}`));
+    }
     const isFolded = boxes.some((box) => box.range || box.cells || (box.figures?.repeats ?? 1) > 1);
     if (isFolded && !figure.legend && figure.key !== "rf") {
       const longest = boxes.reduce((most, box) => Math.max(most, box.cells?.length ?? 0), 0);

@@ -25,7 +25,7 @@ const CODES = ["outputs", "gradients", "weights"];
 /** @type {Shown[]} */
 export const QUANTITIES = [
   { name: "gradient", bits: 2, label: "gradient norm", short: "gradient", pick: "largest", folded: "the norm over all its weights", none: "no weights", missing: "gradients of weights were not recorded", text: digits },
-  { name: "update", bits: 4, label: "update ÷ weight", short: "update", pick: "largest", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5, codes: ["layer-does-not-learn"] },
+  { name: "update", bits: 4, label: "update ÷ weight", short: "update", pick: "largest", folded: "the ratio over all its weights", none: "no weights", missing: "weights were not recorded before and after a step", text: digits, limit: 1e-5, codes: ["layer-does-not-learn", "network-stuck"] },
   { name: "std", bits: 1, label: "std of outputs", short: "std", pick: "mean", folded: "its own output", none: "no floating-point output", missing: "outputs were not recorded", text: digits },
   { name: "dead", bits: 1, label: "dead units", short: "dead", pick: "largest", folded: "the share of all its units", none: "no units that can die", missing: "there is no ReLU whose outputs were recorded", text: percent, codes: ["layer-dead"] },
   { name: "nan", bits: 7, label: "NaN", short: "NaN", pick: "largest", folded: "any of its modules", none: "", missing: "", text: () => "" },

@@ -2,6 +2,7 @@
 
 import { make } from "./elements.js";
 import { digits, lastUpTo, whole } from "./numbers.js";
+import { describeOthers } from "./other_losses.js";
 import { placesOf } from "./quantities.js";
 
 /** @typedef {import("./training.js").TrainingView} TrainingView */
@@ -16,13 +17,13 @@ function known(values, at) {
 }
 
 /** Loss, gradient norm and learning rate of a step. @param {TrainingView} view @returns {(string | Node)[]} */
-export function describeStep({ arrays, axis, cross, data }) {
+export function describeStep({ arrays, axis, cross, data, others }) {
   const { steps, losses, norms, rates } = arrays.curve;
   const at = Math.max(0, lastUpTo(steps, cross));
   const evaluation = data.evaluations.filter((/** @type {any} */ each) => each.step <= cross + 1).at(-1);
   const values = /** @type {[string, number | null | undefined][]} */ ([["loss", losses[at]], ["gradient norm", known(norms, at)], ["learning rate", known(rates, at)], ["last evaluation", evaluation?.loss]]);
   const parts = values.filter(([, value]) => value !== null && value !== undefined);
-  return [make("b", {}, axis.describe(cross)), ...parts.flatMap(([name, value]) => [` · ${name} `, make("b", {}, digits(value))])];
+  return [make("b", {}, axis.describe(cross)), ...parts.flatMap(([name, value]) => [` · ${name} `, make("b", {}, digits(value))]), ...describeOthers(others, cross)];
 }
 
 /** The first row that has a value, or else the first. @param {import("./layers_heat.js").LayersHeat | undefined} heat */

@@ -23,12 +23,12 @@ export function putControls(host, parts) {
 
 /** @param {TrainingView} view */
 export function chooseScale(view) {
-  const { curves, data, arrays } = view;
+  const { curves, data, arrays, others } = view;
   /** @type {Option[]} */
   const units = [{ name: "step", text: "step" }, ...(hasEpochs(data.marks) ? [{ name: "epoch", text: "epoch" }] : []), { name: "time", text: "time", isOff: arrays.curve.steps.length ? "" : "times were not recorded" }];
   const loss = curves?.tracks.find((track) => track.title === "Loss");
   const isLog = loss?.scale.isLog ?? false;
-  const isNegative = arrays.curve.losses.some((value) => value !== null && value <= 0);
+  const isNegative = [arrays.curve, ...others].some(({ losses }) => losses.some((value) => value !== null && value <= 0));
   /** @type {Option[]} */
   const scales = [{ name: "linear", text: "linear" }, { name: "log", text: "log", isOff: isNegative ? "the loss is not positive" : "" }];
   const measure = (/** @type {string} */ name) => view.measure(/** @type {import("./axis.js").Unit} */ (name));

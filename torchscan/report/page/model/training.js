@@ -7,6 +7,7 @@ import { CurvesView } from "./curves.js";
 import { make } from "./elements.js";
 import { LayersHeat } from "./layers_heat.js";
 import { whole } from "./numbers.js";
+import { otherLosses } from "./other_losses.js";
 import { QUANTITIES } from "./quantities.js";
 import { describeLayer, describeStep } from "./readouts.js";
 import { chooseQuantity, chooseScale, putControls } from "./segments.js";
@@ -25,6 +26,8 @@ export class TrainingView {
     /** @type {any} */
     this.data = null;
     this.arrays = NO_ARRAYS;
+    /** @type {import("./other_losses.js").OtherLoss[]} */
+    this.others = [];
     /** @type {any} */
     this.facts = {};
     /** @type {{row: number, step: number} | null} the first value that is not finite */
@@ -59,11 +62,13 @@ export class TrainingView {
     const isFollowing = !this.data || this.cross >= this.latest;
     this.arrays = await unpack(data.packed);
     this.data = data;
+    this.others = otherLosses(data.others);
     this.facts = summarize(this.arrays, data);
     const { curve, first, last } = this.arrays;
     const firsts = [curve.steps[0], first[0]].filter((each) => each !== undefined);
     const lasts = [curve.steps.at(-1), last.at(-1)].filter((each) => each !== undefined);
-    this.whole = [Math.min(...firsts), Math.max(...lasts, Math.min(...firsts) + 1)];
+    const ends = this.others.map(({ steps }) => steps[steps.length - 1]);
+    this.whole = [Math.min(...firsts), Math.max(...lasts, ...ends, Math.min(...firsts) + 1)];
     this.producer = this.findProducer();
     this.latest = last.at(-1) ?? this.whole[1];
     if (isFollowing) this.cross = data.nan?.step ?? data.spike?.step ?? this.latest;

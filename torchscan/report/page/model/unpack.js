@@ -99,13 +99,13 @@ function held(counted) {
 }
 
 /** @param {number | string | null} value */
-function toNumber(value) {
+export function toNumber(value) {
   if (typeof value !== "string") return value;
   return value === "NaN" ? NaN : value === "Inf" ? Infinity : -Infinity;
 }
 
 /** @param {number[]} differences */
-function addUp(differences) {
+export function addUp(differences) {
   let sum = 0;
   return differences.map((each) => (sum += each));
 }
