@@ -392,6 +392,26 @@ def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str,
     }
 
 
+def test_nan_is_reported_beside_a_written_file(run: Command, folder: Path) -> None:
+    status, out, err = run(*DIVIDES, "--output", "table.txt")
+    written, *findings = err.splitlines()
+    assert (status, out, written) == (0, "", "Wrote table.txt.")
+    assert len(findings) == 1
+    sentence = findings[0].removeprefix("torchscan: ")
+    assert "first NaN" in sentence
+    assert sentence in " ".join((folder / "table.txt").read_text().split())
+    assert run(*NET, "--run-on", "cpu", "-o", "table.txt") == (0, "", "Wrote table.txt.\n")
+
+
+def test_iterations_of_a_model_without_loops_are_pointed_out(run: Command) -> None:
+    status, _, err = run(*NET, "--run-on", "cpu", "--steps", "1", "--loop-iterations", "7")
+    assert status == 0
+    assert err == (
+        "torchscan: note: --loop-iterations 7 has no effect on Net, which has no while_loop whose "
+        "end depends on data\n"
+    )
+
+
 @pytest.mark.parametrize("option", ["--save", "--trace"])
 def test_a_file_that_cannot_be_written_costs_no_table(
     run: Command, folder: Path, option: str

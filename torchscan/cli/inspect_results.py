@@ -22,6 +22,7 @@ _PATIENCE = 10.0
 
 def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
     """Print the results and the error, write files, and return the exit status."""
+    from torchscan.report.run_remarks import describe_findings
     from torchscan.report.run_table import run_table
 
     # The table of all ranks has a verdict on all.
@@ -43,6 +44,9 @@ def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Nam
             put_table(table, options, json=partial(to_complete_json, facts))
     if is_first and facts.process is not None:
         _put_group(facts, options)
+    if error is None and is_first and options.output is not None:
+        for finding in describe_findings(facts):
+            print_remark(finding)
     if error is not None:
         print_remark(error.write(ShellSpelling(options)))
         return PROBLEM_FOUND
