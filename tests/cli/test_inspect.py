@@ -276,7 +276,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ((*NET, "--precision", "fp8"), "precision is fp8, which needs its own modules"),
         (
             (*NET, "--training", "--optimizer", "Adamant"),
-            "--optimizer is 'Adamant': did you mean 'Adam'? Give the name of a class",
+            "--optimizer is 'Adamant': did you mean 'Adamax'? Give the name of a class",
         ),
         (
             ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),
@@ -398,7 +398,7 @@ def test_nan_is_reported_beside_a_written_file(run: Command, folder: Path) -> No
     assert (status, out, written) == (0, "", "Wrote table.txt.")
     assert len(findings) == 1
     sentence = findings[0].removeprefix("torchscan: ")
-    assert "first NaN" in sentence
+    assert FOUND in sentence
     assert sentence in " ".join((folder / "table.txt").read_text().split())
     assert run(*NET, "--run-on", "cpu", "-o", "table.txt") == (0, "", "Wrote table.txt.\n")
 
