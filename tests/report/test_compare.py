@@ -524,7 +524,7 @@ class Named(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         (blocks,) = self.body.children()
-        return blocks(x)  # type: ignore[no-any-return]
+        return blocks(x)
 
 
 def test_changes_of_a_renamed_list_are_one_row() -> None:
