@@ -42,8 +42,8 @@ class HelpLayout(argparse.HelpFormatter):
             return (default_metavar,) * number
 
         formatter = super()._metavar_formatter(action, default_metavar)
-        (written,) = formatter(1)
-        is_list = bool(action.option_strings) and written.startswith("{")
+        first, *_ = formatter(1)
+        is_list = bool(action.option_strings) and str(first).startswith("{")
         return repeat_metavar if self._is_usage and is_list else formatter
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
