@@ -19,6 +19,7 @@ from torchscan.precisions import Precision
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.module_calls import Given
 from torchscan.recording.state import original_of
+from torchscan.recording.trace_building import warn_of_unused_iterations
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -75,9 +76,12 @@ def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model has run, and has given them
-            return _by_call(Scan(model, **asked).trace)
+            trace = Scan(model, **asked).trace
+            costs = _by_call(trace)
     except Exception:  # whatever it is: the model has run, and goes on
         return {}
+    warn_of_unused_iterations(asked["loop_iterations"], model, trace.provenance.assumptions)
+    return costs
 
 
 def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Roofline | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class GenerationMetric(Measure[Generation]):
         return list(answer.without_formula)
 
 
-def _generated(name: str, parse: units.ParseNumber, **rest: Any) -> GenerationMetric:
+def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
     """Return the metric of an attribute of a generation, whose None means no limit."""
     heading, format_value = {**OF_MODEL, **OF_BATCH}[name]
 

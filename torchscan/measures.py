@@ -23,7 +23,7 @@ class Measure(ABC, Generic[Answer]):
     #: returns the unit that several of them share in a table, or None if they have none
     scale: Callable[[Iterable[float]], units.Scale] | None = None
     #: converts the text of a limit to a number, or None if there are no limits
-    parse: units.ParseNumber | None = None
+    parse: Callable[[str], float] | None = None
     #: True if its limit is a minimum
     is_min: bool = False
     #: returns the share by which an estimate may be off, or None if it is not an estimate

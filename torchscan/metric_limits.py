@@ -52,7 +52,7 @@ def limits_of(
 
 def _number(name: str, value: Any, metric: Measure[Any]) -> float:
     if isinstance(value, str) and metric.parse is not None:
-        return metric.parse(value, name)
+        return units.parse_argument(name, value, metric.parse)
     # NumPy's numbers, too.
     is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)
     if not is_number or not 0 <= value < _ENDLESS:

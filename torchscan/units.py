@@ -5,6 +5,7 @@ Counts are decimal (1 k = 1000), memory is binary (1 KiB = 1024 bytes).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,9 @@ _MEMORY = re.compile(_NUMBER + r"(?:(?P<prefix>[kKMGTPE])(?P<binary>i)?)?(?:B|by
 _DURATION = re.compile(_NUMBER + r"(?P<unit>s|ms|us|µs)")
 _TOKENS = re.compile(_NUMBER + r"(?P<prefix>[kK])?\s*(?:tokens)?")
 _SHARE = re.compile(_NUMBER + r"(?P<percent>%)?")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+#: seconds from which on a limit without a unit is more likely to be in milliseconds
+_MAX_BARE_SECONDS = 10.0
 
 
 def count(value: float, unit: str = "", digits: int = 2) -> str:
@@ -178,38 +182,36 @@ def _common(
 
 # -- text to numbers -------------------------------------------------------------------------------
 
-#: reads a text; errors begin with the name of the argument, if there is one
-ParseNumber = Callable[[str, str | None], float]
+
+def parse_argument(name: str, text: str, parse: Callable[[str], float]) -> float:
+    """Return the number in the text of an argument. Errors begin with the argument's name."""
+    try:
+        return parse(text)
+    except InputError as error:
+        _, problem = error.parts
+        raise InputError(Argument(name), " is ", Value(text), ", which", problem) from error
 
 
-def parse_count(text: str, name: str | None = None) -> float:
+def parse_count(text: str) -> float:
     """Read a count with a decimal prefix, and optionally a unit: ``"4.2 GMACs" -> 4.2e9``."""
-    expected = "count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)"
-    found = _match(_COUNT, text, name, expected)
+    found = _match(_COUNT, text, "count: give 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
     prefix = (found["prefix"] or "").replace("K", "k").replace("B", "G")
-    return _number(found["number"], name) * 1000.0 ** _DECIMAL.index(prefix)
+    return _number(found["number"]) * 1000.0 ** _DECIMAL.index(prefix)
 
 
-def parse_memory(text: str, name: str | None = None) -> float:
+def parse_memory(text: str) -> float:
     """Read bytes: ``"1.5 GiB" -> 1610612736``; ``GB`` are 1000³, ``GiB`` 1024³."""
-    expected = "amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
-    found = _match(_MEMORY, text, name, expected)
+    problem = "amount of memory: give 1.5GiB (1024³), 800MB (1000²) or a number of bytes"
+    found = _match(_MEMORY, text, problem)
     prefix = (found["prefix"] or "").replace("K", "k")
     base = 1024.0 if found["binary"] else 1000.0
-    return _number(found["number"], name) * base ** _DECIMAL.index(prefix)
+    return _number(found["number"]) * base ** _DECIMAL.index(prefix)
 
 
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-
-
-def parse_duration(text: str, name: str | None = None) -> float:
+def parse_duration(text: str) -> float:
     """Read seconds: ``"12.5 ms" -> 0.0125``."""
-    found = _match(_DURATION, text, name, "duration: give 12.5ms, 80us or 2s")
-    return _number(found["number"], name) * _SECONDS[found["unit"]]
-
-
-#: seconds from which on a limit without a unit is more likely to be in milliseconds
-_MAX_BARE_SECONDS = 10.0
+    found = _match(_DURATION, text, "duration: give 12.5ms, 80us or 2s")
+    return _number(found["number"]) * _SECONDS[found["unit"]]
 
 
 def checked_seconds(name: str, seconds: float) -> float:
@@ -222,10 +224,10 @@ def checked_seconds(name: str, seconds: float) -> float:
     return seconds
 
 
-def parse_tokens(text: str, name: str | None = None) -> float:
+def parse_tokens(text: str) -> float:
     """Read tokens, of which k are 1024, as lengths of contexts are given: ``"32k" -> 32768``."""
-    found = _match(_TOKENS, text, name, "number of tokens: give 8192 or 8k (8 · 1024)")
-    return _number(found["number"], name) * (1024 if found["prefix"] else 1)
+    found = _match(_TOKENS, text, "number of tokens: give 8192 or 8k (8 · 1024)")
+    return _number(found["number"]) * (1024 if found["prefix"] else 1)
 
 
 #: a number of tokens as an argument: 4096, or "4k"
@@ -234,57 +236,45 @@ Tokens = int | str
 
 def tokens_of(name: str, value: object) -> int:
     """Return the tokens that an argument gives as a number or as text, at least one."""
-    number = _whole_number(name, value, parse_tokens, _TOKENS)
-    if number is None or number < 1:
-        raise InputError.of_value(name, value, "give a positive integer, or a text such as '4k'")
-    return number
+    advice = "give a positive integer, or a text such as '4k'"
+    return _whole_number(name, value, 1, parse_tokens, advice)
 
 
 def bytes_of(name: str, value: object) -> int:
     """Return the bytes that an argument gives as a number or as text, zero or more."""
-    number = _whole_number(name, value, parse_memory, _MEMORY)
-    if number is None or number < 0:
-        raise InputError.of_value(
-            name, value, "give a number of bytes, or a text such as '500 MiB'"
-        )
-    return number
+    advice = "give a number of bytes, or a text such as '500 MiB'"
+    return _whole_number(name, value, 0, parse_memory, advice)
 
 
 def _whole_number(
-    name: str, value: object, parse: ParseNumber, form: re.Pattern[str]
-) -> int | None:
-    """Return an integer given as such or as text of this form, or None if it is neither."""
+    name: str, value: object, least: int, parse: Callable[[str], float], advice: str
+) -> int:
+    number = value
     if isinstance(value, str):
-        if not form.fullmatch(value.strip()):
-            return None
-        parsed = parse(value, name)
-        return int(parsed) if parsed.is_integer() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def parse_share(text: str, name: str | None = None) -> float:
-    """Read a share: ``"2.5%" -> 0.025``, ``"0.025"`` too."""
-    found = _match(_SHARE, text, name, "share: give 2.5% or 0.025")
-    return _number(found["number"], name) / (100 if found["percent"] else 1)
-
-
-def _match(form: re.Pattern[str], text: str, name: str | None, expected: str) -> re.Match[str]:
-    """Return the parts of a text, or raise an InputError if it does not have this form."""
-    found = form.fullmatch(text.strip())
-    if found is None:
-        raise _error_of(text, name, f"is not a valid {expected}")
-    return found
-
-
-def _number(text: str, name: str | None) -> float:
-    number = float(text.replace("_", "").replace(",", ""))
-    if not math.isfinite(number):
-        raise _error_of(text[:40], name, "is too large: give a smaller number")
+        with contextlib.suppress(InputError):
+            parsed = parse(value)
+            number = int(parsed) if parsed.is_integer() else None
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise InputError.of_value(name, value, advice)
     return number
 
 
-def _error_of(text: str, name: str | None, problem: str) -> InputError:
-    """Return an error about a text, which begins with the argument that the text was given for."""
-    if name is None:
-        return InputError(f"{text!r} {problem}")
-    return InputError(Argument(name), " is ", Value(text), f", which {problem}")
+def parse_share(text: str) -> float:
+    """Read a share: ``"2.5%" -> 0.025``, ``"0.025"`` too."""
+    found = _match(_SHARE, text, "share: give 2.5% or 0.025")
+    return _number(found["number"]) / (100 if found["percent"] else 1)
+
+
+def _match(form: re.Pattern[str], text: str, expected: str) -> re.Match[str]:
+    """Return the parts of a text, or raise an InputError if it does not have this form."""
+    found = form.fullmatch(text.strip())
+    if found is None:
+        raise InputError(repr(text), f" is not a valid {expected}")
+    return found
+
+
+def _number(text: str) -> float:
+    number = float(text.replace("_", "").replace(",", ""))
+    if not math.isfinite(number):
+        raise InputError(repr(text[:40]), " is too large: give a smaller number")
+    return number

@@ -276,7 +276,7 @@ def test_the_random_state_is_left_alone(run: Command) -> None:
         ((*NET, "--precision", "fp8"), "precision is fp8, which needs its own modules"),
         (
             (*NET, "--training", "--optimizer", "Adamant"),
-            "--optimizer is 'Adamant': did you mean 'Adam'? Give the name of a class",
+            "--optimizer is 'Adamant': did you mean 'Adamax'? Give the name of a class",
         ),
         (
             ("nets.py:Breaks", "--input", "4", "--run-on", "cpu"),
@@ -390,6 +390,26 @@ def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str,
     assert {f"{call.path} {call.type_name}".strip() for call in saved.calls} <= {
         event["name"] for event in events
     }
+
+
+def test_nan_is_reported_beside_a_written_file(run: Command, folder: Path) -> None:
+    status, out, err = run(*DIVIDES, "--output", "table.txt")
+    written, *findings = err.splitlines()
+    assert (status, out, written) == (0, "", "Wrote table.txt.")
+    assert len(findings) == 1
+    sentence = findings[0].removeprefix("torchscan: ")
+    assert FOUND in sentence
+    assert sentence in " ".join((folder / "table.txt").read_text().split())
+    assert run(*NET, "--run-on", "cpu", "-o", "table.txt") == (0, "", "Wrote table.txt.\n")
+
+
+def test_iterations_of_a_model_without_loops_are_pointed_out(run: Command) -> None:
+    status, _, err = run(*NET, "--run-on", "cpu", "--steps", "1", "--loop-iterations", "7")
+    assert status == 0
+    assert err == (
+        "torchscan: note: --loop-iterations 7 has no effect on Net, which has no while_loop whose "
+        "end depends on data\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--save", "--trace"])

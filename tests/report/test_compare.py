@@ -512,6 +512,33 @@ def test_other_estimates_are_a_change() -> None:
     assert compare(before, after).passes == {}
 
 
+class Named(nn.Module):
+    """Equal blocks in a list of this name, or in a wrapper of it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        body = nn.Module()
+        blocks = [nn.Sequential(nn.Conv1d(4, 4, 1), nn.ReLU()) for _ in range(5)]
+        body.add_module(name, nn.Sequential(*blocks))
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (blocks,) = self.body.children()
+        return blocks(x)
+
+
+def test_changes_of_a_renamed_list_are_one_row() -> None:
+    """Each block has one more position than before, and another name."""
+    before, after = Scan(Named("blocks"), (4, 6)), Scan(Named("layers"), (4, 7))
+    text = compare(before, after).to_text(width=120)
+    rows = [" ".join(line.split()) for line in text.splitlines() if line.startswith("~")]
+    # 5 blocks of 4 · 4 products for each of 6 or 7 positions
+    assert rows[-2] == (
+        "~ body.layers.0 … 4.0 ×5 480 → 560 output now (-1, 4, 7), was body.blocks.0 … 4.0"
+    )
+    assert rows[-3].endswith("×5 output now (-1, 4, 7), was body.blocks.0 … 4")
+
+
 def timed(device: str, seconds: float, margin: float) -> dict[str, Any]:
     """Return an info with a time that was estimated for a device."""
     values = {"device": device, "precision": None, "compiled": False, "seconds": seconds}

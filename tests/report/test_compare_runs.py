@@ -295,7 +295,9 @@ def test_paths_and_watched_runs_name_what_to_give_instead(tmp_path: Path) -> Non
     with torchscan.watch(model, tmp_path / "run"):
         model(torch.ones(1, 2)).sum().backward()
     watched = torchscan.open_run(tmp_path / "run")
-    for sides, name in (((watched, watched), "before"), ((BEFORE, watched), "after")):
+    paths: list[Any] = ["a.json", Path("b.json")]
+    cases: list[tuple[Any, str]] = [((watched, watched), "before"), ((BEFORE, watched), "after")]
+    for sides, name in cases:
         with pytest.raises(
             InputError, match=rf"^{name} is a watched run, .* give both paths to serve"
         ):
@@ -303,11 +305,11 @@ def test_paths_and_watched_runs_name_what_to_give_instead(tmp_path: Path) -> Non
     with pytest.raises(
         InputError, match=r"^before is 'a\.json': give open_run\(path\) for an insp"
     ):
-        compare("a.json", BEFORE)
+        compare(*paths)
     with pytest.raises(
-        InputError, match=r"^after is 'b\.json': give .* or from_json\(text\) for a"
+        InputError, match=r"^before is 'b\.json': give .* or from_json\(text\) for a"
     ):
-        compare(crawl_module(model, (2,)), Path("b.json"))
+        compare(*reversed(paths))
 
 
 def test_inspections_are_compared_by_what_they_found() -> None:

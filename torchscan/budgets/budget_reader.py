@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -30,7 +30,7 @@ from torchscan.precisions import checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import parse_target
-from torchscan.units import ParseNumber, checked_seconds, parse_duration, parse_share, tokens_of
+from torchscan.units import checked_seconds, parse_argument, parse_duration, parse_share, tokens_of
 
 T = TypeVar("T")
 
@@ -237,9 +237,9 @@ class BudgetReader:
     def _share(self, key: str, value: Any) -> float:
         return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
 
-    def _number(self, key: str, value: Any, parse: ParseNumber, expected: str) -> float:
+    def _number(self, key: str, value: Any, parse: Callable[[str], float], expected: str) -> float:
         if isinstance(value, str):
-            return float(self._try(key, lambda: parse(value, "it")))
+            return float(self._try(key, lambda: parse_argument("it", value, parse)))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value <= sys.float_info.max:
             self._refuse(key, f"it is {str(value)[:40]}: give {expected}")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: how to choose a row of the table of checkpoints
 _HOW_TO_CHECKPOINT = (
-    "For a row, give --checkpoint none (nothing), a number (every n-th layer), full (all layers) or "
-    "selective. All but …: a policy, the checkpoint of curve.choices[i] in Python."
+    "For a row, give --checkpoint none (nothing), a number (every n-th layer), full (all layers) "
+    "or selective. All but …: a policy, the checkpoint of curve.choices[i] in Python."
 )
 _FORMATS_BY_SUFFIX = {
     ".csv": "csv",

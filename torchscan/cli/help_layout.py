@@ -30,17 +30,21 @@ class HelpLayout(argparse.HelpFormatter):
     def _format_usage(self, *args: Any) -> str:
         self._is_usage = True
         try:
-            return super()._format_usage(*args)
+            usage = super()._format_usage(*args)
         finally:
             self._is_usage = False
+        return usage
 
     def _metavar_formatter(
         self, action: argparse.Action, default_metavar: str
     ) -> Callable[[int], tuple[str, ...]]:
-        written = super()._metavar_formatter(action, default_metavar)
-        if self._is_usage and action.option_strings and written(1)[0].startswith("{"):
-            return lambda number: (default_metavar,) * number
-        return written
+        def repeat_metavar(number: int) -> tuple[str, ...]:
+            return (default_metavar,) * number
+
+        formatter = super()._metavar_formatter(action, default_metavar)
+        first, *_ = formatter(1)
+        is_list = bool(action.option_strings) and str(first).startswith("{")
+        return repeat_metavar if self._is_usage and is_list else formatter
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = [_fill(paragraph, width - len(indent)) for paragraph in text.split("\n\n")]

@@ -22,6 +22,7 @@ _PATIENCE = 10.0
 
 def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
     """Print the results and the error, write files, and return the exit status."""
+    from torchscan.report.run_remarks import describe_findings
     from torchscan.report.run_table import run_table
 
     # The table of all ranks has a verdict on all.
@@ -31,13 +32,7 @@ def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Nam
     # Other ranks would write into the output of rank 0 and over its files.
     is_first = facts.process is None or facts.process.rank == 0
     try:
-        if options.save is not None:
-            facts.save(options.save)
-            if is_first:
-                print_written(options.save)
-        if options.trace is not None and is_first:
-            facts.save_trace(options.trace)
-            print_written(options.trace)
+        _save(facts, options, is_first=is_first)
     finally:  # steps are not taken again for a file that cannot be written
         if is_first:
             put_table(table, options, json=partial(to_complete_json, facts))
@@ -46,7 +41,21 @@ def put_run(facts: RunFacts, error: NonFiniteError | None, options: argparse.Nam
     if error is not None:
         print_remark(error.write(ShellSpelling(options)))
         return PROBLEM_FOUND
+    if is_first and options.output is not None:
+        for finding in describe_findings(facts):
+            print_remark(finding)
     return SUCCESS
+
+
+def _save(facts: RunFacts, options: argparse.Namespace, *, is_first: bool) -> None:
+    """Write the files of ``--save`` and ``--trace``. Only rank 0 has a timeline."""
+    if options.save is not None:
+        facts.save(options.save)
+        if is_first:
+            print_written(options.save)
+    if options.trace is not None and is_first:
+        facts.save_trace(options.trace)
+        print_written(options.trace)
 
 
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:

@@ -31,9 +31,14 @@ def has_words(name: str, full: str) -> bool:
 
     What is written together has to be side by side: "A40" is not in "NVIDIA A100-SXM4-40GB".
     """
-    present = f" {' '.join(_split(full))} "
-    given = re.findall("[a-z0-9]+", name.lower())
-    return bool(given) and all(f" {' '.join(_split(word))} " in present for word in given)
+    parts = re.findall("[a-z0-9]+", name.lower())
+    present = _spaced(full)
+    return bool(parts) and all(_spaced(part) in present for part in parts)
+
+
+def _spaced(name: str) -> str:
+    """Return the words of a name with a space on either side of each."""
+    return f" {' '.join(_split(name))} "
 
 
 def most_similar(name: str, known: Iterable[str]) -> list[str]:

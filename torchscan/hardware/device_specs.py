@@ -77,14 +77,15 @@ def _device_of_catalog(name: str, *, is_timed: bool) -> Device:
     likely = [full for full in known if has_words(name, full)]
     if not likely and name.lower() not in _KINDS:
         likely = most_similar(name, known)
-    advice = f"a name like {', '.join(likely[:_MAX_PROPOSED] or ['NVIDIA H200'])}"
+    proposed = likely[:_MAX_PROPOSED] or ["NVIDIA H200"]
+    advice = f"a name like {', '.join(proposed)}"
     if matches:
-        number = "several" if len(likely) <= _MAX_PROPOSED else len(likely)
-        rest = "" if number == "several" else " (`torchscan devices` lists all)"
-        raise InputError(
-            Argument("device"),
-            f" is {name!r}, which matches {number} devices: give {advice}{rest}",
-        )
+        number = "several"
+        if len(likely) > _MAX_PROPOSED:
+            number = str(len(likely))
+            advice += " (`torchscan devices` lists all)"
+        problem = f" is {name!r}, which matches {number} devices: give "
+        raise InputError(Argument("device"), problem, advice)
     memory = "" if is_timed else ", or its memory, such as '24 GiB'"
     own = PythonOnly(", or register it with register_device(...)")
     raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torchscan import units
@@ -56,9 +56,9 @@ def require_step_time(
         raise BudgetError(str(StepExcess(taken, limit, ran_on, slowest)))
 
 
-def _number(name: str, value: float | str, parse: units.ParseNumber) -> float:
+def _number(name: str, value: float | str, parse: Callable[[str], float]) -> float:
     if isinstance(value, str):
-        return parse(value, name)
+        return units.parse_argument(name, value, parse)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         example = "120 ms" if name == "max_step_time" else "10%"
         raise InputError(f"{name} is {value!r}: give a number, or a text such as {example!r}")

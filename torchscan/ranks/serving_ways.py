@@ -18,7 +18,7 @@ from torchscan.precisions import Precision
 from torchscan.ranks.serving_question import ServingQuestion
 from torchscan.recording.request import require_module, require_positive
 from torchscan.terminal import progress as told
-from torchscan.units import Tokens, checked_seconds, parse_duration, tokens_of
+from torchscan.units import Tokens, checked_seconds, parse_argument, parse_duration, tokens_of
 from torchscan.wrong_arguments import explain_wrong_types
 
 #: sequences at once that engines allow by default
@@ -113,7 +113,7 @@ def _seconds(name: str, limit: float | str | None) -> float | None:
     if limit is None:
         return None
     if isinstance(limit, str):
-        return parse_duration(limit, name)
+        return parse_argument(name, limit, parse_duration)
     if isinstance(limit, bool) or not limit > 0:
         raise InputError.of_value(name, limit, 'give seconds, more than 0, or "30 ms"')
     return checked_seconds(name, limit)

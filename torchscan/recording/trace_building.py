@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchscan._version import __version__
 from torchscan.errors import Give
@@ -103,19 +104,25 @@ def _trace_with(
     return without_calls(trace, omitted.ops, omitted.modules)
 
 
+def warn_of_unused_iterations(
+    iterations: int | None, model: nn.Module, assumptions: Iterable[Note]
+) -> None:
+    """Warn about a number of iterations that no loop of a pass has used."""
+    if iterations and all(note.code != "given-iterations" for note in assumptions):
+        warn_user(
+            Give("loop_iterations", iterations),
+            f" has no effect on {type_name_of(model)}, which has no while_loop whose end depends "
+            "on data",
+        )
+
+
 def _warn_of_problems(run: PassRun) -> None:
     """Warn about a number of iterations that no loop has used, and about leaked meta tensors.
 
     With meta tensors that outlive the pass, the model would fail later.
     """
-    iterations = run.request.loop_iterations
-    if iterations and all(note.code != "given-iterations" for note in run.assumptions):
-        model = type_name_of(run.inventory.root)
-        warn_user(
-            Give("loop_iterations", iterations),
-            f" has no effect on {model}, which has no while_loop whose end depends on data",
-        )
-
+    request = run.request
+    warn_of_unused_iterations(request.loop_iterations, run.inventory.root, run.assumptions)
     table = run.recorder.table
     if not table.find_leaked():
         return

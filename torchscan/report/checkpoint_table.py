@@ -50,17 +50,22 @@ def _names_of_saved(choice: CheckpointChoice, curve: CheckpointCurve) -> list[st
     if len(_products_of(choice)) == num_products and products.total() > _MIN_PRODUCTS:
         products = Counter(products=1)
     others = _other_operators_of(choice)
-    attention = ["attention"] if others.pop("attention", 0) else []
-    counted = [*products.items(), *others.items()]
-    return [*attention, *(name if number == 1 else f"{number} {name}" for name, number in counted)]
+    names = ["attention"] if others.pop("attention", 0) else []
+    for name, num_results in [*products.items(), *others.items()]:
+        names.append(name if num_results == 1 else f"{num_results} {name}")
+    return names
 
 
 def _name_module(path: str) -> str:
     """Return the end of a path that names a module: "conv1", and "downsample.0" for an index."""
-    *_, parent, name = ["", "", *path.split(".")]
-    if name.isdecimal() and parent:
-        return f"{parent}.{name}"
-    return name or "product"
+    if not path:
+        return "product"
+    outer, _, name = path.rpartition(".")
+    if not name.isdecimal() or not outer:
+        return name
+
+    _, _, parent = outer.rpartition(".")
+    return f"{parent}.{name}"
 
 
 def _other_operators_of(choice: CheckpointChoice) -> Counter[str]:

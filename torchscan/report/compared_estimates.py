@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from torchscan import units
-from torchscan.measures import range_of
 from torchscan.report.info_data import InfoData
 
 #: labels and formats of estimates, which are there if both sides have them
@@ -17,7 +16,7 @@ ESTIMATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 
 class TimeSource(NamedTuple):
-    """What the times of both sides, before and after, were estimated for."""
+    """The devices of the times of both sides, before and after, and the error margins."""
 
     devices: tuple[str, str]
     #: how far each time may be off, as a share
@@ -25,7 +24,10 @@ class TimeSource(NamedTuple):
 
     def __str__(self) -> str:
         """Return devices with error margins: "H100 ± 40 %", or both if the sides differ."""
-        before, after = map("{}{}".format, self.devices, map(range_of, self.margins))
+        texts = []
+        for device, margin in zip(self.devices, self.margins, strict=True):
+            texts.append(f"{device} ± {units.share(margin)}")
+        before, after = texts
         return before if before == after else f"{before} before and {after} now"
 
 

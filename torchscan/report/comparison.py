@@ -153,8 +153,8 @@ class Comparison(PageResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serializable data."""
-        totals = {key: _both(each) for key, each in self.totals.items()}
-        passes = {key: _both(each) for key, each in self.passes.items()}
+        totals = _both_by_key(self.totals)
+        passes = _both_by_key(self.passes)
         content = {
             "totals": totals,
             "layers": [each.to_dict() for each in self.layers],
@@ -168,15 +168,20 @@ class Comparison(PageResult):
         if any(self.formula_problems):
             content["formula_problems"] = _both(self.formula_problems)
         if self.estimates:
-            content["estimates"] = {key: _both(each) for key, each in self.estimates.items()}
+            content["estimates"] = _both_by_key(self.estimates)
         if self.time_source is not None:
-            content["devices"] = _both(self.time_source.devices)
-            content["time_margins"] = _both(self.time_source.margins)
+            devices, margins = self.time_source
+            content["devices"] = _both(devices)
+            content["time_margins"] = _both(margins)
         return content
 
     def __repr__(self) -> str:
         """Return a short text, as there may be thousands of layers."""
         return f"<Comparison: {len(self.layers)} layers changed>"
+
+
+def _both_by_key(values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    return {key: _both(sides) for key, sides in values.items()}
 
 
 def _both(sides: tuple[Any, ...]) -> dict[str, Any]:
@@ -214,14 +219,18 @@ def compare_sides(before: ComparedSide, after: ComparedSide) -> Comparison:
     new_nodes = nodes_of_layers(new["layers"], new_settings)
     aligned = align_nodes(old_nodes, new_nodes)
     layers = _compare_layers(old["layers"], new["layers"], aligned)
+    old_root, new_root = old["layers"][0], new["layers"][0]
+    moved = find_moves(old_nodes, new_nodes, aligned)
+    estimates = compare_estimates(old, new)
+    time_source = time_source_of(old, new)
     problems = (old.get("formula_problems", []), new.get("formula_problems", []))
     return Comparison(
-        estimates=compare_estimates(old, new),
-        time_source=time_source_of(old, new),
-        names=(old["layers"][0]["type"], new["layers"][0]["type"]),
+        estimates=estimates,
+        time_source=time_source,
+        names=(old_root["type"], new_root["type"]),
         totals=totals,
         layers=tuple(layers),
-        moved=find_moves(old_nodes, new_nodes, aligned),
+        moved=moved,
         passes=passes,
         complete=(before_all["complete"], after_all["complete"]),
         without_formula=(old["without_formula"], new["without_formula"]),

@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 from torchscan import units
 from torchscan.notes import Note
 from torchscan.plain import from_plain
-from torchscan.report.columns import full_name_of
 from torchscan.report.compared_estimates import ESTIMATES
 from torchscan.report.comparison import Comparison, LayerChange
 from torchscan.report.folded_changes import FoldedChange, fold_changes
@@ -70,7 +69,7 @@ def _table_of_rows(comparison: Comparison, rows: Sequence[FoldedChange]) -> Tabl
         words(
             "what",
             "",
-            lambda row: _describe_change(row.change),
+            _describe_change,
             min_width=20,
             wrap=True,
             falls_below=True,
@@ -153,17 +152,18 @@ def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]
     return Cell(difference, " → ".join(texts) if has_text else "")
 
 
-def _describe_change(change: LayerChange) -> str:
+def _describe_change(row: FoldedChange) -> str:
     """Return the type of an added or removed layer, or what changed of another one.
 
     That is its type or a shape, or else a value that no column shows, and the path that it had.
     """
+    change = row.change
     before, after = change.before, change.after
     if before is None or after is None:
         return change.layer["type"]
     texts = _describe_values(change, before, after)
-    if change.moved_from is not None:
-        texts.append(f"was {full_name_of(before)}")
+    if row.old_name is not None:
+        texts.append(f"was {row.old_name}")
     return ", ".join(texts)
 
 

@@ -23,11 +23,16 @@ class FoldedChange(NamedTuple):
     change: LayerChange
     #: number of layers; values are their sums
     repeats: int = 1
+    #: the name before, or None if it is the same
+    old_name: str | None = None
 
     @classmethod
     def of(cls, change: LayerChange) -> FoldedChange:
         """Return a change of one layer."""
-        return cls(full_name_of(change.layer), change)
+        name, old_name = full_name_of(change.layer), None
+        if change.moved_from is not None and change.before is not None:
+            old_name = full_name_of(change.before)
+        return cls(name, change, old_name=old_name)
 
     @property
     def title(self) -> str:
@@ -55,7 +60,34 @@ def _fold_group(changes: Sequence[LayerChange]) -> Iterator[FoldedChange]:
         if above:
             name = f"{above}.{name}"
         names |= dict.fromkeys(run, name)
-        yield FoldedChange(name, _merge([changes[place - 1] for place in places]), len(places))
+        yield _fold(name, [changes[place - 1] for place in places])
+
+
+def _fold(name: str, changes: Sequence[LayerChange]) -> FoldedChange:
+    """Return a row of equal changes; their names differ from the old ones by the same prefix."""
+    merged = _merge(changes)
+    if len(changes) == 1:
+        return FoldedChange.of(merged)._replace(name=name)
+    old_name = None
+    if merged.moved_from is not None:
+        old, new, _ = _renaming(merged)
+        old_name = f"{old}.{name.removeprefix(new).removeprefix('.')}".removeprefix(".")
+    return FoldedChange(name, merged, len(changes), old_name)
+
+
+def _renaming(change: LayerChange) -> tuple[str, str, bool]:
+    """Return the old and new path without the names at their end that have not changed.
+
+    They are equal for all layers of a list that was renamed. The last value is whether the number
+    of the call has changed.
+    """
+    if change.moved_from is None:
+        return "", "", False
+    path, call = change.moved_from
+    old, new = path.split("."), change.path.split(".")
+    while old and new and old[-1] == new[-1]:
+        del old[-1], new[-1]
+    return ".".join(old), ".".join(new), call != change.call
 
 
 def _merge(changes: Sequence[LayerChange]) -> LayerChange:
@@ -88,7 +120,7 @@ def _nest(changes: Sequence[LayerChange]) -> list[Layer]:
                 break
             around.pop()
         around.append(layer)
-        was = change.to_dict()["before"], change.moved_from
+        was = change.to_dict()["before"], _renaming(change)
         own = {"depth": len(around), "name": name, "type": f"{layer['type']} {was}"}
         nested.append(cast("Layer", {**layer, **own}))
     return nested

@@ -19,7 +19,7 @@ _MIN_WAITING = 0.1
 
 def remarks_of(run: RunFacts) -> list[str]:
     """Return the sources of NaN and Inf, alarms, compiled frames, and notes on the values."""
-    results = [*_findings(run), *_alarms(run)]
+    results = [*describe_findings(run), *_alarms(run)]
     if run.skipped_steps:
         steps = f"{_steps(run.skipped_steps)} (first step {run.first_skipped})"
         results.append(f"GradScaler skipped {steps}, in which scaled gradients overflowed.")
@@ -46,7 +46,8 @@ class _InStep(Protocol):
 F = TypeVar("F", bound=_InStep)
 
 
-def _findings(run: RunFacts) -> list[str]:
+def describe_findings(run: RunFacts) -> list[str]:
+    """Return a sentence for each place with NaN or Inf, and how many later steps have some."""
     findings = run.nonfinite
     notes = _describe_groups(
         findings,
