@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -225,10 +226,14 @@ def test_long_description_of_the_selected_layer_scrolls_to_its_end(
         page.evaluate("hash => { location.hash = hash; }", f"#{name}1")
         line.filter(has_text=f"{name}1").wait_for()
         assert line.evaluate(hidden) > 10
+        below = "line => getComputedStyle(line, '::after').content"
+        assert "scroll" in line.evaluate(below)
         line.hover()
         page.mouse.wheel(0, 2000)
         page.wait_for_function("() => document.querySelector('.graph > .read').scrollTop > 10")
         assert line.evaluate(hidden) <= 1
+        expect(line).not_to_have_class(re.compile("goes-on"))
+        assert line.evaluate(below) == "none"
         page.evaluate("hash => { location.hash = hash; }", f"#{name}2")
         line.filter(has_text=f"{name}2").wait_for()
         assert line.evaluate("line => line.scrollTop") == 0

@@ -123,7 +123,7 @@ def test_each_series_has_the_scale_of_its_values(browser: Browser, tmp_path: Pat
     }
     with page_of(browser, write(tmp_path / "run", recorded)) as page:
         names = [name_of_scale(page, name) for name in ("output", "output gradient", "weight")]
-        assert names == ["zero band ±0.1", "zero band ±1e−7", "linear, away from zero"]
+        assert names == ["log, zero band ±0.1", "log, zero band ±1e−7", "linear, away from zero"]
         assert [text for text, _ in ticks_of(page, "output")] == ["0", "1", "−1"]
         assert [text for text, _ in ticks_of(page, "weight")] == ["0.95", "1", "1.05"]
 
@@ -134,7 +134,7 @@ def test_the_scale_of_vanishing_values_has_room_for_the_last_ones(
     """They fall from 1 to 1e-6 within 24 steps: the zero band is below nine in ten of them."""
     recorded = {GRADIENT: lambda step: 10 ** (-step / 4) * NORMAL}
     with page_of(browser, write(tmp_path / "run", recorded, 25)) as page:
-        assert name_of_scale(page, "output gradient") == "zero band ±1e−7"
+        assert name_of_scale(page, "output gradient") == "log, zero band ±1e−7"
 
 
 def test_values_of_both_signs_or_over_decades_have_a_zero_band(
@@ -146,8 +146,8 @@ def test_values_of_both_signs_or_over_decades_have_a_zero_band(
         WEIGHT: lambda step: -torch.linspace(1, 9, 1000),
     }
     with page_of(browser, write(tmp_path / "run", recorded)) as page:
-        assert name_of_scale(page, "output").startswith("zero band")
-        assert name_of_scale(page, "output gradient").startswith("zero band")
+        assert name_of_scale(page, "output").startswith("log, zero band")
+        assert name_of_scale(page, "output gradient").startswith("log, zero band")
         assert name_of_scale(page, "weight") == "linear, away from zero"
         assert all(not text.startswith("−") for text, _ in ticks_of(page, "output"))
 
@@ -167,7 +167,7 @@ def test_two_runs_have_one_scale(browser: Browser, tmp_path: Path) -> None:
         charts = page.locator(".beside .distribution")
         assert charts.locator(".run").all_inner_texts() == ["small", "large"]
         scales = charts.locator(".heading .type:last-child").all_inner_texts()
-        assert scales == ["zero band ±0.1"] * 2
+        assert scales == ["log, zero band ±0.1"] * 2
         labels = [
             charts.nth(at).locator(".over-steps > text[x='36']").all_text_contents()
             for at in (0, 1)

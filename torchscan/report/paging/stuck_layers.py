@@ -41,8 +41,16 @@ def find_stuck_network(
     rates = [rate for step, rate in rate_by_step.items() if step in steps]
     if rate_by_step and not rates:
         return []  # gradients are accumulated, and the optimizer steps between recorded steps
-    rate = max(rates, default=None)
-    return [Note.of("network-stuck", **network.describe(), rate=rate, step=since)]
+    return [
+        Note.of(
+            "network-stuck",
+            layers=network.num_layers,
+            update=network.update,
+            gradient=network.gradient,
+            rate=max(rates, default=None),
+            step=since,
+        )
+    ]
 
 
 class _Network:
@@ -70,12 +78,16 @@ class _Network:
             found.append(at)
         return found[::-1]
 
-    def describe(self) -> dict[str, float]:
-        """Return the number of layers and their largest values in the last columns."""
-        update = max(self.updates[at] for at in self.still)
+    @property
+    def update(self) -> float:
+        """Largest update in these columns."""
+        return max(self.updates[at] for at in self.still)
+
+    @property
+    def gradient(self) -> float:
+        """Largest known gradient norm in these columns."""
         gradients = [self.gradients[at] for at in self.still]
-        gradient = max(filter(math.isfinite, gradients), default=math.nan)
-        return {"layers": self.num_layers, "update": update, "gradient": gradient}
+        return max(filter(math.isfinite, gradients), default=math.nan)
 
 
 def _largest_by_column(rows: Sequence[Sequence[float]]) -> list[float]:

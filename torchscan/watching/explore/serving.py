@@ -83,7 +83,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
 
     Args:
         run: folder of the run. New data appear within a second.
-        others: runs whose distributions are shown beside it.
+        others: runs whose losses and distributions are shown beside it.
         host: address to listen on. The default is reachable from this machine only.
         port: port to listen on; if it is taken, another free port, which is reported.
     """

@@ -14,7 +14,7 @@ const POWER = -7, NUM_POWERS = 9;
 /** Where each mark stands, in percent of the chart, and what it says. @type {[number, number, string][]} */
 const MARKS = [
   [20, 27, "Bands: 98, 90 and 50 of 100 values lie within the light, the medium and the dark one. Steps run from left to right."],
-  [20, 50, "The zero band has a fixed height, and the heading says how far it reaches. The darker it is, the more values lie in it. Outside it, the scale is logarithmic in both directions."],
+  [20, 50, "The zero band has a fixed height, and the heading says how far it reaches: “log, zero band ±0.1”. The darker it is, the more values lie in it. Outside it, the scale is logarithmic in both directions."],
   [72, 27, "The line is the median. It is drawn outside the zero band only."],
   [40, 50, "Nothing is drawn where the layer was not called."],
   [94, 60, "Red: some values were NaN or infinite."],

@@ -2,6 +2,7 @@
 
 import { memoryChart, rooflineChart } from "./charts.js";
 import { bar, make } from "./elements.js";
+import { showMore } from "./pointing.js";
 import { save } from "./save.js";
 
 /** @typedef {{select: (path: string) => void, point: (event: Event | null, said: [string, string][]) => void}} On */
@@ -38,9 +39,16 @@ export function verdictsOf(verdicts, link) {
 
 /** A panel; the first of its tools stands in the heading. @param {string} title @param {string} name @param {HTMLElement} content @param {...Node} tools */
 export function panel(title, name, content, ...tools) {
-  const read = name === "graph" ? [make("p", { class: "read" })] : [];
+  const read = name === "graph" ? [reading()] : [];
   const heading = make("h2", {}, make("span", {}, title), ...tools.slice(0, 1));
   return make("section", { class: `panel ${name}`, "aria-label": title }, heading, ...read, ...tools.slice(1), content);
+}
+
+/** The line of a graph, which says if it goes on below. */
+function reading() {
+  const line = make("p", { class: "read", onscroll: () => showMore(line) });
+  new ResizeObserver(() => showMore(line)).observe(line);
+  return line;
 }
 
 /** @param {string} text @param {string} label @param {() => void} press */

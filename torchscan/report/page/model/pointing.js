@@ -49,4 +49,10 @@ function write(line, said) {
   const parts = rest.flatMap(([name, value]) => [" · ", ...(name === "type" ? [value] : [`${name} `, make("b", {}, value)])]);
   line.replaceChildren(make("b", {}, title), ...parts);
   line.scrollTop = 0;
+  showMore(line);
+}
+
+/** Whether there are words below the last line that is seen. @param {Element} line */
+export function showMore(line) {
+  line.classList.toggle("goes-on", line.scrollTop + line.clientHeight < line.scrollHeight - 1);
 }

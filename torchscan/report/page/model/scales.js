@@ -81,7 +81,7 @@ export class SymlogScale {
     this.middle = isBelow ? tall - HALF_BAND : HALF_BAND + this.decade * up;
   }
 
-  get name() { return `zero band ±${tick(this.zero)}`; }
+  get name() { return `log, zero band ±${tick(this.zero)}`; }
 
   /** @param {number} value */
   y(value) {
