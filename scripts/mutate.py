@@ -130,8 +130,8 @@ class Runners:
     def of(self, place: Place) -> list[str]:
         """Return the tests that run its lines.
 
-        If they run on import, add all tests that run other lines of the file, and those of its
-        subpackage: what a table or a registration is for may stand in another file.
+        If they run on import, add all tests that run other lines of the file, those of its
+        subpackage and those of the package: what reads a table may stand in another file.
         """
         lines = self._by_line[place.file]
         own_lines = range(place.lines[0], place.lines[1] + 1)
@@ -141,9 +141,8 @@ class Runners:
         direct = {test for line in own_lines for test in lines.get(line, ())}
         own = Path(place.file).stem.strip("_")
         if on_import:
-            _, *folders, _ = Path(place.file).parts
-            start = f"tests/{folders[0]}/" if folders else f"tests/test_{own}"
-            tests.update(test for test in self.seconds if test.startswith(start))
+            starts = ("tests/test_", f"tests/{Path(place.file).parts[1]}/")
+            tests.update(test for test in self.seconds if test.startswith(starts))
         return sorted(
             tests,
             key=lambda test: (test not in direct and own not in test, self.seconds[test], test),

@@ -1269,6 +1269,8 @@ def test_the_script_of_fish_offers_devices_where_one_is_named(run: Any) -> None:
     options = [each for each in of_command["memory"] if named in each]
     assert [each.partition(" -x -a ")[0] for each in options] == ["-l device", "-s d"]
     assert "-a 'bash zsh fish' -F" in of_command["completion"]
+    values = {each.partition(" -d ")[0] for each in of_command["memory"] if " -d " in each}
+    assert {"-l output -r", "-s o -r", "-l width -x", "-l training"} <= values
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from torch.nn.modules import module as torchs
 from torchscan import NonFiniteError, inspect, torch_versions
 from torchscan.inspecting import finiteness, loss_graph, training_checks
 from torchscan.inspecting.root_call import ModuleSteps
-from torchscan.inspection import guard_of
+from torchscan.inspection import guard_of, inspect_within
 from torchscan.observing.compiling import CompileWatch
 from torchscan.torch_versions import RUNS_BACKWARD
 
@@ -821,3 +822,17 @@ def test_the_garbage_collector_stays_as_the_program_has_it(is_enabled: bool) -> 
     finally:
         (gc.enable if was_enabled else gc.disable)()
     assert states == [is_enabled] * 4
+
+
+def test_calls_of_other_modules_are_noted_with_their_start_and_end() -> None:
+    """Those without parameters take no part in training."""
+    model, other, plain = nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU()
+    guard, before = guard_of("record"), time.time_ns()
+    guard.start()
+    with inspect_within(guard, model, steps=2, on_nonfinite="record"):
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            other(plain(torch.ones(1, 2)))
+    guard.finish()
+    first, second = guard.other_calls
+    assert before <= first[0] < first[1] <= second[0] < second[1] <= time.time_ns()

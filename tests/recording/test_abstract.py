@@ -15,7 +15,14 @@ from torch.nn.utils.rnn import pad_sequence
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
-from torchscan import NeedsValuesError, RecordError, TorchscanError, crawl_module, record
+from torchscan import (
+    NeedsValuesError,
+    RecordError,
+    Scan,
+    TorchscanError,
+    crawl_module,
+    record,
+)
 from torchscan.analyses.totals import total_cost
 from torchscan.ops import compute_cost
 from torchscan.trace.events import TensorSpec
@@ -181,19 +188,20 @@ def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: b
             record(model, args=args, execute=execute)
 
 
-def test_a_mask_of_booleans_hides_keys_from_queries() -> None:
-    """Of five keys, the second alone is seen, so that each result is its value."""
-    is_seen = torch.tensor([False, True, False, False, False]).expand(2, 2, 3, 5)
-    results: list[Any] = []
-
-    def forward(_: Calls, q: Tensor, k: Tensor) -> Tensor:
-        result = F.scaled_dot_product_attention(q, k, k, is_seen)
-        results.append(result.detach().clone())
-        return result
-
-    queries, keys = torch.rand(2, 2, 3, 4), torch.rand(2, 2, 5, 4)
-    record(Calls(forward), args=(queries, keys), execute="real")
-    assert results[-1].tolist() == keys[:, :, 1:2].expand(2, 2, 3, 4).tolist()
+def test_the_kernel_of_a_step_adds_a_mask_of_booleans_as_numbers() -> None:
+    """Of 2 · 2 queries and keys of 4 numbers, there are 3 and 5; the mask has a number per pair."""
+    model = Calls(
+        lambda self, q, k, mask: F.scaled_dot_product_attention(self.fc(q), k, k, mask),
+        fc=nn.Linear(4, 4),
+    )
+    mask = torch.ones(2, 2, 3, 5, dtype=torch.bool)
+    args = (torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 5, 4), mask)
+    steps = Scan(model, args=args, training=True, loss=torch.sum).steps
+    operator = "aten._scaled_dot_product_flash_attention_for_cpu"
+    (attention,) = (op for op in steps.ops if op.signature.operator == operator)
+    specs = [steps.tensors[each].spec for each in attention.inputs]
+    assert [spec.numel for spec in specs] == [48, 80, 80, 60]
+    assert {spec.dtype for spec in specs} == {torch.float32}
 
 
 def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:

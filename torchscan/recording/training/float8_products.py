@@ -25,7 +25,10 @@ def _multiply(one: Quantized, other: Quantized, dtype: torch.dtype, *, is_fast: 
     if _is_row_major(others):
         others = others.t().contiguous().t()
     is_rowwise = one.scale.dim() > 0
-    scales = _inverse_scales(one, other)
+    column_scale = other.scale
+    if is_rowwise and not column_scale.dim():  # only this one may be of the complete matrix
+        column_scale = column_scale.repeat(others.shape[1]).reshape(1, -1)
+    scales = one.scale.reciprocal(), column_scale.reciprocal()
     out_dtype, after = dtype, None
     if is_rowwise and not is_fast:
         # This kernel is slow without fast accumulation, so torchao scales afterwards.
@@ -65,17 +68,6 @@ def _placements_of_product(one: Any, other: Any) -> tuple[Any, ...] | None:
     pairs = zip(one.placements, other.placements, strict=True)
     placements = tuple(by_operands.get(pair) for pair in pairs)
     return None if None in placements else placements
-
-
-def _inverse_scales(one: Quantized, other: Quantized) -> tuple[Tensor, Tensor]:
-    """Return the factors of the product: both are numbers, or both are of rows.
-
-    Only the second matrix may have a single scale beside scales of rows.
-    """
-    first, second = one.scale, other.scale
-    if first.dim() and not second.dim():
-        second = second.repeat(other.values.shape[1]).reshape(1, -1)
-    return first.reciprocal(), second.reciprocal()
 
 
 def _is_row_major(matrix: Tensor) -> bool:
