@@ -65,5 +65,5 @@ def test_updates_have_a_formula_and_read_the_state() -> None:
 
 def test_unknown_names_are_refused() -> None:
     for name in ("AdamW4bit", "paged", "Muon8bit"):
-        with pytest.raises(InputError, match=r"give the name of a class in torch\.optim"):
+        with pytest.raises(InputError, match=r"Give the name of a class in torch\.optim"):
             require_known(name)

@@ -28,7 +28,9 @@ class TimeSource(NamedTuple):
         for device, margin in zip(self.devices, self.margins, strict=True):
             texts.append(f"{device} ± {units.share(margin)}")
         before, after = texts
-        return before if before == after else f"{before} before and {after} now"
+        if before == after:
+            return before
+        return f"{before} before and {after} now"
 
 
 def compare_estimates(before: InfoData, after: InfoData) -> dict[str, tuple[float, float]]:
@@ -47,8 +49,10 @@ def time_source_of(before: InfoData, after: InfoData) -> TimeSource | None:
     for info in (before, after):
         for note in info.get("estimates", []):
             values = note["values"]
-            if note["code"] == "time-estimate" and {"device", "margin"} <= values.keys():
-                sources.append((str(values["device"]), cast("float", values["margin"])))
+            if note["code"] != "time-estimate" or not {"device", "margin"} <= values.keys():
+                continue
+            device, margin = str(values["device"]), cast("float", values["margin"])
+            sources.append((device, margin))
     if len(sources) != 2:
         return None
     (old_device, old_margin), (new_device, new_margin) = sources

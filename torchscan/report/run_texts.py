@@ -215,8 +215,8 @@ def name_gradient(name: str | None, root: str | None) -> str:
 
 def name_parameter(name: str | None, root: str | None) -> str:
     """Return ``0.weight of critic (Net)``."""
-    of_root = "" if root is None else f" of {root}"
-    return f"{'a parameter' if name is None else name}{of_root}"
+    name = "a parameter" if name is None else name
+    return name if root is None else f"{name} of {root}"
 
 
 _OF_FINDINGS: dict[str, Any] = {

@@ -146,8 +146,13 @@ def find_slow_layers(layers: Sequence[LayerValues]) -> list[Note]:
     typical = statistics.median(moving) if moving else 0.0
     if typical <= UNCHANGED:
         return []
-    limit = min(SLOW_UPDATE, _SLOW_BESIDE_OTHERS * typical) if len(medians) >= MIN_RECENT else 0.0
-    slow = [(layer, value) for layer, value in medians if value < limit or _is_still(layer)]
+    limit = 0.0
+    if len(medians) >= MIN_RECENT:
+        limit = min(SLOW_UPDATE, _SLOW_BESIDE_OTHERS * typical)
+    slow = []
+    for layer, value in medians:
+        if value < limit or _is_still(layer):
+            slow.append((layer, value))
     if not slow:
         return []
     layer, value = min(slow, key=lambda each: each[1])
@@ -179,14 +184,17 @@ def can_be_stuck(layer: LayerValues) -> bool:
 
     Few rows of an embedding change in a step, and sampled values may not be among them.
     """
-    has_values = all(any(map(math.isfinite, each)) for each in (layer.gradient, layer.update))
-    return has_values and "Embedding" not in layer.type_name
+    has_gradient = any(map(math.isfinite, layer.gradient))
+    has_update = any(map(math.isfinite, layer.update))
+    return has_gradient and has_update and "Embedding" not in layer.type_name
 
 
 def _is_still(layer: LayerValues) -> bool:
     """Return whether the weights of a layer have hardly changed in any column."""
+    if not can_be_stuck(layer):
+        return False
     known = [value for value in layer.update if math.isfinite(value)]
-    return can_be_stuck(layer) and len(known) >= MIN_STILL and max(known) <= UNCHANGED
+    return len(known) >= MIN_STILL and max(known) <= UNCHANGED
 
 
 def recent_values(values: Sequence[float]) -> list[float]:
