@@ -53,7 +53,7 @@ class SideView extends GraphView {
   }
 
   chooseSettings() {
-    if (this.side) this.settings = this.other.settings;
+    if (this.side) this.settings = /** @type {GraphView} */ (this.other).settings;
     else super.chooseSettings();
   }
 

@@ -86,7 +86,7 @@ function textOf(given) {
 
 /** A cell for each value of a row, and an empty one for each call without any. @param {Row} row @param {GivenValues} values @returns {Cell[]} */
 function ownCells(row, values) {
-  return callsOf(row).flatMap((key) => {
+  return callsOf(row).flatMap(/** @param {string} key @returns {Cell[]} */ (key) => {
     const found = valuesAt(values, key);
     if (!found.length) return [{ value: undefined, key, state: "" }];
     return found.map(([name, value]) => ({ value, key, state: "", label: name ? `${key}${key && "."}${name}` : key }));

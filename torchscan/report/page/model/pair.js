@@ -34,12 +34,14 @@ function joinSides(data, row) {
 }
 
 class PairPage extends ModelPage {
+  /** the path on each side @type {HTMLElement[]} */
+  sideCrumbs = SIDES.map((side) => make("nav", { class: "crumbs", "aria-label": `path ${side}` }));
+
   start() {
     const { data } = this;
     this.hasGraphs = data.sides.every((/** @type {any} */ side) => side.levels.length);
     this.chooseDifferent();
     if (!this.hasGraphs) this.choice.element.firstChild.textContent = "show ";
-    this.sideCrumbs = SIDES.map((side) => make("nav", { class: "crumbs", "aria-label": `path ${side}` }));
     const canvases = SIDES.map(() => make("div", { class: "canvas" }));
     const table = make("div", { class: "scroll" });
     const graphs = this.hasGraphs ? SIDES.map((_, side) => make("div", { class: "side" }, this.sidePanel(side, canvases[side]))) : [];
